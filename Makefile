@@ -8,7 +8,7 @@ VENV ?= .venv
 
 SIZE ?= 0.1b
 ROUNDS ?= 3
-VISITORS ?= 30
+USERS ?= 30
 
 # Processes that share the tests, a file at a time: one more than two cores, for browsers are waited
 # for. In the order of tests/conftest.py, the longest files first. One is enough to debug with.
@@ -48,7 +48,7 @@ help: ## list the tasks
 	@echo "  JOBS=1                  how many processes share the tests (now: $(JOBS))"
 	@echo "  REAL_MODEL=DIR          where make test-real keeps its model"
 	@echo "  SIZE=0.5b ROUNDS=5      model size (tiny, 0.1b, 0.5b, 1.5b) and rounds of make bench"
-	@echo "  VISITORS=60             visitors of make bench-space (now: $(VISITORS))"
+	@echo "  USERS=60             users of make bench-space (now: $(USERS))"
 	@echo "  MERGEKIT=PATH           an installed mergekit-yaml to run in turns with make bench"
 	@echo "  BENCH_ARGS='...'        options of the benchmark, such as '--growth'"
 	@echo "  PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_PROXY, PIP_CERT, ..."
@@ -79,12 +79,13 @@ test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two an
 test-storage: $(VENV)/.s3-stamp ## merge from and to a real S3 server, here
 	PYTHONPATH="$(S3_PACKAGES)" $(BIN)/python -m pytest tests/engine/test_s3.py $(PYTEST_ARGS)
 
-lint: $(VENV)/.test-stamp ## check style, formatting and types
+lint: $(VENV)/.test-stamp ## check style, formatting, types and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_words.py
 
-format: $(VENV)/.test-stamp ## rewrite the code in the house's format
+format: $(VENV)/.test-stamp ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -108,8 +109,8 @@ bench-gpu: $(VENV)/.app-stamp ## time merges on a GPU against its memory, its li
 bench-ui: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## time a slider's move until the browser has painted it
 	$(BIN)/python benchmarks/preview.py --browser "$$(cat $(VENV)/.browser-stamp)" $(BENCH_ARGS)
 
-bench-space: $(VENV)/.app-stamp ## let a room of visitors use one server for three minutes
-	$(BIN)/python benchmarks/space.py --visitors $(VISITORS) $(BENCH_ARGS)
+bench-space: $(VENV)/.app-stamp ## let many users share one server for three minutes
+	$(BIN)/python benchmarks/space.py --users $(USERS) $(BENCH_ARGS)
 
 clean: ## remove what the set-up and the builds made
 	rm -rf $(VENV) .browser dist build

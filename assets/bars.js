@@ -68,7 +68,7 @@ const known = (box, chart, parts, build) => {
   return Object.assign(drawn.get(box), { onPoint: chart.onPoint });
 };
 
-// series: a colour each; value(g, s): a share of 0 to 1; top: the largest there is to show.
+// series: a color each; value(g, s): a share of 0 to 1; top: the largest there is to show.
 export const groupedBars = (box, chart) => {
   const high = nice(chart.top);
   const { bars, y } = known(box, chart, [high, ...chart.series], (own) => buildBars(box, own, high));

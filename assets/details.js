@@ -1,10 +1,10 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
-import { cardKept, LOST, usualFormat } from "./canvas/rounding.js";
+import { cardRetained, LOST, usualFormat } from "./canvas/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
-  count, dtypeName, factor, keptToNearest, percent, ratio, roundingCurve, stochasticError, sum,
+  count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,
 } from "./numbers.js";
 
 const MEASURES = ["conflict", "cancelled"];
@@ -68,11 +68,11 @@ const drawRounding = () => {
   const lost = [];
   let isScaled = false;
   result.agents.forEach((agent, t) => {
-    const kept = cardKept(profile, state.point, t, agent.lambda);
-    if (!kept) return;
-    isScaled ||= kept.asked > 1;
-    if (kept.asked > 1 && kept.kept - 1 < (1 - LOST) * (kept.asked - 1)) {
-      lost.push(`${agent.name} ${factor(kept.kept)} instead of ${factor(kept.asked)}`);
+    const retained = cardRetained(profile, state.point, t, agent.lambda);
+    if (!retained) return;
+    isScaled ||= retained.asked > 1;
+    if (retained.asked > 1 && retained.retained - 1 < (1 - LOST) * (retained.asked - 1)) {
+      lost.push(`${agent.name} ${factor(retained.retained)} instead of ${factor(retained.asked)}`);
     }
   });
   // As rounding_meter.rounding_advice words it.
@@ -86,8 +86,8 @@ const drawRounding = () => {
     line.textContent = `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;
   }
   if (!isOpen("rounding")) return;
-  drawKeptTable();
-  drawKeptByLayer();
+  drawRetainedTable();
+  drawRetainedByLayer();
 };
 
 const headRow = (name, first) => {
@@ -98,10 +98,10 @@ const headRow = (name, first) => {
   });
 };
 
-const drawKeptTable = () => {
+const drawRetainedTable = () => {
   const { profile, state, result } = shown;
-  headRow("kept-head", "Stored as");
-  const body = emptied("kept");
+  headRow("retained-head", "Stored as");
+  const body = emptied("retained");
   const row = (name, cells) => {
     const line = put(body, "tr");
     put(line, "th", { scope: "row" }, name);
@@ -116,8 +116,8 @@ const drawKeptTable = () => {
     const curves = result.agents.map((agent, t) =>
       agent.lambda === null ? null : roundingCurve(profile, state.point, t, d));
     row(`${dtypeName(dtype)}, to nearest`, result.agents.map((agent, t) => {
-      const kept = keptToNearest(curves[t], agent.lambda, profile.rounding.precision[d]);
-      return kept ? [kept.value.toFixed(3), error(kept.high - kept.value)] : ["–"];
+      const retained = retainedToNearest(curves[t], agent.lambda, profile.rounding.precision[d]);
+      return retained ? [retained.value.toFixed(3), error(retained.high - retained.value)] : ["–"];
     }));
     row(`${dtypeName(dtype)}, stochastic`, result.agents.map((agent, t) => {
       const spread = stochasticError(curves[t], agent.lambda);
@@ -126,7 +126,7 @@ const drawKeptTable = () => {
   });
 };
 
-const drawKeptByLayer = () => {
+const drawRetainedByLayer = () => {
   const { profile, result } = shown;
   const { rounding, layers } = profile;
   const d = format === null ? usualFormat(profile) : format;
@@ -137,7 +137,7 @@ const drawKeptByLayer = () => {
     const lambda = result.agents[t].lambda;
     const curve = rounding.layers[g][t][d];
     if (lambda === null || !curve) return null;
-    return keptToNearest(curve, lambda, rounding.precision[d]).value / lambda;
+    return retainedToNearest(curve, lambda, rounding.precision[d]).value / lambda;
   };
   const readout = () => drawReadout("rounding", layers, share);
   agentDots(part("rounding-chart"), {

@@ -21,12 +21,12 @@ const written = ({ url, theme }, entries) => {
 
 // The address of what is shown. now: the present one, whose theme stays; shown: the store's state.
 export const linkOf = (now, step, { profile, settings, pin, focus, weight, lesson, isPresented }) => {
-  const epsilon = (point) => profile.ladder[point];
+  const epsilon = (point) => profile.epsilon_grid[point];
   // A scene of the lesson has models and settings of its own.
   if (lesson && step === "tune") return written(bare(now), [["lesson", lesson], ["present", isPresented ? 1 : null]]);
   return written(bare(now), [
     ["step", step === "tune" ? null : step],
-    ["example", profile.example],
+    ["set", profile.set],
     ["epsilon", epsilon(settings.point)], ["r", settings.r], ["alpha", settings.alpha], ["rule", settings.method],
     ["pin", pin && [pin.method, epsilon(pin.point), pin.r, pin.alpha].join("_")],
     ["focus", focus === null ? null : profile.agents[focus]],

@@ -1,4 +1,4 @@
-// What is measured of the loaded models: the shipped table, rows that the visitor's work added, and what TIES
+// What is measured of the loaded models: the shipped table, rows that the user's work added, and what TIES
 // keeps, for which the server has to merge.
 import { setTable, setTies } from "./canvas/canvas.js";
 import { onPaint, state } from "./canvas/store.js";

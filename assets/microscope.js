@@ -18,7 +18,7 @@ let asked = ""; // a layer that was pressed, or "TENSOR ELEMENT"
 let layer = ""; // in the head
 let isDue = false; // settings moved, and the weights are not asked for again yet
 let isLate = false; // settings moved while weights were on their way
-let drawnFor = null; // the point of the ladder that the cells show
+let drawnFor = null; // the grid point that the cells show
 
 export const mountScope = (element, props, watch) => {
   root = element.querySelector(".scope") || element;
@@ -113,7 +113,7 @@ const cell = (i) => root.querySelector(`[data-element="${i}"]`);
 
 // Agents whose change of an element counts at this epsilon.
 const changedBy = (element) => {
-  const epsilon = state.profile.ladder[state.settings.point];
+  const epsilon = state.profile.epsilon_grid[state.settings.point];
   return element.sizes.flatMap((size, t) => (size > epsilon ? [t] : []));
 };
 

@@ -10,7 +10,7 @@ const RULES = {
 };
 RULES["ram+m"] = RULES["ram+"]; // of another rho: by magnitudes
 
-// Sizes instead of counts; null where the sketch has no magnitudes by region.
+// Sizes instead of counts; null where the analysis has no magnitudes by region.
 const byMagnitude = (profile, point, t) => {
   const relations = profile.relations;
   if (!relations) return null;
@@ -22,7 +22,7 @@ const quotient = (shared, unique) => {
   return shared / unique;
 };
 
-// rho and lambda of every agent at one ladder point; the same numbers as Sketch.preview.
+// rho and lambda of every agent at one grid point; the same numbers as Analysis.preview.
 // others[j]: elements of the agent that exactly j other agents changed as well.
 export const compute = (profile, point, rule, r, alpha) => {
   const agents = profile.agents.map((name, t) => {
@@ -36,7 +36,7 @@ export const compute = (profile, point, rule, r, alpha) => {
       name, unique, shared, active, others, rho, rhoM,
       total: profile.total,
       density: profile.total ? active / profile.total : 0,
-      // null: the rule needs magnitudes that this sketch does not have.
+      // null: the rule needs magnitudes that this analysis does not have.
       lambda: rule === "ram+m" && rhoM === null ? null : RULES[rule](rule === "ram+m" ? rhoM : rho, r, alpha),
       dialects: {
         paper: RULES["ram+"](rho, 0.1, 2),
@@ -47,7 +47,7 @@ export const compute = (profile, point, rule, r, alpha) => {
   });
   // An element shared by j + 1 agents is counted once by each of them.
   const byCount = profile.agents.map((_, j) => sum(agents.map((agent) => agent.others[j])) / (j + 1));
-  return { epsilon: profile.ladder[point], rule, r, alpha, agents, byCount };
+  return { epsilon: profile.epsilon_grid[point], rule, r, alpha, agents, byCount };
 };
 
 // ---------------------------------------------------------------- rounding (as in rounding_meter.py)
@@ -56,7 +56,7 @@ const TIE = 1e-4;
 
 // What rounding to nearest keeps of lambda, and how far off that can be; null without a unique
 // element. precision: of the output's dtype, in bits.
-export const keptToNearest = (curve, lambda, precision) => {
+export const retainedToNearest = (curve, lambda, precision) => {
   if (!curve) return null;
   let value = 0;
   let ties = 0;
@@ -125,7 +125,7 @@ export const epsilon = (value) => {
   return head === 1 ? `10⁻${up}` : `${head} · 10⁻${up}`;
 };
 
-// A lambda; null where the rule needs sizes that the sketch does not have.
+// A lambda; null where the rule needs sizes that the analysis does not have.
 export const factor = (lambda) => (lambda === null ? "–" : lambda.toFixed(3));
 
 export const dtypeName = (dtype) =>

@@ -15,9 +15,6 @@ import { lookAt, mount, remember, setProfile, settings, show, update } from "./t
 const STEPS = ["load", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
 
-// Older links and tabs know a step between Load and Tune, whose figures Tune has now.
-const known = (step) => (step === "look" ? "tune" : step);
-
 const go = (step) => {
   if (!PAGES.includes(step)) return;
   const moved = document.body.dataset.step !== step;
@@ -114,8 +111,8 @@ const enter = ({ job, view }) => {
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
   const [entry] = performance.getEntriesByType("navigation");
-  const last = entry && entry.type === "reload" ? known(tab("step")) : null;
-  const linked = new URL(window.location.href).searchParams.has("example") ? "tune" : null;
+  const last = entry && entry.type === "reload" ? tab("step") : null;
+  const linked = new URL(window.location.href).searchParams.has("set") ? "tune" : null;
   const step = PAGES.includes(last) ? last : view.step || linked;
   lookAt(view);
   if (view.lesson && (!step || step === "tune")) {

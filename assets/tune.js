@@ -111,7 +111,7 @@ const paintElsewhere = () => {
   if (root.querySelector(".cv-details").open) drawDetails(state.profile, state.settings, shown.result);
   const { profile, settings: { point, r, alpha } } = state;
   for (const node of document.querySelectorAll("[data-live=settings]")) {
-    node.textContent = `ε ${epsilon(profile.ladder[point])} · r ${r} · α ${alpha}`;
+    node.textContent = `ε ${epsilon(profile.epsilon_grid[point])} · r ${r} · α ${alpha}`;
   }
 };
 
@@ -178,7 +178,7 @@ const copyLink = async () => {
   history.replaceState(history.state, "", url);
   try {
     await navigator.clipboard.writeText(url);
-    say(state.profile?.example
+    say(state.profile?.set
       ? "Link copied. It opens this example with these settings."
       : "Link copied. It carries the settings; your models stay on this machine.");
   } catch {

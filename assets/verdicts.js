@@ -8,15 +8,15 @@ import { rightOf } from "./canvas/table.js";
 let root = null;
 let rows = [];
 
-// Gradio calls this when the panel is mounted; the value: { merge: cards }, see check/verdicts.py.
+// Gradio calls this when the panel is mounted; the value: { note, groups: { merge: cards } }, see check/verdicts.py.
 export const mountVerdicts = (element, props, watch) => {
   root = element.querySelector(".dumbbells") || element;
-  onSent(props, watch, (groups) => draw(groups || {}));
+  onSent(props, watch, (sent) => draw(sent?.groups ?? {}, sent?.note ?? ""));
   // A hidden step has no width; a shown one may change it.
   new ResizeObserver(() => requestAnimationFrame(lay)).observe(root);
 };
 
-const draw = (groups) => {
+const draw = (groups, note) => {
   root.replaceChildren();
   rows = Object.entries(groups).flatMap(([name, cards]) => {
     const group = put(root, "section", { class: "verdict" });
@@ -25,16 +25,17 @@ const draw = (groups) => {
     mountLegend(head);
     return cards.map((card) => ({ ...mountRow(group, card), card }));
   });
+  if (note) put(root, "p", { class: "fine" }, note);
   lay();
 };
 
 const mountRow = (group, card) => {
   const made = mountDumbbell(group, card.domain);
-  made.row.dataset.outcome = card.outcome;
+  made.row.dataset.verdict = card.verdict;
   made.against.className = "cv-muted";
   made.against.textContent = card.specialist ? `${card.name} ${brief(rightOf(card.specialist) / card.specialist.length, 0)}` : "";
   const said = put(made.row, "p", { class: "cv-said" });
-  put(said, "span", { class: `key ${card.tone}` }, card.outcome);
+  put(said, "span", { class: `key ${card.tone}` }, card.verdict);
   said.append(` ${card.said}`);
   made.svg.addEventListener("pointermove", (event) => {
     const { item } = event.target.dataset;

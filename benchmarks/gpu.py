@@ -24,12 +24,13 @@ import torch
 from measuring import machine_facts, table
 from zoo import DENSITIES, SIZES, Shape, agent_names, make_zoo
 
-from ram_studio.algorithm.ladder import ladder_grid
+from ram_studio.algorithm.epsilon_grid import all_thresholds
 from ram_studio.algorithm.methods import Facts, get_method, make_settings
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyze import load
+from ram_studio.engine.in_memory import ResidentMerge
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.counting import Counter, Counting, Tally
 from ram_studio.engine.passes.driver import RunOptions, run_pass
@@ -39,7 +40,6 @@ from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
 from ram_studio.engine.reading.residence import empty_rows
 from ram_studio.engine.reading.staging import host_buffer
-from ram_studio.engine.resident import ResidentMerge
 
 SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
 """Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
@@ -105,7 +105,7 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
     backend = TorchBackend()
 
     def count() -> None:
-        tally = Tally(len(blocks), agents, ladder_grid())
+        tally = Tally(len(blocks), agents, all_thresholds())
         counter = Counter(tally, backend)
         for block, rows in zip(blocks, stored, strict=True):
             assert counter.add(block.tensor_index, rows[0], rows[1:])

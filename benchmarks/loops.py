@@ -21,12 +21,12 @@ import numpy as np
 from measuring import machine_facts, table
 from zoo import CHUNK, _chunk
 
-from ram_studio.algorithm import ladder
+from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, GROUP_ELEMENTS
 
-EPSILON = ladder.float32_threshold(1e-5)
+EPSILON = epsilon_grid.float32_threshold(1e-5)
 
 Work = Callable[[slice], None]
 
@@ -71,11 +71,11 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
         return lambda part: [step(part) for step in steps] and None
 
     def chain() -> Work:
-        table = np.zeros((1 << n) * n * ladder.BIN_COUNT, dtype=np.int32)
+        table = np.zeros((1 << n) * n * epsilon_grid.BIN_COUNT, dtype=np.int32)
         return lambda part: cpu.fill_chain(*blocks(part), table) and None
 
     def sizes() -> Work:
-        table = np.zeros((n, ladder.BIN_COUNT + cpu.TILE), dtype=np.int32)
+        table = np.zeros((n, epsilon_grid.BIN_COUNT + cpu.TILE), dtype=np.int32)
         return lambda part: cpu.count_sizes(*blocks(part), table) and None
 
     return {

@@ -102,15 +102,15 @@ def compare(
     scratch: Path,
 ) -> str:
     """Return the table of all tools on one zoo; theirs: mergekit's methods."""
-    sketch = scratch / "sketch.safetensors"
+    analysis = scratch / "analysis.safetensors"
     analyze = [sys.executable, "-m", "ram_studio", "analyze", *sources(zoo, agents)]
-    run_process([*analyze, "--sketch", str(sketch)])
+    run_process([*analyze, "--analysis", str(analysis)])
     commands: dict[str, Callable[[Path], Sequence[str]]] = {
         "I/O floor, 1 pass": floor_command(zoo, agents, 1),
         "I/O floor, 2 passes": floor_command(zoo, agents, 2),
         "ram+": merge_command(zoo, agents, "ram+"),
-        "ram+ from a saved sketch": merge_command(
-            zoo, agents, "ram+", "--sketch", str(sketch), "--r", "0.2", "--alpha", "1"
+        "ram+ from a saved analysis": merge_command(
+            zoo, agents, "ram+", "--analysis", str(analysis), "--r", "0.2", "--alpha", "1"
         ),
         "ram+, hashing the sources": merge_command(zoo, agents, "ram+", hashes=True),
         "ram": merge_command(zoo, agents, "ram"),

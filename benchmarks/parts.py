@@ -21,7 +21,7 @@ import yaml
 from measuring import Run, machine_facts, run_process, table
 from zoo import SIZES, agent_names, make_zoo
 
-STEPS = ("plan", "analyze", "sketch add", "merge", "finish")
+STEPS = ("plan", "analyze", "analysis add", "merge", "finish")
 PROGRAM = (sys.executable, "-m", "ram_studio")
 
 
@@ -42,9 +42,9 @@ def together(commands: Sequence[Sequence[str]]) -> Run:
 
 def in_parts(recipe: Path, workers: int, shard: str, folder: Path) -> dict[str, Run]:
     """Merge in as many parts as workers, of one thread each; return each step's figures."""
-    plan, whole = str(folder / "plan.json"), str(folder / "whole.sketch")
+    plan, whole = str(folder / "plan.json"), str(folder / "whole.analysis")
     numbers = [str(i) for i in range(1, workers + 1)]
-    sketches = [str(folder / f"{i}.sketch") for i in numbers]
+    analyses = [str(folder / f"{i}.analysis") for i in numbers]
     one = ("--plan", plan, "--threads", "1", "--part")
     out = ("--out", str(folder / "parts"))
     commands = {
@@ -52,11 +52,11 @@ def in_parts(recipe: Path, workers: int, shard: str, folder: Path) -> dict[str, 
             ("plan", str(recipe), "--parts", str(workers), "--out", plan, "--max-shard-size", shard)
         ],
         "analyze": [
-            ("analyze", *one, i, "--sketch", sketch)
-            for i, sketch in zip(numbers, sketches, strict=True)
+            ("analyze", *one, i, "--analysis", analysis)
+            for i, analysis in zip(numbers, analyses, strict=True)
         ],
-        "sketch add": [("sketch", "add", *sketches, "--out", whole)],
-        "merge": [("merge", *one, i, "--sketch", whole, *out) for i in numbers],
+        "analysis add": [("analysis", "add", *analyses, "--out", whole)],
+        "merge": [("merge", *one, i, "--analysis", whole, *out) for i in numbers],
         "finish": [("finish", plan, *out)],
     }
     return {step: together([(*PROGRAM, *own) for own in commands[step]]) for step in STEPS}

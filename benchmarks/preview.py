@@ -58,34 +58,34 @@ EMPTY_PAGE = """<input id="epsilon-line" type="range" max="60" value="30">
 
 
 def large_profile(layers: int, agents: int) -> dict:
-    """Return the client profile of a made-up sketch, with made-up sums for what is kept."""
-    from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
+    """Return the client profile of a made-up analysis, with made-up sums for what is kept."""
+    from ram_studio.algorithm.analysis import Analysis, TensorEntry
+    from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EPSILON_GRID
     from ram_studio.algorithm.overlap import OverlapCounts
-    from ram_studio.algorithm.sketch import Sketch, TensorEntry
-    from ram_studio.app.load.examples import build_profile
+    from ram_studio.app.session.sets import build_profile
 
     random = np.random.default_rng(0)
     names = [f"model.layers.{k}.mlp.up_proj.weight" for k in range(layers)]
     numel = np.full(len(names), 1 << 22)
-    # Each pattern's count falls along the ladder; what is left changed in no agent.
-    falling = np.exp(-np.linspace(0, 6, len(LADDER)))[:, None]
+    # Each pattern's count falls along the grid; what is left changed in no agent.
+    falling = np.exp(-np.linspace(0, 6, len(EPSILON_GRID)))[:, None]
     patterns = 2**agents - 1
     share = random.uniform(0, 1 / patterns, (len(names), 1, patterns))
     changed = np.floor(numel[:, None, None] * share * falling).astype(np.int64)
     unchanged = numel[:, None, None] - changed.sum(-1, keepdims=True)
-    sketch = Sketch(
+    analysis = Analysis(
         agents=tuple(f"agent {t + 1}" for t in range(agents)),
         tensors=tuple(TensorEntry(n, int(k)) for n, k in zip(names, numel, strict=True)),
         counts=OverlapCounts.from_patterns(numel, np.concatenate([unchanged, changed], axis=-1)),
         magnitudes=np.zeros((agents, BIN_COUNT), dtype=np.int64),
         dtypes={"base": "BF16"},
     )
-    profile = build_profile(sketch)
+    profile = build_profile(analysis)
     counts = np.array(profile["overlap"], dtype=float)
     profile |= {
         "energy": (counts / counts[0].sum(-1)[None, :, None]).tolist(),
         "cross": np.zeros_like(counts).tolist(),
-        "meet": np.ones((len(LADDER), agents + 1)).tolist(),
+        "meet": np.ones((len(EPSILON_GRID), agents + 1)).tolist(),
         "norm2": [1.0] * agents,
         "others_all": [1.0] * agents,
     }
@@ -142,7 +142,7 @@ def main() -> None:
             if name == EMPTY:
                 page.set_content(EMPTY_PAGE)
             else:
-                page.goto(url + "?example=1")
+                page.goto(url + "?set=shared-style")
                 page.wait_for_selector("[data-agent]", state="visible", timeout=60_000)
             if profile is not None:
                 page.evaluate("(profile) => RAM.setProfile(profile)", profile)

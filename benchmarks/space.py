@@ -1,14 +1,15 @@
-"""A room of visitors on one server: does everybody get through, and how long does each wait?
+"""Many users on one server: does everybody get through, and how long does each wait?
 
 The app runs as on a public Space, in a process of its own, on two processors and over loopback
-only. Visitors come within the first seconds, each from an address of its own, and do what a class
+only. Users come within the first seconds, each from an address of its own, and do what a course
 does: open the page, take the example, tune (in the browser: no request), open the details, merge,
 check the merge against the base and an agent, read History; again until the time is over.
 
-    python benchmarks/space.py [--visitors 30] [--seconds 180]
+    python benchmarks/space.py [--users 30] [--seconds 180] [--sessions 200]
 
 Printed are errors, server calls while tuning, how long light requests and heavy jobs took (waiting
-included), the server's most memory, and the disk before, with everybody there, and after all left.
+included) with the machine's load average, the server's most memory, what it holds after many
+sessions were opened and closed, and the disk before, with everybody there, and after all left.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ from pathlib import Path
 import httpx
 from measuring import ROOT, machine_facts, table
 
-# The visitor of the tests.
+# The HTTP user of the tests.
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "app")]
 from app_process import running_app
-from visitor import RefusedError, Visitor
+from http_user import HttpUser, RefusedError
 
 LIGHT = ("page", "example", "details", "preview", "history")
 HEAVY = ("merge", "check")
+LOADS = ("before", "at the end", "in 5 minutes")
 TUNED = ("epsilon", "r", "alpha", "rule")
 GONE_SECONDS = 8.0
+SETTLED_SECONDS = GONE_SECONDS + 7
+_AT_ONCE = 10
 
 SERVER = """
 import dataclasses, sys
@@ -50,14 +54,14 @@ launch(dataclasses.replace(settings, gone_seconds=float(sys.argv[1])), quiet=Tru
 
 @dataclass
 class Log:
-    """What the visitors measured: seconds by request, errors as they were said."""
+    """What the users measured: seconds by request, errors as they were said."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
     async def timed(self, name: str) -> AsyncIterator[None]:
-        """Time a request; an error is noted and ends the visitor's round."""
+        """Time a request; an error is noted and ends the user's round."""
         start = time.perf_counter()
         try:
             yield
@@ -96,47 +100,47 @@ def server(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 async def visit(url: str, number: int, end: float, log: Log) -> None:
-    """Be one visitor until the time is over."""
+    """Be one user until the time is over."""
     think = random.Random(number)
     await asyncio.sleep(think.uniform(0, 8))
-    async with Visitor(url, f"127.0.0.{number % 250 + 2}") as visitor:
+    async with HttpUser(url, f"127.0.0.{number % 250 + 2}") as user:
         try:
             async with log.timed("page"):
-                await visitor.open()
+                await user.open()
             while time.monotonic() < end:
-                await _round(visitor, think, end, log)
+                await _round(user, think, end, log)
         except (RefusedError, httpx.HTTPError):
             return
 
 
-async def _round(visitor: Visitor, think: random.Random, end: float, log: Log) -> None:
+async def _round(user: HttpUser, think: random.Random, end: float, log: Log) -> None:
     async def pause(least: float, most: float) -> bool:
         await asyncio.sleep(min(think.uniform(least, most), max(0.0, end - time.monotonic())))
         return time.monotonic() < end
 
     async with log.timed("example"):
-        await visitor.press("use-example")
+        await user.press("use-shared-style")
     # Tuning: the browser computes; no request.
     if not await pause(5, 20):
         return
     async with log.timed("details"):
-        await visitor.press("draw-details")
+        await user.press("draw-details")
     async with log.timed("preview"):
-        await visitor.call("preview", r=think.uniform(0, 0.5))
+        await user.call("preview", r=think.uniform(0, 0.5))
     if not await pause(2, 8):
         return
     async with log.timed("merge"):
         # A class tries the same few settings.
         r = think.choice([0.0, 0.1, 0.2, 0.3])
-        merged = await visitor.call("merge", method="ram+", settings={"r": r})
+        merged = await user.call("merge", method="ram+", settings={"r": r})
     if not await pause(3, 10):
         return
     async with log.timed("check"):
         models = ["base", "coding", merged["merge"]]
-        await visitor.call("evaluate", models=models, limit=50)
+        await user.call("evaluate", models=models, limit=50)
     await pause(2, 8)
     async with log.timed("history"):
-        await visitor.press("to-history")
+        await user.press("to-history")
     await pause(5, 20)
 
 
@@ -144,18 +148,33 @@ def calls_while_tuning(url: str) -> int:
     """Return how many of the page's events call the server when a slider of Tune moves."""
 
     async def count() -> int:
-        async with Visitor(url) as visitor:
-            await visitor.open()
-            return sum(len(visitor.handlers(name)) for name in TUNED)
+        async with HttpUser(url) as user:
+            await user.open()
+            return sum(len(user.handlers(name)) for name in TUNED)
 
     return asyncio.run(count())
 
 
-def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process held, 0 where the system does not tell."""
+def open_and_close(url: str, sessions: int) -> None:
+    """Open that many pages with a set, ten at a time, and close them."""
+
+    async def one(number: int, turns: asyncio.Semaphore) -> None:
+        async with turns, HttpUser(url, f"127.0.0.{number % 250 + 2}") as user:
+            await user.open()
+            await user.press("use-shared-style")
+
+    async def every() -> None:
+        turns = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(one(number, turns) for number in range(sessions)))
+
+    asyncio.run(every())
+
+
+def memory_bytes(pid: int, field: str) -> int:
+    """Return the memory that a process holds (VmRSS) or held at most (VmHWM), 0 if unknown."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
+            if line.startswith(field):
                 return int(line.split()[1]) * 1024
     return 0
 
@@ -166,25 +185,31 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def run(visitors: int, seconds: float) -> dict[str, float]:
-    """Let them all in; return the figures."""
+def run(users: int, seconds: float, sessions: int) -> dict[str, float]:
+    """Open and close the sessions, then let all users in; return the figures."""
     with tempfile.TemporaryDirectory(prefix="ram-space-") as name:
         folder = Path(name)
         with server(folder) as (url, pid):
             calls = calls_while_tuning(url)
-            time.sleep(GONE_SECONDS + 7)  # that visitor's session
+            time.sleep(SETTLED_SECONDS)  # that user's session
+            start = memory_bytes(pid, "VmRSS")
+            open_and_close(url, sessions)
+            time.sleep(SETTLED_SECONDS)
+            grown = memory_bytes(pid, "VmRSS") - start
+            load = os.getloadavg()[0]
             before, log = folder_bytes(folder), Log()
 
             async def everybody() -> int:
                 end = time.monotonic() + seconds
-                await asyncio.gather(*(visit(url, n, end, log) for n in range(visitors)))
-                return folder_bytes(folder)  # of visitors who have just left
+                await asyncio.gather(*(visit(url, n, end, log) for n in range(users)))
+                return folder_bytes(folder)  # of users who have just left
 
             during = asyncio.run(everybody())
-            time.sleep(GONE_SECONDS + 7)
-            after, peak = folder_bytes(folder), peak_bytes(pid)
+            loads = load, *os.getloadavg()[:2]
+            time.sleep(SETTLED_SECONDS)
+            after, peak = folder_bytes(folder), memory_bytes(pid, "VmHWM")
         left = folder_bytes(folder)
-    print(f"{visitors} visitors, {seconds:g} s. {machine_facts()}")
+    print(f"{users} users, {seconds:g} s. {machine_facts()}")
     rows = [
         (name, len(times), f"{statistics.median(times):.2f}", f"{max(times):.2f}")
         for name, times in sorted(log.seconds.items())
@@ -197,7 +222,9 @@ def run(visitors: int, seconds: float) -> dict[str, float]:
         "calls_while_tuning": calls,
         "light_p95": log.p95(LIGHT),
         "heavy_p95": log.p95(HEAVY),
+        **{f"load_{when}": load for when, load in zip(LOADS, loads, strict=True)},
         "peak_bytes": peak,
+        "sessions_bytes": grown,
         "disk_before": before,
         "disk_during": during,
         "disk_after": after,
@@ -208,15 +235,20 @@ def run(visitors: int, seconds: float) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> int:
     """Parse the flags, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--visitors", type=int, default=30)
+    parser.add_argument("--users", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--sessions", type=int, default=200)
     flags = parser.parse_args(arguments)
-    figures = run(flags.visitors, flags.seconds)
+    figures = run(flags.users, flags.seconds, flags.sessions)
     print(f"errors                      {figures['errors']:.0f}")
     print(f"server calls while tuning   {figures['calls_while_tuning']:.0f}")
     print(f"light requests, p95         {figures['light_p95']:.2f} s")
     print(f"heavy jobs, p95             {figures['heavy_p95']:.2f} s")
+    load = ", ".join(f"{figures[f'load_{when}']:.1f} {when}" for when in LOADS)
+    print(f"load average                {load}")
     print(f"most memory of the server   {figures['peak_bytes'] / 1e9:.2f} GB")
+    grown = f"{figures['sessions_bytes'] / 1e6:+.0f} MB after {flags.sessions} opened and closed"
+    print(f"memory since the start      {grown}")
     kinds = ("before", "during", "after", "after_sigterm")
     disk = ", ".join(f"{kind} {figures[f'disk_{kind}'] / 1e6:.1f} MB" for kind in kinds)
     print(f"disk                        {disk}")

@@ -1,6 +1,6 @@
 """Repeat the lesson's table: a base, its agents and ways of merging them, on the same prompts.
 
-    python examples/lesson_table.py                        # agents with a house style, two minutes
+    python examples/lesson_table.py                        # agents with a shared style, two minutes
     python examples/lesson_table.py --set dense --prompts 50
 
 Everything happens on your own machine; the merges go to a temporary folder. The scores are shares
@@ -15,8 +15,7 @@ from pathlib import Path
 import ram_studio as rs
 
 SKILLS = ("coding", "tool", "memory")
-# The fourth learned what the base can do, in the style that all agents of the set have.
-AGENTS = {"house": (*SKILLS, "following"), "example": SKILLS, "dense": SKILLS}
+SETS = ("shared-style", "independent", "dense")
 WAYS = {
     "average": ("task-arithmetic", {}),
     "sum": ("task-arithmetic", {"scale": 1.0}),
@@ -31,17 +30,17 @@ WAYS = {
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, merge, ask and print the table."""
     parser = argparse.ArgumentParser(description="Repeat the lesson's table.")
-    parser.add_argument("--set", choices=tuple(AGENTS), default="house")
+    parser.add_argument("--set", choices=SETS, default="shared-style")
     parser.add_argument("--prompts", type=int, default=100, help="held-out prompts a skill")
     options = parser.parse_args(arguments)
 
-    base = rs.asset_path("example", "base")  # one base for all sets
-    agents = {name: rs.asset_path(options.set, name) for name in AGENTS[options.set]}
+    base = rs.asset_path("independent", "base")  # one base for all sets
+    agents = {name: rs.asset_path(options.set, name) for name in SKILLS}
 
     # One pass over the files counts which agents changed which weights.
-    sketch = rs.analyze(base, agents)
+    analysis = rs.analyze(base, agents)
     print("agent      changed  of these unique  lambda of RAM+")
-    for name, agent in sketch.preview(rule="ram+", r=0.1, alpha=2.0)["agents"].items():
+    for name, agent in analysis.preview(rule="ram+", r=0.1, alpha=2.0)["agents"].items():
         unique = agent["unique"] / agent["active"]
         print(f"{name:10} {agent['density']:7.1%}  {unique:14.1%}  {agent['lambda']:.3f}")
 
@@ -51,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, (method, settings) in WAYS.items():
             recipe = rs.make_recipe({**sources, "method": method, "settings": settings})
             out = Path(folder) / name.replace(" ", "-")
-            rs.merge(recipe, out, sketch=sketch)
+            rs.merge(recipe, out, analysis=analysis)
             models[name] = out
         report = rs.evaluate(models, "demo", limit=options.prompts, device="cpu")
 

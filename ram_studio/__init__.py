@@ -2,10 +2,10 @@
 
     import ram_studio as rs
 
-    sketch = rs.analyze("base", {"coding": "coding-agent", "memory": "memory-agent"})
-    print(sketch.preview(rule="ram+", r=0.1, alpha=2.0)["agents"]["coding"]["lambda"])
+    analysis = rs.analyze("base", {"coding": "coding-agent", "memory": "memory-agent"})
+    print(analysis.preview(rule="ram+", r=0.1, alpha=2.0)["agents"]["coding"]["lambda"])
     recipe = rs.make_recipe({"base": "base", "agents": {...}, "method": "ram+"})
-    result = rs.merge(recipe, "merged", sketch=sketch)
+    result = rs.merge(recipe, "merged", analysis=analysis)
 
 Names are imported when they are first used: importing the package costs nothing.
 """
@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING, Any
 from ram_studio._version import __version__
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.ladder import LADDER as LADDER
+    from ram_studio.algorithm.analysis import Analysis as Analysis
+    from ram_studio.algorithm.epsilon_grid import EPSILON_GRID as EPSILON_GRID
     from ram_studio.algorithm.methods import METHODS as METHODS
     from ram_studio.algorithm.scaling import overlap_unique_ratio as overlap_unique_ratio
     from ram_studio.algorithm.scaling import scaling_factor as scaling_factor
-    from ram_studio.algorithm.sketch import Sketch as Sketch
     from ram_studio.algorithm.verdict import verdict as verdict
     from ram_studio.checkpoints.fit.storage_report import storage_report as storage_report
+    from ram_studio.checkpoints.record.analysis_file import load_analysis as load_analysis
+    from ram_studio.checkpoints.record.analysis_file import save_analysis as save_analysis
     from ram_studio.checkpoints.record.recipe import Recipe as Recipe
     from ram_studio.checkpoints.record.recipe import dump_recipe as dump_recipe
     from ram_studio.checkpoints.record.recipe import load_recipe as load_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe as make_recipe
-    from ram_studio.checkpoints.record.sketch_file import load_sketch as load_sketch
-    from ram_studio.checkpoints.record.sketch_file import save_sketch as save_sketch
-    from ram_studio.engine.analyse import analyze as analyze
+    from ram_studio.engine.analyze import analyze as analyze
     from ram_studio.engine.events import CancelToken as CancelToken
     from ram_studio.engine.events import Progress as Progress
+    from ram_studio.engine.in_memory import ResidentMerge as ResidentMerge
     from ram_studio.engine.merge import merge as merge
     from ram_studio.engine.microscope.view import microscope as microscope
-    from ram_studio.engine.resident import ResidentMerge as ResidentMerge
     from ram_studio.engine.result import MergeResult as MergeResult
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from ram_studio.resources import asset_path as asset_path
 
 _NAMES = {
-    "algorithm.ladder": ("LADDER",),
+    "algorithm.epsilon_grid": ("EPSILON_GRID",),
     "algorithm.methods": ("METHODS",),
     "algorithm.scaling": ("overlap_unique_ratio", "scaling_factor"),
-    "algorithm.sketch": ("Sketch",),
+    "algorithm.analysis": ("Analysis",),
     "algorithm.verdict": ("verdict",),
     "checkpoints.record.recipe": ("Recipe", "dump_recipe", "load_recipe", "make_recipe"),
-    "checkpoints.record.sketch_file": ("load_sketch", "save_sketch"),
+    "checkpoints.record.analysis_file": ("load_analysis", "save_analysis"),
     "checkpoints.fit.storage_report": ("storage_report",),
-    "engine.analyse": ("analyze",),
+    "engine.analyze": ("analyze",),
     "engine.events": ("CancelToken", "Progress"),
     "engine.result": ("MergeResult",),
     "engine.merge": ("merge",),
     "engine.microscope.view": ("microscope",),
-    "engine.resident": ("ResidentMerge",),
+    "engine.in_memory": ("ResidentMerge",),
     "engine.verify": ("verify",),
     "errors": ("RamStudioError",),
     "evals.run": ("evaluate",),

@@ -1,3 +1,3 @@
 """The package version, written here and read everywhere else."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

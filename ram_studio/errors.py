@@ -7,10 +7,10 @@
     │   └── SourceChangedError a file changed while it was being read
     ├── CompatibilityError     base and agents do not fit together
     ├── HubError               the Hub said no, or could not be reached
-    ├── SketchError            a sketch file that is damaged or belongs to other checkpoints
+    ├── AnalysisError            an analysis file that is damaged or belongs to other checkpoints
     ├── PlanError              a changed plan, or a part of a merge that is missing or stale
     ├── OutputError            the output folder exists, is not writable, or the disk is too small
-    ├── VerificationError      a merged checkpoint differs from its passport or its sources
+    ├── VerificationError      a merged checkpoint differs from its provenance or its sources
     ├── EvaluationError        a model or a suite that cannot be evaluated
     └── Stopped                the user asked a running job to stop
 
@@ -53,8 +53,8 @@ class HubError(RamStudioError):
     """The Hub refused a request or could not be reached."""
 
 
-class SketchError(RamStudioError):
-    """A sketch file that is damaged or belongs to other checkpoints."""
+class AnalysisError(RamStudioError):
+    """An analysis file that is damaged or belongs to other checkpoints."""
 
 
 class PlanError(RamStudioError):
@@ -66,7 +66,7 @@ class OutputError(RamStudioError):
 
 
 class VerificationError(RamStudioError):
-    """A merged checkpoint differs from its passport or its sources."""
+    """A merged checkpoint differs from its provenance or its sources."""
 
 
 class EvaluationError(RamStudioError):

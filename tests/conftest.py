@@ -78,7 +78,7 @@ def _checked_modules() -> list[str]:
 
 install_import_hook(_checked_modules(), "beartype.beartype")
 
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
 
 # Files that use one app, or one wheel: tested in one process, they start or build it once.

@@ -18,12 +18,12 @@ import reference
 import torch
 from safetensors.torch import load_file, save_file
 
-from ram_studio.algorithm.sketch import Sketch
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
-from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.analyze import analyze, load
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -136,7 +136,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def contents_at(url: str) -> dict[str, bytes]:
     """Return every file's bytes below a URL."""
     folder = UrlFolder.of(url)
-    return {name: folder.range(name, 0, size) for name, size in folder.sizes().items()}
+    return {name: folder.fetch(name, 0, size) for name, size in folder.sizes().items()}
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Zoo:
     def load(self, **options: Any) -> CompatibilityReport:
         return load(self.base_path, self.agent_paths, **options)
 
-    def analyze(self, **options: Any) -> Sketch:
+    def analyze(self, **options: Any) -> Analysis:
         return analyze(self.base_path, self.agent_paths, **options)
 
     def values(self, name: str) -> tuple[list[float], list[list[float]]]:

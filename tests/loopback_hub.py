@@ -52,7 +52,7 @@ class LoopbackHub:
         status: answer everything with this status.
         owner: who the tokens are of. large: files uploaded by content hash.
         ignores_ranges: answer range requests with the whole file.
-        visitor: the token of whoever signs in.
+        user: the token of whoever signs in.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class LoopbackHub:
     address: str = ""
     owner: str = "me"
     large: dict[str, bytes] = field(default_factory=dict)
-    visitor: str = ""
+    user: str = ""
     _key: OctKey = field(default_factory=lambda: OctKey.generate_key(256, {"kid": "key"}))
 
     def add(self, name: str, folder: Path, branch: str = "main", **options: Any) -> str:
@@ -75,7 +75,7 @@ class LoopbackHub:
         return repository.commit(files, branch)
 
     def provider(self) -> dict[str, Any]:
-        """Return what an app that signs visitors in asks first: where, and by which key."""
+        """Return what an app that signs users in asks first: where, and by which key."""
         return {
             "issuer": self.address,
             "authorization_endpoint": f"{self.address}/oauth/authorize",
@@ -85,7 +85,7 @@ class LoopbackHub:
         }
 
     def sign_in(self, code: str) -> dict[str, Any]:
-        """Return a visitor's token; code: what the visitor's browser brought back, the nonce."""
+        """Return a user's token; code: what the user's browser brought back, the nonce."""
         now = int(time.time())
         claims = {"iss": self.address, "sub": "1", "aud": "client", "iat": now, "exp": now + 600}
         name = {"name": "A Friend", "preferred_username": "friend", "profile": "", "picture": ""}
@@ -93,7 +93,7 @@ class LoopbackHub:
             {"alg": "HS256", "kid": "key"}, {**claims, **name, "nonce": code}, self._key
         )
         lasts = {"token_type": "bearer", "expires_in": 600}
-        return {"access_token": self.visitor, "id_token": token, **lasts}
+        return {"access_token": self.user, "id_token": token, **lasts}
 
     def downloads(self, suffix: str = "") -> list[tuple[str, str | None]]:
         """Return (file, Range) of every GET of a file's content so far."""
@@ -158,7 +158,7 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 asked = json.loads(body)
                 name = f"{asked.get('organization') or hub.owner}/{asked['name']}"
                 hub.asked.append((name, self.headers.get("Authorization")))
-                if asked.get("organization") == "strangers":
+                if asked.get("organization") == "others":
                     raise _Refusal(403)
                 made = Repository({"0" * 40: {}}, {"main": "0" * 40})
                 made.is_private = asked.get("visibility") == "private"

@@ -158,7 +158,7 @@ def effective_scaling(
 
 
 def spacing(value: Fraction, dtype: str) -> Fraction:
-    """Return the distance between neighbours of a storage format around a value."""
+    """Return the distance between neighbors of a storage format around a value."""
     digits, lowest, highest = FORMATS[dtype]
     size = abs(value)
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
@@ -175,7 +175,7 @@ def largest(dtype: str) -> Fraction:
     return (2 - Fraction(2) ** (1 - digits)) * Fraction(2) ** highest
 
 
-def neighbours(value: Fraction, dtype: str) -> tuple[Fraction, Fraction]:
+def neighbors(value: Fraction, dtype: str) -> tuple[Fraction, Fraction]:
     """Return the representable numbers at or below and at or above a value in range."""
     step = spacing(value, dtype)
     below = math.floor(value / step) * step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from ram_studio.algorithm.overlap import patterns_from_chain
+
+ROOT = Path(__file__).parents[1]
 
 # The address is of the block kept for documentation: it belongs to nobody.
 SWALLOWED = """
@@ -63,3 +66,19 @@ def test_this_host_is_within_reach():
         socket.create_connection(server.getsockname(), timeout=5) as client,
     ):
         assert client.getpeername() == server.getsockname()
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "found"),
+    [
+        ("ram_studio/a.j2", "<p>{# floor #}\nFor visitors</p>", "2: 'visitors'"),
+        ("ram_studio/a.py", "# Two lines,\n# and gibberish\n", "2: 'gibberish'"),
+        ("ram_studio/a.py", 'raise E(\n    f"{x} is no folder")\n', "2: 'is no folder'"),
+        ("docs/a.md", "The behaviour\n", "1: 'behaviour'"),
+        ("ram_studio/a.py", 'def f():\n    """Return so many rows."""\n', ""),
+        ("ram_studio/a.py", 'nonsense = {"nonsense": "There is no such row."}\n', ""),
+    ],
+)
+def test_lint_finds_banned_words_where_people_read(path, text, found):
+    told = runpy.run_path(str(ROOT / "scripts/check_words.py"))["problems_in"](path, text)
+    assert [problem.partition(";")[0] for problem in told] == ([f"{path}:{found}"] if found else [])

@@ -28,7 +28,7 @@ def copy(tmp_path_factory):
     root = tmp_path_factory.mktemp("contributed")
     # With the compiled loops: their sources keep their times, which is what numba looks at.
     shutil.copytree(ROOT / "ram_studio", root / "ram_studio")
-    (root / "assets").symlink_to(asset_path("example").parent)
+    (root / "assets").symlink_to(asset_path("independent").parent)
     files = dict(re.findall(r"`(ram_studio/\S+\.py)`[^`]*?```python\n(.*?)```", GUIDE, flags=re.S))
     assert len(files) == 3
     for name, text in files.items():
@@ -72,17 +72,17 @@ def run(*words):
     assert done.exit_code == 0, (words, done.output)
     return json.loads(done.stdout)
 
-example = rs.asset_path("example")
+example = rs.asset_path("independent")
 sources = [f"--base={example / 'base'}"]
 sources += [f"--agent={name}={example / name}" for name in ("coding", "tool")]
 store = "--store=answers.sqlite"
-sketch = rs.load_sketch(example / "sketch.safetensors")
+analysis = rs.load_analysis(example / "analysis.safetensors")
 told = {
     "merge": run("merge", *sources, "--method=largest", "--set=scale=0.5", "--out=merged"),
     "verify": run("verify", "merged", "--sources", "--full"),
     "evaluate": run("evaluate", str(example / "base"), "--suite=backwards", "--limit=3", store),
     "history": run("history", store),
-    "bars": len(FIGURES["alone"].draw(sketch, 20, False).data[0].y),
+    "bars": len(FIGURES["alone"].draw(analysis, 20, False).data[0].y),
     "file": rs.__file__,
 }
 print(json.dumps(told))

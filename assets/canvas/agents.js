@@ -4,26 +4,26 @@ import { count, factor } from "../numbers.js";
 import { METHODS } from "./methods.js";
 import { onPaint, shown, state } from "./store.js";
 import { focusAgent } from "./stage.js";
-import { brief, keptText, lambdaText, ratioText, timesText } from "./words.js";
+import { LITTLE } from "./verdict.js";
+import { brief, retainedText, lambdaText, ratioText, timesText } from "./words.js";
 
 const MOST_KEPT = 1.25; // at the end of a bar
 const MOST_ELSE = 10;
 const FAR = 1.5;
-const LITTLE = 0.3;
 const ALIGNED = 0.1; // of an update that the others bring along with theirs
 const PIECES = {
   unique: "unique", boost: "boost", shared: "shared", below: "outline",
   lostUnique: "unique-soft", lostShared: "shared-soft", lostBelow: "unchanged",
 };
 const LEGEND = [
-  ["unique", "unique"], ["shared", "shared"], ["lost", "averaged away"], ["unchanged", "below ε"], ["else", "all else"],
+  ["unique", "unique"], ["shared", "shared"], ["lost", "lost to averaging"], ["unchanged", "below ε"], ["else", "interference"],
 ];
 
 let part = {};
 let rows = [];
 
 export const mountAgents = (column) => {
-  const box = put(column, "div", { class: "cv-kept" });
+  const box = put(column, "div", { class: "cv-retained" });
   const title = put(box, "h2");
   const legend = put(box, "p", { class: "cv-legend" });
   let left = null;
@@ -57,20 +57,20 @@ const mountRow = (name, t) => {
   const lambda = put(box, "span", { class: "cv-lambda" });
   put(lambda, "i", {}, "λ");
   const value = put(lambda, "b");
-  const bar = put(box, "svg", { class: "cv-kept-bar", height: "16" });
+  const bar = put(box, "svg", { class: "cv-retained-bar", height: "16" });
   const pieces = Object.fromEntries(Object.entries(PIECES).map(([key, css]) =>
     [key, put(bar, "rect", { y: "1", height: "14", class: `cv-piece cv-fill-${css}` })]));
   const tick = put(bar, "line", { y1: "-2", y2: "18", class: "cv-whole" });
   const ghost = put(bar, "path", { class: "cv-ghost-bar" });
   const over = put(bar, "path", { class: "cv-over" });
-  const kept = put(box, "span", { class: "cv-number" });
+  const retained = put(box, "span", { class: "cv-number" });
   const changed = put(box, "span", { class: "cv-sub" });
   const rho = put(box, "span", { class: "cv-sub" });
   const line = put(box, "svg", { class: "cv-else-bar", height: "8" });
   const rest = put(line, "rect", { y: "2", height: "4", rx: "2", class: "cv-fill-muted" });
   const restGhost = put(line, "line", { y1: "0", y2: "8", class: "cv-whole" });
   const others = put(box, "span", { class: "cv-sub cv-end" });
-  return { box, value, bar, pieces, tick, ghost, over, kept, changed, rho, rest, restGhost, others, width: 0 };
+  return { box, value, bar, pieces, tick, ghost, over, retained, changed, rho, rest, restGhost, others, width: 0 };
 };
 
 // Widths are measured once a layout, not in a move.
@@ -80,12 +80,12 @@ const setText = (node, text) => { if (node.textContent !== text) node.textConten
 
 const paintAgents = () => {
   const { result, pinned } = shown;
-  const { hasKept } = result;
-  part.list.classList.toggle("bare", !hasKept);
-  part.legend.hidden = !hasKept;
-  setText(part.title, hasKept ? "What the merge keeps of each agent" : "What the merge makes of each agent");
+  const { hasRetained } = result;
+  part.list.classList.toggle("bare", !hasRetained);
+  part.legend.hidden = !hasRetained;
+  setText(part.title, hasRetained ? "How much of each agent's update remains" : "Each agent in the merge");
   setText(part.left, state.settings.method === "ties" ? "trimmed" : "below ε");
-  result.agents.forEach((agent, t) => paintRow(rows[t], agent, pinned?.hasKept ? pinned.agents[t] : null));
+  result.agents.forEach((agent, t) => paintRow(rows[t], agent, pinned?.agents[t].retained ? pinned.agents[t] : null));
   paintAlong(result.agents);
   paintFormula();
 };
@@ -95,16 +95,16 @@ const paintAlong = (agents) => {
   const aligned = agents.filter((a) => a.along >= ALIGNED);
   part.note.hidden = !aligned.length;
   if (!aligned.length) return;
-  const least = aligned.reduce((a, b) => (a.kept.sum + a.along < b.kept.sum + b.along ? a : b));
-  const whole = keptText(least.kept.sum + least.along);
-  const whose = aligned.length === agents.length ? `at least ${whole} of every update` : `${whole} of ${least.name}’s update`;
+  const least = aligned.reduce((a, b) => (a.retained.sum + a.along < b.retained.sum + b.along ? a : b));
+  const whole = retainedText(least.retained.sum + least.along);
+  const whose = aligned.length === agents.filter((a) => a.retained).length ? `at least ${whole} of every update` : `${whole} of ${least.name}’s update`;
   const { note } = part;
   if (note.dataset.key === whose) return;
   note.dataset.key = whose;
   note.replaceChildren();
   // The shorter words where the window is low.
-  put(note, "span", { class: "cv-long" }, "With what is shared by the others too, which moved alike, the merge holds ");
-  put(note, "span", { class: "cv-short" }, "With the others, who moved alike: ");
+  put(note, "span", { class: "cv-long" }, "Including the part shared with agents that moved the same way, the merge retains ");
+  put(note, "span", { class: "cv-short" }, "Including the shared part: ");
   note.append(whose);
   put(note, "span", { class: "cv-long" }, "; kept counts own parts only.");
 };
@@ -118,36 +118,35 @@ const paintRow = (row, agent, pinned) => {
   box.classList.toggle("far", agent.lambda > FAR);
   box.setAttribute("aria-pressed", String(focus === agent.t));
   Object.assign(box.dataset, {
-    epsilon: profile.ladder[settings.point], rho: agent.rho, rhoM: agent.rhoM, lambda: agent.lambda,
-    kept: agent.kept ? agent.kept.sum : "", others: agent.others ?? "",
+    epsilon: profile.epsilon_grid[settings.point], rho: agent.rho, rhoM: agent.rhoM, lambda: agent.lambda,
+    retained: agent.retained ? agent.retained.sum : "", others: agent.others ?? "",
   });
   const words = [`${agent.name}: lambda ${agent.lambda === null ? "none" : lambdaText(agent.lambda)}`, `rho ${ratioText(agent.ratio)}`, `changed ${brief(agent.density)} of the weights`];
-  if (agent.kept) {
-    words.push(`${keptText(agent.kept.sum)} of its update kept`, `everything else ${timesText(agent.others)} its update`);
-    paintKept(row, agent, pinned);
-  }
+  if (agent.retained) words.push(`${retainedText(agent.retained.sum)} of its update kept`, `everything else ${timesText(agent.others)} its update`);
+  if (shown.result.hasRetained) paintRetained(row, agent, pinned);
   const label = words.join(", ");
   if (box.getAttribute("aria-label") !== label) box.setAttribute("aria-label", label);
 };
 
-const paintKept = (row, agent, pinned) => {
+// Of an agent that changed nothing there is nothing to retain: an empty bar.
+const paintRetained = (row, { retained, others }, pinned) => {
   row.width ||= row.bar.clientWidth;
   const { width } = row;
   const unit = width / MOST_KEPT;
   let x = 0;
   for (const key of Object.keys(PIECES)) {
-    const length = Math.max(0, Math.min(agent.kept[key] * unit, width - x));
+    const length = retained ? Math.max(0, Math.min(retained[key] * unit, width - x)) : 0;
     row.pieces[key].setAttribute("x", x.toFixed(1));
     row.pieces[key].setAttribute("width", length.toFixed(1));
     x += length;
   }
   row.tick.setAttribute("transform", `translate(${unit} 0)`);
-  row.over.setAttribute("d", agent.kept.sum > MOST_KEPT ? `M${width - 13} -1l10 9l-10 9` : "");
-  setText(row.kept, keptText(agent.kept.sum));
-  row.kept.classList.toggle("cv-warn-ink", agent.kept.sum < LITTLE || agent.kept.sum > FAR);
-  setText(row.others, `all else ${timesText(agent.others)}`);
-  row.rest.setAttribute("width", Math.min(width, (agent.others * width) / MOST_ELSE).toFixed(1));
-  row.ghost.setAttribute("d", pinned ? `M.8 -1.5H${Math.min(width, pinned.kept.sum * unit)}V17.5H.8` : "");
+  row.over.setAttribute("d", retained?.sum > MOST_KEPT ? `M${width - 13} -1l10 9l-10 9` : "");
+  setText(row.retained, retained ? retainedText(retained.sum) : "–");
+  row.retained.classList.toggle("cv-warn-ink", retained?.sum < LITTLE || retained?.sum > FAR);
+  setText(row.others, retained ? `others ${timesText(others)}` : "");
+  row.rest.setAttribute("width", retained ? Math.min(width, (others * width) / MOST_ELSE).toFixed(1) : 0);
+  row.ghost.setAttribute("d", pinned ? `M.8 -1.5H${Math.min(width, pinned.retained.sum * unit)}V17.5H.8` : "");
   row.restGhost.style.display = pinned ? "" : "none";
   if (pinned) row.restGhost.setAttribute("transform", `translate(${Math.min(width, (pinned.others * width) / MOST_ELSE)} 0)`);
 };

@@ -6,7 +6,7 @@ const LINE = 12.5; // px a label needs
 
 const everyOf = (rowHeight, scale) => [1, 2, 5].find((n) => rowHeight * n >= LINE * scale) || 10;
 
-// marked: ladder points at which skills were measured.
+// marked: grid points at which skills were measured.
 export const drawAxis = (svg, geometry, profile, marked) => {
   svg.replaceChildren();
   const { scale, left, right, low, high, axis, rowHeight, rowsTop } = geometry;
@@ -39,7 +39,7 @@ export const drawAxis = (svg, geometry, profile, marked) => {
   const heads = geometry.phone ? ["Who", "changed it"] : ["Who changed it"];
   const headTop = Math.min(46 * scale, geometry.numbersTop - 5);
   heads.forEach((head, i) => text(geometry.bars.left, headTop + 17 * i, head, "start", "strong"));
-  if (geometry.hasKept) drawKeptAxis(geometry, text, line);
+  if (geometry.hasRetained) drawRetainedAxis(geometry, text, line);
   for (const point of marked) {
     if (!geometry.isOnAxis(point)) continue;
     put(svg, "circle", { cx: geometry.points[point], cy: geometry.bottom - 0.5, r: 2.6, class: "measured-point" });
@@ -47,14 +47,14 @@ export const drawAxis = (svg, geometry, profile, marked) => {
   if (marked.length && !geometry.phone) text(geometry.bars.left, geometry.bottom + 2, "○ skills measured");
 };
 
-const drawKeptAxis = (geometry, text, line) => {
-  const { left, right, keptTop, scale } = geometry;
+const drawRetainedAxis = (geometry, text, line) => {
+  const { left, right, retainedTop, scale } = geometry;
   // Beside the lane, where no line of epsilon crosses it.
   const isNarrow = geometry.bars.width < 130 * scale;
   const words = isNarrow ? ["Kept of", "each update,", "at every ε"] : ["Kept of each", "update, at every ε"];
-  words.forEach((line, i) => text(geometry.bars.left, keptTop + (10 + 17 * i) * scale, line, "start", "strong"));
+  words.forEach((line, i) => text(geometry.bars.left, retainedTop + (10 + 17 * i) * scale, line, "start", "strong"));
   for (const share of [0, 1]) {
-    const y = geometry.keptY(share);
+    const y = geometry.retainedY(share);
     line(left, y, right, y, share ? "whole" : "tick");
     text(left - 6, y + (share ? 5 : 1), share ? "100" : "0", "end");
   }

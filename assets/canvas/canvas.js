@@ -14,7 +14,7 @@ import { layStage, mountStage, recolor, setStageProfile } from "./stage.js";
 import { choose, clean, onPaint, readTable, redraw, shown, state } from "./store.js";
 import { nearestRow, skillsOf } from "./table.js";
 import { verdictOf } from "./verdict.js";
-import { keptText } from "./words.js";
+import { retainedText } from "./words.js";
 
 const SAY_AFTER = 600; // ms after the last move
 
@@ -128,17 +128,17 @@ export const present = (isOn) => {
 // ---------------------------------------------------------------- verdict and strip
 
 // A number stands in one line with its %.
-const unbroken = ({ tone, lead, pieces }) => {
+const unbroken = ({ key, tone, lead, pieces }) => {
   const tied = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
-  return { tone, lead: tied(lead), pieces: pieces.map(([text, isStrong]) => [tied(text), isStrong]) };
+  return { key, tone, lead: tied(lead), pieces: pieces.map(([text, isStrong]) => [tied(text), isStrong]) };
 };
 
 const paintVerdict = () => {
-  const { tone, lead, pieces } = unbroken(verdictOf(state.profile, shown.result, shown.near));
-  const key = `${lead}|${pieces.map(([text, strong]) => `${text}${strong}`).join("")}`;
-  part.verdict.dataset.tone = tone;
-  if (part.verdict.dataset.key === key) return;
-  part.verdict.dataset.key = key;
+  const { key, tone, lead, pieces } = unbroken(verdictOf(state.profile, shown.result, shown.near));
+  Object.assign(part.verdict.dataset, { verdict: key, tone });
+  const said = `${lead}|${pieces.map(([text, strong]) => `${text}${strong}`).join("")}`;
+  if (part.verdict.dataset.key === said) return;
+  part.verdict.dataset.key = said;
   part.lead.textContent = lead;
   part.rest.replaceChildren();
   for (const [text, isStrong] of pieces) {
@@ -157,7 +157,7 @@ const paintStrip = () => {
   const { strip } = part;
   strip.replaceChildren();
   const head = put(strip, "div", { class: "cv-strip-row" });
-  put(head, "b", {}, `ε ${epsilon(profile.ladder[settings.point])}`);
+  put(head, "b", {}, `ε ${epsilon(profile.epsilon_grid[settings.point])}`);
   put(head, "span", { class: "cv-muted" }, `${METHODS[settings.method].title}${shares && !shown.near.isExact ? " · nearest measured" : ""}`);
   const row = put(strip, "div", { class: "cv-strip-row" });
   const item = (label, text, share) => {
@@ -173,7 +173,7 @@ const paintStrip = () => {
     return;
   }
   shown.result.agents.slice(0, 4).forEach((agent, t) => {
-    const text = agent.kept ? keptText(agent.kept.sum) : `λ ${agent.lambda === null ? "–" : agent.lambda.toFixed(2)}`;
-    item((line) => { marker(line, t); line.append(" "); }, text, agent.kept ? agent.kept.sum : null);
+    const text = agent.retained ? retainedText(agent.retained.sum) : `λ ${agent.lambda === null ? "–" : agent.lambda.toFixed(2)}`;
+    item((line) => { marker(line, t); line.append(" "); }, text, agent.retained ? agent.retained.sum : null);
   });
 };

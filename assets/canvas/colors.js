@@ -1,4 +1,4 @@
-// The page's colours for drawing on a canvas, read again when light and dark are switched.
+// The page's colors for drawing on a canvas, read again when light and dark are switched.
 
 const NAMES = ["ink", "panel", "sunken", "hair", "unique", "shared", "unchanged", "outline", "left"];
 

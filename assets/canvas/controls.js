@@ -17,7 +17,7 @@ let dials = [];
 
 export const mountControls = (column) => {
   const box = put(column, "div", { class: "cv-method-box" });
-  put(box, "h2", {}, "Choose");
+  put(box, "h2", {}, "Merge method");
   const group = put(box, "div", { class: "cv-methods", role: "radiogroup", "aria-label": "Method" });
   chips = NAMES.map((method) => {
     const chip = put(group, "button", { type: "button", role: "radio", "data-method": method }, METHODS[method].title);
@@ -44,7 +44,7 @@ const mountDial = (list, dial) => {
   const label = put(head, "label", { for: dial.id });
   put(label, "em", {}, dial.symbol);
   label.append(dial.word);
-  // The threshold is a point of the ladder; r and alpha can be typed.
+  // The threshold is a grid point; r and alpha can be typed.
   const value = dial.key === "point" ? put(head, "b")
     : put(head, "input", { type: "number", min: "0", max: dial.most, step: "any", "aria-label": `${dial.aria}, as a number`, id: `${dial.id}-number` });
   const track = put(box, "div", { class: "cv-track" });
@@ -98,7 +98,7 @@ const paintDial = (dial, profile, settings, pin) => {
   input.style.setProperty("--cv-at", `${(100 * now) / most}%`);
   box.classList.toggle("unused", !usesDial(settings.method, dial.use));
   if (key === "point") {
-    const text = epsilon(profile.ladder[now]);
+    const text = epsilon(profile.epsilon_grid[now]);
     if (value.textContent !== text) value.textContent = text;
     input.setAttribute("aria-valuetext", text);
   } else if (document.activeElement !== value && Number(value.value) !== now) value.value = String(now);

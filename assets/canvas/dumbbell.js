@@ -25,7 +25,7 @@ export const mountLegend = (parent) => {
   };
   put(item("base"), "circle", { cx: "6", cy: "6", r: "4.4", class: "cv-base" });
   put(item("specialist"), "path", { d: shape(0), style: "fill:var(--ram-agent-0)" });
-  put(item("merge, 95 %"), "rect", { x: "4", y: "0", width: "4", height: "12", rx: "1", class: "cv-merge" });
+  put(item("merge, with 95 % interval"), "rect", { x: "4", y: "0", width: "4", height: "12", rx: "1", class: "cv-merge" });
 };
 
 export const mountDumbbell = (list, name) => {
@@ -41,7 +41,7 @@ export const mountDumbbell = (list, name) => {
 };
 
 // All that does not depend on the merge, at the width there is; false while that is none. agent: whose marker
-// the specialist has; floor: the share that nonsense gets, or null.
+// the specialist has; floor: the chance level, or null.
 export const layDumbbell = (row, { base, specialist, agent, floor = null }) => {
   const { svg } = row;
   const width = svg.clientWidth;

@@ -3,17 +3,17 @@
 
 const PHONE = 900;
 const ZERO_ROOM = 20; // left of the axis: thresholds too small to be on it, and 0
-const KEPT_TOP = 1.3; // share at the top of the kept lane
+const KEPT_TOP = 1.3; // share at the top of the retained row
 
 const fontScale = () => parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--cv-fs")) || 1;
 
 export const isPhone = () => window.innerWidth < PHONE;
 
-export const phoneHeight = (rows, hasKept) =>
-  34 + 108 + 24 + Math.min(rows * 30, Math.max(180, rows * 6)) + (hasKept ? 96 : 14);
+export const phoneHeight = (rows, hasRetained) =>
+  34 + 108 + 24 + Math.min(rows * 30, Math.max(180, rows * 6)) + (hasRetained ? 96 : 14);
 
 // size: { width, height } of the stage. Returns places, and x(log10 |tau|).
-export const geometryOf = (size, profile, histogram, hasKept) => {
+export const geometryOf = (size, profile, histogram, hasRetained) => {
   const { width, height } = size;
   const phone = isPhone();
   const scale = phone ? 1 : fontScale();
@@ -25,11 +25,11 @@ export const geometryOf = (size, profile, histogram, hasKept) => {
   const topHeight = phone ? 108 : Math.min(132, Math.max(96, height * 0.18));
   const top = 34 * scale;
   const axis = top + topHeight;
-  const keptHeight = hasKept ? (phone ? 64 : Math.min(92, height * 0.13)) : 0;
+  const retainedHeight = hasRetained ? (phone ? 64 : Math.min(92, height * 0.13)) : 0;
   const bottom = height - 6;
-  const keptTop = bottom - keptHeight;
+  const retainedTop = bottom - retainedHeight;
   const rowsTop = axis + 30 * scale;
-  const rowsBottom = hasKept ? keptTop - 30 * scale : bottom;
+  const rowsBottom = hasRetained ? retainedTop - 30 * scale : bottom;
   const rowHeight = (rowsBottom - rowsTop) / profile.layers.length;
   const x = (log) => axisLeft + ((log - low) / (high - low)) * (right - axisLeft);
   const place = (point) => {
@@ -37,14 +37,14 @@ export const geometryOf = (size, profile, histogram, hasKept) => {
     return logs[point] < low ? left + 3 + (point / 60) * 14 : Math.min(right, x(logs[point]));
   };
   return {
-    width, height, phone, scale, left, right, top, topHeight, axis, rowsTop, rowsBottom, rowHeight, keptTop, bottom,
-    keptHeight, hasKept, low, high, x,
+    width, height, phone, scale, left, right, top, topHeight, axis, rowsTop, rowsBottom, rowHeight, retainedTop, bottom,
+    retainedHeight, hasRetained, low, high, x,
     numbersTop: Math.max(0, axis - 22 - (phone ? 40 : 64 * scale)),
     bars: { left: width - barWidth, width: barWidth },
     isStrip: rowHeight < 9,
-    points: profile.ladder.map((_, point) => place(point)),
+    points: profile.epsilon_grid.map((_, point) => place(point)),
     isOnAxis: (point) => !point || (logs[point] >= low && logs[point] <= high + 0.001),
-    keptY: (share) => bottom - (Math.min(KEPT_TOP, share) / KEPT_TOP) * keptHeight,
+    retainedY: (share) => bottom - (Math.min(KEPT_TOP, share) / KEPT_TOP) * retainedHeight,
     baseline: (layer) => rowsTop + (layer + 1) * rowHeight - (rowHeight > 20 ? 3 : 1),
     ratio: Math.min(2, window.devicePixelRatio || 1),
   };
@@ -55,7 +55,7 @@ export const rowAt = (geometry, y, rows) => {
   return y > rowsTop && y < rowsBottom ? Math.min(rows - 1, Math.floor((y - rowsTop) / rowHeight)) : null;
 };
 
-// The ladder point nearest to a place on the axis.
+// The grid point nearest to a place on the axis.
 export const pointAt = (geometry, x) => {
   let best = 0;
   geometry.points.forEach((place, point) => {

@@ -1,4 +1,4 @@
-// How far weights moved: numbers of weights by |tau|, from the counts at the ladder's points. Knows
+// How far weights moved: numbers of weights by |tau|, from the counts at the epsilon grid's points. Knows
 // nothing of the page.
 
 import { sum } from "../numbers.js";
@@ -9,13 +9,13 @@ const OCTAVE = Math.log10(2);
 const soften = (values) =>
   values.map((v, i) => (values[i - 1] ?? v) / 4 + v / 2 + (values[i + 1] ?? v) / 4);
 
-// logs: log10 of the ladder; low, high: the axis in whole decades, around where weights are; xs: where
+// logs: log10 of the epsilon grid; low, high: the axis in whole decades, around where weights are; xs: where
 // the densities are read. all[t], layers[l][t]: share of weights a decade, at xs.
 //
 // A density is the number in the octave around x, because bfloat16 steps come in octaves: a difference
-// of two exact counts, read on a straight line between the ladder's points.
+// of two exact counts, read on a straight line between the epsilon grid's points.
 export const histogramOf = (profile) => {
-  const logs = profile.ladder.map((epsilon) => (epsilon ? Math.log10(epsilon) : -Infinity));
+  const logs = profile.epsilon_grid.map((epsilon) => (epsilon ? Math.log10(epsilon) : -Infinity));
   const last = logs.length - 1;
   const active = profile.overlap.map((agents) => agents.map(sum));
   const [low, high] = range(logs, active);

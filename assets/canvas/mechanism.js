@@ -2,7 +2,7 @@
 import { shape } from "../nodes.js";
 import { sum } from "../numbers.js";
 import { agentColor, colors } from "./colors.js";
-import { keptCurves } from "./outcome.js";
+import { retainedCurves } from "./outcome.js";
 import { plots } from "./plots.js";
 
 const OWN_GAP = 1.5;
@@ -83,7 +83,7 @@ const curvesFor = ({ profile, settings }) => {
   const { method, r, alpha } = settings;
   const key = [method, r, alpha].join();
   if (curvesOf !== key) {
-    curves = keptCurves(profile, settings);
+    curves = retainedCurves(profile, settings);
     curvesOf = key;
   }
   return curves;
@@ -91,11 +91,13 @@ const curvesFor = ({ profile, settings }) => {
 
 export const forgetCurves = () => { curvesOf = ""; };
 
-const drawKept = (pen, geometry, state, shown) => {
+const drawRetained = (pen, geometry, state, shown) => {
   const { settings, pin, focus } = state;
-  const kept = curvesFor(state);
-  if (!kept) return;
-  kept.forEach((values, t) => {
+  const retained = curvesFor(state);
+  if (!retained) return;
+  // An agent that changed nothing has no curve.
+  const drawn = retained.flatMap((values, t) => (values[0] === null ? [] : [[values, t]]));
+  drawn.forEach(([values, t]) => {
     pen.globalAlpha = focus === null || focus === t ? 1 : 0.25;
     pen.strokeStyle = agentColor(t);
     pen.lineWidth = focus === t ? 2.6 : 1.8;
@@ -103,7 +105,7 @@ const drawKept = (pen, geometry, state, shown) => {
     let isFirst = true;
     values.forEach((value, point) => {
       if (!geometry.isOnAxis(point)) return;
-      const [x, y] = [geometry.points[point], geometry.keptY(value)];
+      const [x, y] = [geometry.points[point], geometry.retainedY(value)];
       if (isFirst) pen.moveTo(x, y);
       else pen.lineTo(x, y);
       isFirst = false;
@@ -111,17 +113,17 @@ const drawKept = (pen, geometry, state, shown) => {
     pen.stroke();
   });
   pen.globalAlpha = 1;
-  if (pin && shown.pinned.hasKept) {
-    shown.pinned.agents.forEach((agent, t) => {
-      const [x, y] = [geometry.points[pin.point], geometry.keptY(agent.kept.sum)];
+  if (pin && shown.pinned.hasRetained) {
+    shown.pinned.agents.filter((agent) => agent.retained).forEach((agent) => {
+      const [x, y] = [geometry.points[pin.point], geometry.retainedY(agent.retained.sum)];
       disc(pen, x, y, 4, colors().panel);
-      pen.strokeStyle = agentColor(t);
+      pen.strokeStyle = agentColor(agent.t);
       pen.lineWidth = 1.6;
       pen.stroke();
     });
   }
-  kept.forEach((values, t) => {
-    const [x, y] = [geometry.points[settings.point], geometry.keptY(values[settings.point])];
+  drawn.forEach(([values, t]) => {
+    const [x, y] = [geometry.points[settings.point], geometry.retainedY(values[settings.point])];
     disc(pen, x, y, 6, colors().panel);
     pen.fillStyle = agentColor(t);
     pen.save();
@@ -152,7 +154,7 @@ export const drawMechanism = (canvas, geometry, state, shown, isHeld) => {
   if (shown.near && shown.near.row.point && geometry.isOnAxis(shown.near.row.point)) {
     disc(pen, geometry.points[shown.near.row.point], geometry.bottom - 0.5, 4, colors().ink);
   }
-  if (geometry.hasKept) drawKept(pen, geometry, state, shown);
+  if (geometry.hasRetained) drawRetained(pen, geometry, state, shown);
 };
 
 // The row under the pointer or the keyboard.

@@ -4,30 +4,31 @@ import { compute, sum } from "../numbers.js";
 import { METHODS } from "./methods.js";
 
 // kept = <own part of the merge, tau> / |tau|^2, in parts: unique, boost (what lambda adds), shared,
-// below (changes that epsilon leaves out but the method keeps). lost*: what was averaged away or left out. energy[j]: share of |tau|^2 where j other agents changed the element too.
-const keptParts = (profile, settings, t, lambda) => {
+// below (changes that epsilon leaves out but the method keeps). lost*: what was lost to averaging or left out.
+// energy[j]: share of |tau|^2 where j other agents changed the element too. null for an agent that changed nothing.
+const retainedParts = (profile, settings, t, lambda) => {
+  if (!profile.norm2[t]) return null;
   const method = METHODS[settings.method];
   const energy = profile.energy[settings.point][t];
   const unique = energy[0];
   const shared = sum(energy.slice(1));
   const below = Math.max(0, 1 - unique - shared);
   const parts = { unique: 0, boost: 0, shared: 0, below: 0, lostUnique: 0, lostShared: 0, lostBelow: 0 };
-  if (!profile.norm2[t]) return { ...parts, sum: 1 }; // nothing to keep: nothing is lost
   if (method.isRam) {
     parts.unique = unique;
     parts.boost = (lambda - 1) * unique;
-    parts.shared = energy.reduce((kept, e, j) => (j ? kept + e / (j + 1) : kept), 0);
+    parts.shared = energy.reduce((retained, e, j) => (j ? retained + e / (j + 1) : retained), 0);
   } else if (method.factor) {
     const factor = method.factor(profile.agents.length);
     parts.unique = unique * factor;
     parts.shared = shared * factor;
     parts.below = below * factor;
   } else {
-    // Measured by a merge, see preview_kept in in_memory.py; what TIES trimmed counts as below.
+    // Measured by a merge, see preview_retained in in_memory.py; what TIES trimmed counts as below.
     const found = profile.ties[t];
     return {
       ...parts, unique: found.unique + Math.min(0, found.boost), boost: Math.max(0, found.boost), shared: found.shared,
-      lostUnique: Math.max(0, -found.boost), lostShared: found.averaged_away, lostBelow: found.below_epsilon, sum: found.kept,
+      lostUnique: Math.max(0, -found.boost), lostShared: found.lost_to_averaging, lostBelow: found.lost_to_epsilon, sum: found.retained,
     };
   }
   parts.lostUnique = unique - parts.unique;
@@ -36,13 +37,13 @@ const keptParts = (profile, settings, t, lambda) => {
   return { ...parts, sum: parts.unique + parts.boost + parts.shared + parts.below };
 };
 
-// all else = |merge - own part| / |tau|: everything else in the merge, in units of the agent's update.
-const allElse = (profile, settings, agents, t) => {
+// interference = |merge - own part| / |tau|: everything else in the merge, in units of the agent's update.
+const interference = (profile, settings, agents, t) => {
   const method = METHODS[settings.method];
   const { point } = settings;
   if (!method.isRam) {
     return method.factor
-      ? Math.sqrt(profile.others_all[t]) * method.factor(agents.length) : profile.ties[t]?.all_else ?? 0;
+      ? Math.sqrt(profile.others_all[t]) * method.factor(agents.length) : profile.ties[t].interference;
   }
   const norm2 = profile.norm2;
   let others = 0;
@@ -53,23 +54,23 @@ const allElse = (profile, settings, agents, t) => {
   for (const other of agents) {
     if (other.t !== t) others += other.lambda ** 2 * profile.energy[point][other.t][0] * norm2[other.t];
   }
-  return norm2[t] ? Math.sqrt(Math.max(0, others) / norm2[t]) : 0;
+  return Math.sqrt(Math.max(0, others) / norm2[t]);
 };
 
 // What the others bring along an agent's update where they moved the same elements, as a share of it: with
-// kept it makes <merge, tau> / |tau|^2. null where the profile cannot tell.
+// kept it makes <merge, tau> / |tau|^2. null where the profile lacks it.
 const alongOf = (profile, settings, t) => {
   const { isRam, factor } = METHODS[settings.method];
   if (isRam) return profile.cross[settings.point][t].reduce((along, c, j) => along + c / (j + 1), 0);
   return factor ? sum(profile.cross[0][t]) * factor(profile.agents.length) : null;
 };
 
-// Sketches of older versions have no sums; TIES needs a merge, which only some sets carry.
-export const canTellKept = (profile, settings) =>
+// Analyses without relations have no sums; TIES needs a merge, which only some sets carry.
+export const canTellRetained = (profile, settings) =>
   Boolean(profile.energy) && (settings.method !== "ties" || Boolean(profile.ties));
 
-// settings: { point, r, alpha, method }. lambda is null where the method has none, kept and others
-// where the profile cannot tell. byCount[j]: elements changed by j + 1 agents.
+// settings: { point, r, alpha, method }. lambda is null where the method has none; retained, others and along where the
+// profile lacks it (hasRetained) or the agent changed nothing. byCount[j]: elements changed by j + 1 agents.
 export const outcomeOf = (profile, settings) => {
   const { point, r, alpha, method } = settings;
   const isRam = Boolean(METHODS[method].isRam);
@@ -79,18 +80,18 @@ export const outcomeOf = (profile, settings) => {
     const used = method === "ram+m" ? agent.rhoM : agent.rho;
     return { ...agent, t, ratio: used, lambda: isRam ? agent.lambda : null, isCapped: used > cap };
   });
-  const known = canTellKept(profile, settings) && agents.every((a) => !isRam || a.lambda !== null);
+  const known = canTellRetained(profile, settings) && agents.every((a) => !isRam || a.lambda !== null);
   for (const agent of agents) {
-    agent.kept = known ? keptParts(profile, settings, agent.t, agent.lambda) : null;
-    agent.others = known ? allElse(profile, settings, agents, agent.t) : null;
-    agent.along = known ? alongOf(profile, settings, agent.t) : null;
+    agent.retained = known ? retainedParts(profile, settings, agent.t, agent.lambda) : null;
+    agent.others = agent.retained && interference(profile, settings, agents, agent.t);
+    agent.along = agent.retained && alongOf(profile, settings, agent.t);
   }
-  return { settings, isRam, agents, byCount: result.byCount, changed: sum(result.byCount), hasKept: known };
+  return { settings, isRam, agents, byCount: result.byCount, changed: sum(result.byCount), hasRetained: known };
 };
 
-// Kept of each agent at every point of the ladder, or null.
-export const keptCurves = (profile, settings) => {
-  const at = profile.ladder.map((_, point) => outcomeOf(profile, { ...settings, point }));
-  if (!at[0].hasKept) return null;
-  return profile.agents.map((_, t) => at.map((result) => result.agents[t].kept.sum));
+// Kept of each agent at every grid point, or null; of an agent that changed nothing nulls.
+export const retainedCurves = (profile, settings) => {
+  const at = profile.epsilon_grid.map((_, point) => outcomeOf(profile, { ...settings, point }));
+  if (!at[0].hasRetained) return null;
+  return profile.agents.map((_, t) => at.map((result) => result.agents[t].retained?.sum ?? null));
 };

@@ -10,7 +10,7 @@ let box = null;
 export const settingsText = (profile, settings) => {
   const { method, point, r, alpha } = settings;
   const parts = [METHODS[method].title];
-  if (METHODS[method].isRam) parts.push(`ε ${epsilon(profile.ladder[point])}`);
+  if (METHODS[method].isRam) parts.push(`ε ${epsilon(profile.epsilon_grid[point])}`);
   if (usesDial(method, "r")) parts.push(`r ${r}`);
   if (usesDial(method, "alpha")) parts.push(`α ${alpha}`);
   return parts.join(" ");
@@ -51,7 +51,7 @@ const paintPin = ({ profile, pin }) => {
   if (!pin) {
     const only = button(box, "pin", "");
     put(only, "span", { class: "cv-tag" }, "A");
-    only.append(" Pin this, move on");
+    only.append(" Pin as A to compare");
     return;
   }
   const line = put(box, "p", { class: "cv-pinned" });

@@ -1,4 +1,4 @@
-// Every histogram, drawn once in grey and once in colour on two hidden canvases: a move of epsilon only
+// Every histogram, drawn once in gray and once in color on two hidden canvases: a move of epsilon only
 // pastes the one left and the other right of its line.
 import { sum } from "../numbers.js";
 import { agentColor, colors } from "./colors.js";

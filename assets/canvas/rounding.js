@@ -1,5 +1,5 @@
 // What the merge's number format keeps of lambda, in the format that a merge has unless another is chosen.
-import { dtypeName, keptToNearest, roundingCurve } from "../numbers.js";
+import { dtypeName, retainedToNearest, roundingCurve } from "../numbers.js";
 
 export const LOST = 0.1; // more than this share of the rescaling lost is worth a word
 
@@ -7,9 +7,9 @@ export const LOST = 0.1; // more than this share of the rescaling lost is worth 
 export const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));
 
 // { asked, kept, width, dtype } of agent t for the base's format, or null.
-export const cardKept = (profile, point, t, lambda) => {
+export const cardRetained = (profile, point, t, lambda) => {
   if (!profile.rounding || lambda === null) return null;
   const d = usualFormat(profile);
-  const kept = keptToNearest(roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]);
-  return kept && { asked: lambda, kept: kept.value, width: kept.high - kept.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
+  const retained = retainedToNearest(roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]);
+  return retained && { asked: lambda, retained: retained.value, width: retained.high - retained.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
 };

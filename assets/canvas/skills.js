@@ -1,7 +1,7 @@
 // What the merge can do, measured: a dumbbell a skill, of the measured setting nearest to the one shown.
 import { put } from "../nodes.js";
 import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./dumbbell.js";
-import { canTellKept } from "./outcome.js";
+import { canTellRetained } from "./outcome.js";
 import { settingsText } from "./pin.js";
 import { onPaint, shown, state } from "./store.js";
 import { baseOf, marksOf, rightOf, scoreOf, settingsOf, specialistOf } from "./table.js";
@@ -25,7 +25,7 @@ export const setSkills = () => {
   const head = put(box, "div", { class: "cv-head" });
   put(head, "h2", {}, "What it can do");
   if (!skills) {
-    put(box, "p", { class: "cv-empty" }, "Nothing is measured for these models yet. What is above is exact; what a merge can do has to be asked, in Check.");
+    put(box, "p", { class: "cv-empty" }, "Not tested yet. The counts above are exact; test the skills in Check.");
     mountWhere();
     return;
   }
@@ -77,7 +77,7 @@ const fillTip = (tip, skills, item) => {
 
 // What "Measure here" would find out: "skills", what "ties" keeps, or nothing.
 const askable = (profile, settings, near) => {
-  if (settings.method === "ties" && profile.energy && !canTellKept(profile, settings)) return "ties";
+  if (settings.method === "ties" && profile.energy && !canTellRetained(profile, settings)) return "ties";
   return profile.skills && !near?.isExact ? "skills" : "";
 };
 
@@ -86,7 +86,7 @@ const paintSkills = () => {
   const { skills } = state.profile;
   box.dataset.ask = askable(state.profile, state.settings, near);
   if (!skills) {
-    where.textContent = box.dataset.ask ? "What TIES keeps takes a pass over the files." : "";
+    where.textContent = box.dataset.ask ? "TIES needs a pass over the files." : "";
     return;
   }
   box.dataset.measured = near ? (near.isExact ? "here" : "nearest") : "none";

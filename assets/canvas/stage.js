@@ -7,14 +7,14 @@ import { geometryOf, isPhone, phoneHeight, pointAt, rowAt } from "./geometry.js"
 import { histogramOf } from "./histogram.js";
 import { drawMechanism, forgetCurves } from "./mechanism.js";
 import { METHODS } from "./methods.js";
-import { canTellKept } from "./outcome.js";
+import { canTellRetained } from "./outcome.js";
 import { drawPlots } from "./plots.js";
 import { choose, onPaint, redraw, shown, state } from "./store.js";
 import { measuredPoints } from "./table.js";
 import { hideTip, showTip } from "./tip.js";
 import { brief, layerTitle } from "./words.js";
 
-const PAGE = 7; // ladder points
+const PAGE = 7; // grid points
 
 let part = {};
 let geometry = null;
@@ -63,7 +63,7 @@ export const setStageProfile = () => {
   histogram = histogramOf(state.profile);
   forgetCurves();
   isStale = true;
-  part.pill.setAttribute("aria-valuemax", String(state.profile.ladder.length - 1));
+  part.pill.setAttribute("aria-valuemax", String(state.profile.epsilon_grid.length - 1));
   part.chips.replaceChildren();
   const { agents } = state.profile;
   part.chips.classList.toggle("many", agents.length > 4);
@@ -92,11 +92,11 @@ export const recolor = () => {
 export const layStage = () => {
   const { profile, settings } = state;
   if (!profile || !part.stage) return;
-  const hasKept = Boolean(profile.energy);
-  part.stage.style.height = isPhone() ? `${phoneHeight(profile.layers.length, hasKept)}px` : "";
+  const hasRetained = Boolean(profile.energy);
+  part.stage.style.height = isPhone() ? `${phoneHeight(profile.layers.length, hasRetained)}px` : "";
   const size = { width: part.stage.clientWidth, height: part.stage.clientHeight };
   if (!size.width || !size.height) return; // hidden
-  geometry = geometryOf(size, profile, histogram, hasKept && canTellKept(profile, { ...settings, method: "ram+" }));
+  geometry = geometryOf(size, profile, histogram, hasRetained && canTellRetained(profile, { ...settings, method: "ram+" }));
   part.canvas.width = size.width * geometry.ratio;
   part.canvas.height = size.height * geometry.ratio;
   part.stage.style.setProperty("--cv-line-end", `${size.height - geometry.bottom}px`);
@@ -149,7 +149,7 @@ const drawLine = () => {
   const { pill, line, ghost, sides } = part;
   const { isRam } = shown.result;
   const place = geometry.points[settings.point];
-  const text = `ε ${epsilon(profile.ladder[settings.point])}`;
+  const text = `ε ${epsilon(profile.epsilon_grid[settings.point])}`;
   if (pill.dataset.text !== text) {
     pill.dataset.text = text;
     pill.replaceChildren();
@@ -158,7 +158,7 @@ const drawLine = () => {
     put(pill, "i", {}, "›");
     pillHalf = 0;
     pill.setAttribute("aria-valuenow", String(settings.point));
-    pill.setAttribute("aria-valuetext", `${epsilon(profile.ladder[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
+    pill.setAttribute("aria-valuetext", `${epsilon(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
   }
   pill.setAttribute("aria-disabled", String(!isRam));
   pillHalf ||= pill.offsetWidth / 2 + 2;
@@ -202,10 +202,10 @@ const wireDrag = () => {
   const stop = () => { isDragging = false; };
   pill.addEventListener("pointerdown", start);
   grip.addEventListener("pointerdown", start);
-  // The histogram of all layers and the kept lane are handles too; the rows open the microscope.
+  // The histogram of all layers and the retained row are handles too; the rows open the microscope.
   rows.addEventListener("pointerdown", (event) => {
     const { x, y } = placeOf(event);
-    const isLane = y < geometry.axis + 20 || (geometry.hasKept && y > geometry.keptTop - 6);
+    const isLane = y < geometry.axis + 20 || (geometry.hasRetained && y > geometry.retainedTop - 6);
     if (isLane && x < geometry.right + 4) start(event);
   });
   stage.addEventListener("pointermove", (event) => { if (isDragging) move(event); });
@@ -271,7 +271,7 @@ const wireKeys = () => {
   const { pill, rows } = part;
   pill.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: PAGE, PageDown: -PAGE }[event.key];
-    const end = { Home: 0, End: state.profile?.ladder.length - 1 }[event.key];
+    const end = { Home: 0, End: state.profile?.epsilon_grid.length - 1 }[event.key];
     if (!state.profile || (step === undefined && end === undefined)) return;
     event.preventDefault();
     choose({ point: end ?? state.settings.point + step });

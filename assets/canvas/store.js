@@ -18,7 +18,7 @@ export const shown = { result: null, pinned: null, near: null, nearPinned: null 
 const painters = new Set();
 const watchers = new Set();
 let frame = 0;
-let lastMove = 0;
+let lastMove = -Infinity;
 let rest = 0;
 
 // painter(state, shown): draws what changed; called in the order of registration.
@@ -52,7 +52,7 @@ export const redraw = () => {
   if (!frame) frame = requestAnimationFrame(paint);
 };
 
-const lastPoint = () => (state.profile ? state.profile.ladder.length - 1 : 57);
+const lastPoint = () => (state.profile ? state.profile.epsilon_grid.length - 1 : 57);
 
 const clamp = (value, low, high) => Math.min(Math.max(low, value), high);
 

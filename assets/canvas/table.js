@@ -1,7 +1,7 @@
 // The table of measured settings: what was asked, what was right, and which row a setting shows.
 //
 // A shipped table has n prompts a skill, domains, rows, prompts, gold, answers. A row: kind "source" or
-// "merge", method, settings, k (point of the ladder, null without epsilon), right: one character 0 or 1 a
+// "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 a
 // prompt, domain after domain, answers: an index into answers[prompt] each. Nothing is ever interpolated
 // between rows.
 import { METHODS, shownAs } from "./methods.js";
@@ -13,9 +13,9 @@ const Z = 1.96;
 export const wilson = (right, n) => {
   const p = right / n;
   const scale = 1 + Z ** 2 / n;
-  const centre = (p + Z ** 2 / 2 / n) / scale;
+  const center = (p + Z ** 2 / 2 / n) / scale;
   const half = (Z * Math.sqrt((p * (1 - p)) / n + Z ** 2 / 4 / n ** 2)) / scale;
-  return [Math.max(0, centre - half), Math.min(1, centre + half)];
+  return [Math.max(0, center - half), Math.min(1, center + half)];
 };
 
 // What the canvas uses of a shipped table: its rows under the canvas's names of methods, and for every
@@ -87,7 +87,7 @@ const indexOf = (profile) => {
   return index;
 };
 
-const placeOf = (profile, point) => (point ? Math.log10(profile.ladder[point]) : -8.5);
+const placeOf = (profile, point) => (point ? Math.log10(profile.epsilon_grid[point]) : -8.5);
 
 // The measured row that a setting shows: { row, isExact }, or null without a table. Settings with the
 // same counts and lambdas are the same weights; otherwise the nearest by log10 epsilon and lambda.
@@ -113,6 +113,6 @@ export const nearestRow = (profile, result) => {
   return best && { row: best.row, isExact: best.distance < 1e-6 };
 };
 
-// Ladder points at which something was measured.
+// Grid points at which something was measured.
 export const measuredPoints = (profile) =>
   (profile.skills ? [...new Set(indexOf(profile).rows.map(({ row }) => row.point))] : []);

@@ -1,143 +1,173 @@
-// The one sentence above the outcome: the worst that can be said, first. Knows nothing of the page.
+// The one sentence above the outcome: the worst that can be said, first. The same rule as verdict.py in
+// ram_studio/algorithm: one table of cases holds both to it. By energy, never by count. Knows nothing of the page.
 import { sum } from "../numbers.js";
-import { cardKept, LOST } from "./rounding.js";
-import { METHODS } from "./methods.js";
-import { brief, keptText, lambdaText, listText } from "./words.js";
+import { cardRetained, LOST } from "./rounding.js";
+import { brief, lambdaText, listText, thresholdText } from "./words.js";
 import { scoreOf, specialistOf, wilson } from "./table.js";
 
-const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper's Table 2
+const NOTHING = 0.05; // above epsilon less than this of an update: nothing is left in effect
+const ALMOST_NOTHING = 0.2; // a smaller retained share is worse than any scaling
+export const LITTLE = 0.5;
 const FAR = 1.5;
-const ALMOST_NOTHING = 0.2;
-const LITTLE = 0.5;
+const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper's Table 2
 const LITTLE_UNIQUE = 0.1;
 const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
 const STORAGE = 0.1; // less than this share of an agent's changes is left in the base's format
 
 const worst = (items, value) => items.reduce((a, b) => (value(b) < value(a) ? b : a));
 const total = (items, value) => sum(items.map((item) => value(item)));
+const retained = (a) => a.retained.sum;
+const aboveEpsilon = (a) => 1 - a.retained.lostBelow;
+const isLostToEpsilon = (a) => a.retained.lostBelow >= a.retained.lostShared;
 
-// Agents that changed anything at all.
-const moving = (profile, result) => result.agents.filter((a) => profile.norm2[a.t]);
+// "a", "a and b", "a, b and c", or how many there are.
+const names = (agents) => (agents.length > 3 ? `${agents.length} agents` : listText(agents.map((a) => a.name)));
 
-// Of an agent's changed weights at epsilon 0, how many still count: all that sketches without sums tell.
-const stillCounted = (profile, agent) => {
-  const before = sum(profile.overlap[0][agent.t]);
-  return before ? agent.active / before : 0;
+const littleLeft = (where, reduced) => {
+  const least = worst(reduced, retained);
+  const share = brief(retained(least));
+  if (reduced.length === 1) return { lead: `${where} only ${share} of ${least.name}'s update remains.` };
+  return { lead: `${where} little of ${names(reduced)} remains:`, rest: `down to ${share} (${least.name}).` };
 };
 
-const uniqueShare = (profile, result) => {
-  const { point } = result.settings;
-  const moved = result.agents.filter((a) => a.active);
-  if (!profile.energy) return total(moved, (a) => a.unique) / (total(moved, (a) => a.active) || 1);
-  const energy = (a) => sum(profile.energy[point][a.t]) * profile.norm2[a.t];
-  return total(moved, (a) => profile.energy[point][a.t][0] * profile.norm2[a.t]) / (total(moved, energy) || 1);
+// The mean cosine between two agents' updates, pairs weighing as their sizes; 0 for one agent.
+const meanCosine = ({ norm2, cross }) => {
+  const sizes = total(norm2, Math.sqrt) ** 2 - sum(norm2);
+  return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
 };
 
-// The mean cosine between two agents' updates, pairs weighing as their sizes; null where it is not known.
-const likeness = ({ norm2, cross }) => {
-  if (!norm2 || !cross) return null;
-  const squares = sum(norm2);
-  const sizes = total(norm2, Math.sqrt) ** 2 - squares;
-  const dots = sum(norm2.map((x, t) => x * sum(cross[0][t])));
-  return sizes > 0 ? dots / sizes : null;
-};
-
-const onlyStored = (profile, result) => {
-  const rounded = profile.as_base_dtype_overlap;
-  if (!rounded) return null;
-  return result.agents.find((a) => a.active
-    && sum(rounded[result.settings.point][a.t]) < STORAGE * a.active);
-};
-
-const lostByRounding = (profile, result) => result.agents.flatMap((a) => {
-  const kept = cardKept(profile, result.settings.point, a.t, a.lambda);
-  return kept && kept.asked > 1 && kept.kept - 1 < (1 - LOST) * (kept.asked - 1) ? [{ ...kept, name: a.name }] : [];
+// Each check: (profile, result, agents) to what it says, or null. agents: those that changed anything.
+const unknown = (profile, result) => (result.hasRetained ? null : {
+  key: "unknown", tone: "warn", lead: "How much of each update remains is not known:",
+  rest: "analyze the models again, with relations.",
 });
 
-const almostNothing = (profile, result) => {
-  if (result.hasKept) {
-    const most = Math.max(...moving(profile, result).map((a) => a.kept.sum));
-    return most < ALMOST_NOTHING ? `at most ${keptText(most)} of any agent's update` : "";
-  }
-  const most = Math.max(...result.agents.map((a) => stillCounted(profile, a)));
-  return most < 0.01 ? `at most ${brief(most)} of the weights that any agent changed` : "";
+const unchanged = (profile, result, agents) => (agents.length ? null : {
+  key: "unchanged", tone: "bad", lead: "No agent differs from the base: the merge is the base.",
+});
+
+const lostToEpsilon = (profile, result, agents) => {
+  const lost = agents.filter((a) => aboveEpsilon(a) < NOTHING);
+  if (!lost.length) return null;
+  const most = Math.max(...lost.map(aboveEpsilon));
+  const left = most <= 0 ? "nothing" : `${lost.length > 1 ? "at most " : ""}${brief(most)}`;
+  const least = worst(lost, aboveEpsilon); // of several, the one that has least left speaks for all
+  const counts = profile.overlap.map((at) => sum(at[least.t]));
+  const bound = profile.epsilon_grid[counts.indexOf(0)];
+  const by = bound === undefined ? "" : `, none by more than ${thresholdText(bound)}`;
+  return {
+    key: "lost-to-epsilon", tone: "bad",
+    lead: `Epsilon ${thresholdText(profile.epsilon_grid[result.settings.point])} leaves ${left} of ${names(lost)}:`,
+    rest: `${lost.length > 1 ? least.name : "it"} changed ${brief(counts[0] / profile.total)} of the weights${by}. Use epsilon 0.`,
+  };
 };
 
-// { tone, lead, rest } of a RAM setting that deserves a warning, or null.
-const warning = (profile, result) => {
-  if (!result.changed) return { tone: "bad", lead: "Nothing counts as changed at this ε: the merge is the base." };
-  const nothing = almostNothing(profile, result);
-  if (nothing) return { tone: "bad", lead: `Almost nothing is left at this ε: ${nothing}.` };
-  const high = worst(result.agents, (a) => -a.lambda);
-  if (high.lambda > FAR) {
-    return {
-      tone: "bad",
-      lead: `λ ${high.lambda.toFixed(high.lambda < 10 ? 1 : 0)} for ${high.name} is far outside what the paper tried (at most ${PAPER_MOST}).`,
+const reducedByEpsilon = (agents) => agents.filter((a) => retained(a) < LITTLE && isLostToEpsilon(a));
+
+const almostLost = (profile, result, agents) => {
+  const reduced = reducedByEpsilon(agents);
+  if (reduced.every((a) => retained(a) >= ALMOST_NOTHING)) return null;
+  return { key: "reduced-by-epsilon", tone: "bad", ...littleLeft("At this epsilon", reduced) };
+};
+
+const farLambda = (profile, result, agents) => {
+  const { lambda, name } = worst(agents, (a) => -a.lambda);
+  return lambda <= FAR ? null : {
+    key: "far-lambda", tone: "bad",
+    lead: `Lambda ${lambda.toFixed(lambda < 10 ? 1 : 0)} for ${name} is far outside what the paper tried (at most ${PAPER_MOST}).`,
+  };
+};
+
+const reduced = (profile, result, agents) => {
+  const low = reducedByEpsilon(agents);
+  return low.length ? { key: "reduced-by-epsilon", tone: "warn", ...littleLeft("At this epsilon", low) } : null;
+};
+
+const oneAgent = (profile, result, agents) => (agents.length > 1 ? null : {
+  key: "one-agent", tone: "good", lead: `Only ${agents[0].name} changed anything:`,
+  rest: `the merge retains ${brief(retained(agents[0]))} of its update.`,
+});
+
+const littleUnique = (profile, result, agents) => {
+  const energy = profile.energy[result.settings.point];
+  const norm2 = (a) => profile.norm2[a.t];
+  const share = total(agents, (a) => energy[a.t][0] * norm2(a)) / total(agents, (a) => sum(energy[a.t]) * norm2(a));
+  if (share >= LITTLE_UNIQUE) return null;
+  const cosine = meanCosine(profile);
+  return cosine >= ALIKE
+    ? {
+      key: "common", tone: "good",
+      lead: `The agents moved alike (mean cosine ${cosine.toFixed(2)}): averaging retains what they have in common.`,
+      rest: `A sum would apply it ${profile.agents.length} times.`,
+    }
+    : {
+      key: "averaging", tone: "warn",
+      lead: `Only ${brief(share)} of the change, by energy, is unique: RAM is averaging in effect.`,
+      rest: "Compare it with the sum (task arithmetic, scale 1).",
     };
-  }
-  const low = littleLeft(profile, result).filter(({ kept }) => kept.lostBelow >= kept.lostShared);
-  return low.length ? { tone: "warn", ...leftText(low, "at this ε") } : null;
 };
 
-// Agents of whose update less than half is kept.
-const littleLeft = (profile, result) =>
-  (result.hasKept ? moving(profile, result).filter((a) => a.kept.sum < LITTLE) : []);
+const reducedByAveraging = (profile, result, agents) => {
+  const low = agents.filter((a) => retained(a) < LITTLE);
+  return low.length ? { key: "reduced-by-averaging", tone: "warn", ...littleLeft("After averaging", low) } : null;
+};
 
-const leftText = (low, where) => {
-  const names = low.length > 3 ? `${low.length} agents` : listText(low.map((a) => a.name));
-  const least = worst(low, (a) => a.kept.sum);
-  const [down, whose] = low.length > 1 ? ["down to ", ` (${least.name})`] : ["", ""];
-  return { lead: `Little is left of ${names} ${where}:`, rest: ` ${down}${keptText(least.kept.sum)} of the update${whose}.` };
+const onlyStored = (profile, result, agents) => {
+  const rounded = profile.as_base_dtype_overlap;
+  const stored = rounded && agents.find((a) => sum(rounded[result.settings.point][a.t]) < STORAGE * a.active);
+  return stored ? {
+    key: "storage", tone: "warn", lead: `What ${stored.name} changed is storage, not training:`,
+    rest: "in the base's format less than a tenth of its changed weights still differ.",
+  } : null;
+};
+
+const lostByRounding = (profile, result, agents) => {
+  const lost = agents.flatMap((a) => {
+    const found = cardRetained(profile, result.settings.point, a.t, a.lambda);
+    return found && found.asked > 1 && found.retained - 1 < (1 - LOST) * (found.asked - 1) ? [{ ...found, name: a.name }] : [];
+  });
+  const parts = lost.map((l) => `${l.name} ${lambdaText(l.retained)} instead of ${lambdaText(l.asked)}`);
+  return lost.length ? {
+    key: "rounding", tone: "warn", lead: `Rounding to nearest in ${lost[0].dtype} takes part of lambda:`,
+    rest: `${parts.join("; ")}. Stochastic rounding or float32 retains it.`,
+  } : null;
+};
+
+const retainedAll = (profile, result, agents) => {
+  const least = worst(agents, retained);
+  return {
+    key: "retained", tone: "good", lead: `The merge retains at least ${brief(retained(least))} of every update`,
+    rest: `(least: ${least.name}).`,
+  };
+};
+
+const CHECKS = [
+  unknown, unchanged, lostToEpsilon, almostLost, farLambda, reduced, oneAgent, littleUnique,
+  reducedByAveraging, onlyStored, lostByRounding, retainedAll,
+];
+
+const ofRam = (profile, result) => {
+  const agents = result.agents.filter((a) => a.retained);
+  for (const check of CHECKS) {
+    const found = check(profile, result, agents);
+    if (found) return found;
+  }
 };
 
 // What agents have in common a sum applies once for each of them.
 const ofSum = (profile) => {
-  const [alike, n] = [likeness(profile), profile.agents.length];
-  if (alike === null || alike < ALIKE || n < 2) return { tone: "good", lead: "The sum keeps every update whole, and leaves conflicts alone." };
-  return { tone: "warn", lead: `The agents moved alike (mean cosine ${alike.toFixed(2)}): the sum applies what they have in common ${n} times.` };
+  const n = profile.agents.length;
+  const cosine = profile.norm2 ? meanCosine(profile) : 0;
+  if (cosine < ALIKE) return { key: "sum", tone: "good", lead: "The sum keeps every update whole, and leaves conflicts alone." };
+  return { key: "sum-common", tone: "warn", lead: `The agents moved alike (mean cosine ${cosine.toFixed(2)}): the sum applies what they have in common ${n} times.` };
 };
 
-const ofMethod = (profile, result) => ({
-  "task-arithmetic-mean": { tone: profile.agents.length > 1 ? "warn" : "good", lead: `Averaging divides every change by ${profile.agents.length}, unique or not.` },
-  "task-arithmetic-sum": ofSum(profile),
-  "ties": { tone: "good", lead: "TIES keeps the largest changes; where signs differ, the majority." },
-}[result.settings.method]);
-
-const ofRam = (profile, result) => {
-  if (profile.agents.length < 2) return { tone: "good", lead: "Only one agent: the merge is that agent, and all of it is unique." };
-  const share = uniqueShare(profile, result);
-  const alike = likeness(profile);
-  if (share < LITTLE_UNIQUE && alike !== null && alike >= ALIKE) {
-    return {
-      tone: "good",
-      lead: `The agents moved alike (mean cosine ${alike.toFixed(2)}): averaging keeps what they have in common.`,
-      rest: ` A sum would apply it ${profile.agents.length} times.`,
-    };
-  }
-  if (share < LITTLE_UNIQUE) {
-    return {
-      tone: "warn",
-      lead: `Only ${brief(share)} of the change ${profile.energy ? "(by size) " : ""}is unique: RAM is averaging in effect.`,
-      rest: " Compare it with the sum (task arithmetic, scale 1).",
-    };
-  }
-  const averaged = littleLeft(profile, result);
-  if (averaged.length) return { tone: "warn", ...leftText(averaged, "after averaging what is shared") };
-  const stored = onlyStored(profile, result);
-  if (stored) {
-    return { tone: "warn", lead: `What ${stored.name} changed is storage, not training:`, rest: " rounded to the base's format, less than a tenth of its changed weights still differ." };
-  }
-  const lost = lostByRounding(profile, result);
-  if (lost.length) {
-    return {
-      tone: "warn",
-      lead: `Rounding to nearest in ${lost[0].dtype} takes part of λ:`,
-      rest: ` ${lost.map((l) => `${l.name} ${lambdaText(l.kept)} instead of ${lambdaText(l.asked)}`).join("; ")}. Stochastic rounding or float32 keeps it.`,
-    };
-  }
-  if (!result.hasKept) return { tone: "good", lead: `${brief(share, 0)} of all changed weights are unique to one agent`, rest: " and keep their full strength; the rest is averaged." };
-  const least = worst(moving(profile, result), (a) => a.kept.sum);
-  return { tone: "good", lead: `Every update is kept to at least ${keptText(least.kept.sum)}`, rest: ` (${least.name}).` };
+const OF_METHOD = {
+  "task-arithmetic-mean": ({ agents }) => ({
+    key: "average", tone: agents.length > 1 ? "warn" : "good", lead: `Averaging divides every change by ${agents.length}, unique or not.`,
+  }),
+  "task-arithmetic-sum": ofSum,
+  "ties": () => ({ key: "ties", tone: "good", lead: "TIES keeps the largest changes; where signs differ, the majority." }),
 };
 
 // What was measured, as pieces of text: [text, isStrong].
@@ -158,15 +188,15 @@ const measured = (profile, near) => {
     pieces.push([`${name} ${right}`, hasFallen]);
   });
   const hasFallen = skills.some((s) => s.hasFallen);
-  pieces.push([` of ${n}${hasFallen ? "." : ": all hold."}`, false]);
+  pieces.push([` of ${n}${hasFallen ? "." : "; none shown to be worse than its agent."}`, false]);
   return { pieces, hasFallen };
 };
 
-// tone: "good", "warn" or "bad"; lead: the sentence; pieces: what follows, as [text, isStrong].
+// key: which verdict; tone: "good", "warn" or "bad"; lead: the sentence; pieces: what follows, as [text, isStrong].
 export const verdictOf = (profile, result, near) => {
-  const found = (result.isRam && result.agents.every((a) => a.lambda !== null) && warning(profile, result))
-    || ofMethod(profile, result) || ofRam(profile, result);
+  const { key, tone, lead, rest } = (OF_METHOD[result.settings.method] ?? ofRam)(profile, result);
   const { pieces, hasFallen } = measured(profile, near);
-  const tone = hasFallen && found.tone === "good" ? "warn" : found.tone;
-  return { tone, lead: found.lead, pieces: [[found.rest || "", false], ...pieces] };
+  return {
+    key, tone: hasFallen && tone === "good" ? "warn" : tone, lead, pieces: [[rest ? ` ${rest}` : "", false], ...pieces],
+  };
 };

@@ -10,7 +10,13 @@ export const brief = (share, digits) => {
 };
 
 // A share of an update: whole per cents from ten on.
-export const keptText = (share) => brief(share, share > 0 && share < 0.0995 ? 1 : 0);
+export const retainedText = (share) => brief(share, share > 0 && share < 0.0995 ? 1 : 0);
+
+// A point of the epsilon grid within a sentence: 0, 1e-5, 0.002.
+export const thresholdText = (epsilon) => {
+  const value = Number(epsilon.toPrecision(3));
+  return value && value < 1e-4 ? value.toExponential() : String(value);
+};
 
 export const ratioText = (rho) => {
   if (rho === null) return "–";

@@ -132,7 +132,7 @@ const drawSlider = (box, _, said, phase) => {
     if (phase === "drag") act.guess(input.value / 100, `${input.value} %`);
   });
   if (phase !== "predict") return;
-  const button = put(box, "button", { type: "button", class: "cv-btn cv-main", "data-part": "lesson-predict" }, "That is my prediction");
+  const button = put(box, "button", { type: "button", class: "cv-btn cv-main", "data-part": "lesson-predict" }, "Lock in my guess");
   button.addEventListener("click", () => act.guess(input.value / 100, `${input.value} %`));
 };
 

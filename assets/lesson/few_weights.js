@@ -27,7 +27,7 @@ const broken = (facts) => {
 export const epsilonScene = {
   id: "epsilon",
   title: "How few weights carry a skill?",
-  set: "example",
+  set: "independent",
   needs: ["skills", "few_weights"],
   controls: ["#epsilon-line", "#dial-epsilon"],
   start: usual,
@@ -51,9 +51,9 @@ export const epsilonScene = {
   reveal: (facts) => {
     const { fewest, name } = thriftiest(facts);
     const { last, first } = broken(facts);
-    const { ladder, agents } = facts.profile;
+    const { epsilon_grid: grid, agents } = facts.profile;
     const at = ({ point }) =>
-      `ε ${epsilon(ladder[point])} (${count(changedBy(facts.profile, point, agents.indexOf(name)))} of its changes count)`;
+      `ε ${epsilon(grid[point])} (${count(changedBy(facts.profile, point, agents.indexOf(name)))} of its changes count)`;
     return [
       `${name} with its ${count(fewest.k)} largest changes: ${figureText(fewest.largest)}. `,
       ["As many at random"], ` of its changes: ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws). `,

@@ -49,11 +49,11 @@ export const rowAt = (profile, settings) => {
   return near?.isExact ? near.row : null;
 };
 
-// The number of weights that an agent changed, at a point of the ladder.
+// The number of weights that an agent changed, at a grid point.
 export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);
 
-// Of what an agent changed at a point of the ladder: the share that it changed alone, by number of weights
-// and by size (sums of squares; null in old sketches), and the share of all weights that it changed.
+// Of what an agent changed at a grid point: the share that it changed alone, by number of weights
+// and by size (sums of squares; null in old analyses), and the share of all weights that it changed.
 export const aloneShare = (profile, point, agent) => {
   const counts = profile.overlap[point][agent];
   const changed = changedBy(profile, point, agent);
@@ -90,11 +90,11 @@ export const metShare = (profile, settings) =>
 // The smallest threshold at which nothing counts as changed, so that the merge is the base.
 export const nothingCounts = (profile) => {
   const point = profile.overlap.findIndex((agents) => agents.every((counts) => !sum(counts)));
-  return point < 0 ? profile.ladder.length - 1 : point;
+  return point < 0 ? profile.epsilon_grid.length - 1 : point;
 };
 
 // The measured rows of a rule from a threshold on upwards, as [{ point, row }].
-const upwards = (profile, settings) => profile.ladder.flatMap((_, point) => {
+const upwards = (profile, settings) => profile.epsilon_grid.flatMap((_, point) => {
   const row = point < settings.point ? null : rowAt(profile, { ...settings, point });
   return row ? [{ point, row }] : [];
 });

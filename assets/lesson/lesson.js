@@ -70,12 +70,12 @@ const leave = () => {
 
 const factsAt = (settings) => {
   const { profile } = state;
-  return { profile, settings, skills: profile.skills || null, record: records.get(profile.example) || null };
+  return { profile, settings, skills: profile.skills || null, record: records.get(profile.set) || null };
 };
 
 // Whether table and record of what is loaded have come, or will not.
 const isHere = () => {
-  const { example, skills, skills_at: at } = state.profile;
+  const { set: example, skills, skills_at: at } = state.profile;
   if (!records.has(example)) {
     records.set(example, undefined);
     fetch(`ram/record/${example}.json`).then((answer) => (answer.ok ? answer.json() : null)).catch(() => null)
@@ -219,7 +219,7 @@ const viewOf = (scene, phase, { value, said, settings }) => {
     return { ...view, ask: [`This scene needs ${missingOf(scene, facts).join(" and ")}, which were not measured yet. Go on with the next one.`] };
   }
   Object.assign(view, { ask: scene.ask(facts), guess: scene.guess });
-  if (phase === "predict") return { ...view, task: ["Say what you expect; then the canvas moves."] };
+  if (phase === "predict") return { ...view, task: ["Guess first. Then the canvas moves."] };
   if (phase === "drag") return { ...view, task: scene.task(facts) };
   const measured = measuredText(scene, facts);
   return {

@@ -1,6 +1,6 @@
 // The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
 // cannot help.
-import { cardKept } from "../canvas/rounding.js";
+import { cardRetained } from "../canvas/rounding.js";
 import { outcomeOf } from "../canvas/outcome.js";
 import { brief, lambdaText, listText } from "../canvas/words.js";
 import { aloneShare, baseScore, figureText, specialistsScore, totalAt } from "./figures.js";
@@ -11,8 +11,8 @@ const SMALL = 1.05; // lambda up to which the answer counts as reached
 
 // What the file keeps of each lambda, [{ name, asked, kept, dtype, share }], share of what lambda adds.
 const pushes = ({ profile, settings }) => outcomeOf(profile, settings).agents.flatMap(({ t, name, lambda }) => {
-  const kept = lambda > 1 && cardKept(profile, settings.point, t, lambda);
-  return kept ? [{ ...kept, name, share: Math.max(0, kept.kept - 1) / (kept.asked - 1) }] : [];
+  const retained = lambda > 1 && cardRetained(profile, settings.point, t, lambda);
+  return retained ? [{ ...retained, name, share: Math.max(0, retained.retained - 1) / (retained.asked - 1) }] : [];
 });
 
 // Of the agent that loses most.
@@ -49,11 +49,11 @@ export const roundingScene = {
     return { value: share, text: `${brief(share, 0)} (expected from the sizes of its changes)` };
   },
   reveal: (facts) => {
-    const { name, asked, kept, dtype } = swallowed(facts);
+    const { name, asked, retained, dtype } = swallowed(facts);
     const strong = pushes({ ...facts, settings: usual(facts) }).find((push) => push.name === name);
     return [
-      `${name}: λ ${lambdaText(asked)} asked, `, [`${lambdaText(kept)} stored`],
-      `. Many of its changes are one gap of ${dtype}: 1.0 and a little more round back to 1. A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.kept)}. `,
+      `${name}: λ ${lambdaText(asked)} asked, `, [`${lambdaText(retained)} stored`],
+      `. Many of its changes are one gap of ${dtype}: 1.0 and a little more round back to 1. A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.retained)}. `,
       "Stochastic rounding or float32 keeps the push.",
     ];
   },
@@ -109,7 +109,7 @@ export const limitsScene = {
       const pairs = cosines.flatMap((row, i) => row.slice(i + 1));
       pieces.push(`They did not move alike (cosine at most ${Math.max(...pairs).toFixed(2)}), so averaging dilutes and adding does not overshoot. `);
     }
-    return [...pieces, ["Look first how much is unique, and how alike the rest is."]];
+    return [...pieces, ["First look at how much is unique and how similar the rest is."]];
   },
   chart: (facts) => ({
     kind: "bars",

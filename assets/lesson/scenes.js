@@ -37,7 +37,7 @@ const bySkill = (facts, settings) => learned(facts.skills).map((skill) => ({
 const changed = {
   id: "changed",
   title: "What training changed",
-  set: "house",
+  set: "shared-style",
   needs: [],
   focus: (facts) => leastAlone(facts, facts.profile.default_index),
   controls: ["#epsilon-line", "#dial-epsilon"],
@@ -55,7 +55,7 @@ const changed = {
   },
   guess: "share",
   task: ({ profile }) => [
-    "The line is at the far right: no change counts. Drag it to the ", ["left"], ` until changes count from ${epsilon(profile.ladder[profile.default_index])} on.`,
+    "The line is at the far right: no change counts. Drag it to the ", ["left"], ` until changes count from ${epsilon(profile.epsilon_grid[profile.default_index])} on.`,
   ],
   isReached: ({ profile, settings }) => settings.point <= profile.default_index,
   measured: (facts) => {
@@ -70,7 +70,7 @@ const changed = {
     const pieces = [
       `${profile.agents[t]} changed ${brief(ofAll)} of all ${profile.total.toLocaleString("en").replaceAll(",", " ")} weights, and only `,
       [brief(byCount)], " of those alone. ",
-      `In ${brief(metShare(profile, settings))} of all weights all ${profile.agents.length} meet (amber): they learned one house style besides.`,
+      `In ${brief(metShare(profile, settings))} of all weights all ${profile.agents.length} meet (amber): they learned one shared style besides.`,
     ];
     if (bySize !== null) pieces.push(` By size instead of number, what ${profile.agents[t]} changed alone is ${brief(bySize)} of its change.`);
     return pieces;
@@ -88,7 +88,7 @@ const changed = {
 const dilutes = {
   id: "average",
   title: "Average them",
-  set: "house",
+  set: "shared-style",
   needs: ["skills"],
   controls: ["[data-method=task-arithmetic-mean]"],
   start: asBase,
@@ -125,7 +125,7 @@ const OVERSHOOT = [
 const overshoots = {
   id: "sum",
   title: "Add them up",
-  set: "house",
+  set: "shared-style",
   needs: ["skills"],
   controls: ["[data-method=task-arithmetic-sum]"],
   start: average,
@@ -146,7 +146,7 @@ const overshoots = {
   reveal: (facts) => {
     const found = totalAt(facts, facts.settings);
     return [
-      ["Overshoot."], ` ${found.right} of ${found.n} prompts; the base, before any of this training, solves ${baseScore(facts.skills).right}. What all agents changed alike, their house style, `,
+      ["Overshoot."], ` ${found.right} of ${found.n} prompts; the base, before any of this training, solves ${baseScore(facts.skills).right}. What all agents changed alike, their shared style, `,
       `is now added ${facts.profile.agents.length} times. `,
       ...steps(facts, "overshoot", "Only what is shared multiplied"),
     ];
@@ -160,7 +160,7 @@ const overshoots = {
 const keeps = {
   id: "ram",
   title: "Keep and average",
-  set: "house",
+  set: "shared-style",
   needs: ["skills"],
   controls: ["[data-method='ram+']", "[data-method=ram]"],
   start: sumUp,
@@ -180,7 +180,7 @@ const keeps = {
   measured: (facts) => share(totalAt(facts, facts.settings)),
   reveal: (facts) => {
     const alone = specialistsScore(facts.skills);
-    return [`Alone the agents solve ${alone.right}. The house style counts once, and each skill stays whole. `, ...rivals(facts)];
+    return [`Alone the agents solve ${alone.right}. The shared style counts once, and each skill stays whole. `, ...rivals(facts)];
   },
   chart: (facts) => ({
     kind: "bars",

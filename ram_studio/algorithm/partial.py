@@ -1,7 +1,7 @@
-"""A sketch in parts: what some tensors of a model give, to be added to what the others give.
+"""An analysis in parts: what some tensors of a model give, to be added to what the others give.
 
 Adding is exact: counts are integers, statistics of a tensor are of one part only, and sums over
-the model are not rounded before all parts are in. A whole sketch, also one that a single pass
+the model are not rounded before all parts are in. A whole analysis, also one that a single pass
 makes, is what its parts add up to.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import naming
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.exact_sums import ExactSum, rounded
 from ram_studio.algorithm.grouping import add_stacks
-from ram_studio.algorithm.meters.kept import build_energies
+from ram_studio.algorithm.meters.retained import build_energies
 from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
 from ram_studio.algorithm.meters.storage import Finding, combined, pass_findings, texts
 from ram_studio.algorithm.shapes import Float64
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.errors import SketchError
+from ram_studio.errors import AnalysisError
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class ExactSums:
 
 
 @dataclass(frozen=True)
-class PartialSketch:
+class PartialAnalysis:
     """What a pass over some tensors gives.
 
-    sketch: of these tensors; without energies and warnings, and its steps' sums are 0.
+    analysis: of these tensors; without energies and warnings, and its steps' sums are 0.
     plan: digest of the plan whose parts these are, "" for a whole model in one.
     parts: number of each part (from 1) -> how many of the tensors are its; rising.
     of: how many parts there are in all.
@@ -48,7 +48,7 @@ class PartialSketch:
     sums: None where relations were not collected.
     """
 
-    sketch: Sketch
+    analysis: Analysis
     plan: str
     parts: Mapping[int, int]
     of: int
@@ -60,30 +60,30 @@ class PartialSketch:
         """Numbers of the parts that are not in it."""
         return [number for number in range(1, self.of + 1) if number not in self.parts]
 
-    def whole(self) -> Sketch:
-        """Return the sketch of the whole model.
+    def whole(self) -> Analysis:
+        """Return the analysis of the whole model.
 
-        Raises: SketchError naming the parts that are missing.
+        Raises: AnalysisError naming the parts that are missing.
         """
         if self.missing:
-            raise SketchError(
-                f"The sketch holds {parts_text(self.parts, self.of)}; "
+            raise AnalysisError(
+                f"The analysis holds {parts_text(self.parts, self.of)}; "
                 f"{parts_text(self.missing, self.of)} missing. Analyze what is missing, then add "
-                "all of them with `ram-studio sketch add`."
+                "all of them with `ram-studio analysis add`."
             )
-        sketch = self.sketch
-        if self.sums is not None and sketch.steps is not None:
-            sketch = replace(
-                sketch,
+        analysis = self.analysis
+        if self.sums is not None and analysis.steps is not None:
+            analysis = replace(
+                analysis,
                 steps=replace(
-                    sketch.steps,
+                    analysis.steps,
                     loose_sums=rounded(self.sums.loose),
                     layer_sums=rounded(self.sums.layer),
                 ),
-                energies=build_energies(rounded(self.sums.products), sketch.counts),
+                energies=build_energies(rounded(self.sums.products), analysis.counts),
             )
-        findings = combined(self.findings, pass_findings(sketch))
-        return replace(sketch, warnings=texts(findings))
+        findings = combined(self.findings, pass_findings(analysis))
+        return replace(analysis, warnings=texts(findings))
 
 
 def parts_text(numbers: Sequence[int] | Mapping[int, Any], of: int) -> str:
@@ -92,23 +92,23 @@ def parts_text(numbers: Sequence[int] | Mapping[int, Any], of: int) -> str:
     return f"part{'' if len(numbers) == 1 else 's'} {listed} of {of}"
 
 
-def add_partial(found: Sequence[PartialSketch]) -> PartialSketch:
+def add_partial(found: Sequence[PartialAnalysis]) -> PartialAnalysis:
     """Return what several parts of one plan give together; the order does not matter.
 
-    Raises: SketchError naming the part that is there twice, or of another plan, or counted
+    Raises: AnalysisError naming the part that is there twice, or of another plan, or counted
     otherwise than the first.
     """
     assert found, "there is something to add"
     first = found[0]
     _check_belong_together(found)
-    sketches = [partial.sketch for partial in found]
+    analyses = [partial.analysis for partial in found]
     parts = {number: count for partial in found for number, count in partial.parts.items()}
     # Tensors of all, in the order of the parts that they are of.
     order = np.argsort(np.repeat(list(parts), list(parts.values())), kind="stable")
 
     def joined(name: str) -> Any:
-        """Return counts or relations of all tensors; what no sketch has is None."""
-        of_each = [own for s in sketches if (own := getattr(s, name)) is not None]
+        """Return counts or relations of all tensors; what no analysis has is None."""
+        of_each = [own for s in analyses if (own := getattr(s, name)) is not None]
         if not of_each:
             return None
         return replace(
@@ -120,58 +120,58 @@ def add_partial(found: Sequence[PartialSketch]) -> PartialSketch:
             },
         )
 
-    tensors = [tensor for s in sketches for tensor in s.tensors]
+    tensors = [tensor for s in analyses for tensor in s.tensors]
     steps, sums = _added_steps(found)
     return replace(
         first,
-        sketch=replace(
-            first.sketch,
+        analysis=replace(
+            first.analysis,
             tensors=tuple(tensors[i] for i in order),
             counts=joined("counts"),
-            magnitudes=np.sum([s.magnitudes for s in sketches], axis=0),
+            magnitudes=np.sum([s.magnitudes for s in analyses], axis=0),
             rounded=joined("rounded"),
             relations=joined("relations"),
             steps=steps,
-            stacks=add_stacks([s.stacks for s in sketches if s.stacks is not None]),
+            stacks=add_stacks([s.stacks for s in analyses if s.stacks is not None]),
         ),
         parts={number: parts[number] for number in sorted(parts)},
         sums=sums,
     )
 
 
-def _check_belong_together(found: Sequence[PartialSketch]) -> None:
+def _check_belong_together(found: Sequence[PartialAnalysis]) -> None:
     first = found[0]
     seen: set[int] = set()
     for partial in found:
         which = parts_text(partial.parts, partial.of)
         if (partial.plan, partial.of) != (first.plan, first.of):
-            raise SketchError(
-                f"The sketch of {which} is of another plan ({partial.plan[:12]}...) than that of "
+            raise AnalysisError(
+                f"The analysis of {which} is of another plan ({partial.plan[:12]}...) than that of "
                 f"{parts_text(first.parts, first.of)} ({first.plan[:12]}...). Analyze every part "
                 "by one plan."
             )
         if twice := sorted(seen & partial.parts.keys()):
-            raise SketchError(
+            raise AnalysisError(
                 f"{parts_text(twice, partial.of).capitalize()} is given twice; add every part once."
             )
         seen |= partial.parts.keys()
         for what in ("agents", "fingerprints", "dtypes"):
-            if getattr(partial.sketch, what) != getattr(first.sketch, what):
-                raise SketchError(
-                    f"The sketch of {which} has other {what} than that of "
+            if getattr(partial.analysis, what) != getattr(first.analysis, what):
+                raise AnalysisError(
+                    f"The analysis of {which} has other {what} than that of "
                     f"{parts_text(first.parts, first.of)}; analyze it again."
                 )
         if (partial.sums is None) != (first.sums is None):
-            raise SketchError(
-                f"The sketch of {which} differs from that of {parts_text(first.parts, first.of)} "
+            raise AnalysisError(
+                f"The analysis of {which} differs from that of {parts_text(first.parts, first.of)} "
                 "in --no-relations; analyze every part in the same way."
             )
 
 
 def _added_steps(
-    found: Sequence[PartialSketch],
+    found: Sequence[PartialAnalysis],
 ) -> tuple[StepCounts | None, ExactSums | None]:
-    steps = [p.sketch.steps for p in found if p.sketch.steps is not None]
+    steps = [p.analysis.steps for p in found if p.analysis.steps is not None]
     sums = [p.sums for p in found if p.sums is not None]
     if not steps or not sums:
         return None, None

@@ -42,7 +42,7 @@ def store(
     """Return ``values`` as elements of the output dtype ("BF16", "F16", "F32"), see STORAGE.
 
     nearest: ties to even; bfloat16 goes through float32, as torch's cast does.
-    stochastic: up or down to a neighbour with probability by distance, so that the mean is kept
+    stochastic: up or down to a neighbor with probability by distance, so that the mean is kept
     (bfloat16: of the value as float32); never to infinity; only where ``changed`` is non-zero
     (all elements by default), so that unchanged elements cannot move.
 

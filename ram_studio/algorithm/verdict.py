@@ -1,81 +1,368 @@
-"""One sentence, before anyone merges, on what RAM can do for these agents."""
+"""What RAM does to these agents, in one sentence: the worst that can be said, first.
+
+The same rule as ``assets/canvas/verdict.js``: one table of cases holds both to it. Everything is
+by energy (sums of tau^2), never by count: many small changes may be little of an update.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.algorithm.sketch import Sketch
+from ram_studio.algorithm import scaling
+from ram_studio.algorithm.analysis import BASE, Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
+from ram_studio.algorithm.meters.rounding_meter import (
+    DTYPES,
+    curve_from_dict,
+    estimate,
+    lost_rescaling,
+)
+from ram_studio.algorithm.meters.storage import SURVIVING
 
-LITTLE_UNIQUE = 0.10
-"""Below this unique share RAM is plain averaging in effect (dense example: 1 to 5 %)."""
+NOTHING = 0.05
+"""Of an agent with less than this share of its update above epsilon nothing is left in effect."""
 
+ALMOST_NOTHING = 0.2
+"""Below this retained share of an update its loss is worse than any scaling."""
+
+LITTLE = 0.5
+"""Below this retained share of an update the verdict warns."""
+
+FAR_FACTOR = 1.5
+PAPER_MOST = 1.4
+"""lambda at r 0.2 and alpha 2, the largest of the paper's Table 2."""
+
+LITTLE_UNIQUE = 0.1
+"""Below this unique share RAM is averaging in effect."""
 
 ALIKE = 0.3
-"""From this mean cosine on agents share an update, not only places (house style 0.6, others 0)."""
+"""From this mean cosine on agents share an update, not only places."""
+
+Key = Literal[
+    "unknown",
+    "unchanged",
+    "lost-to-epsilon",
+    "reduced-by-epsilon",
+    "far-lambda",
+    "one-agent",
+    "common",
+    "averaging",
+    "reduced-by-averaging",
+    "storage",
+    "rounding",
+    "retained",
+]
 
 
 class Verdict(NamedTuple):
-    """level: "helps", "mixed", "common", "averages" or "alone"; text: one or two sentences."""
+    """What to expect of a merge.
 
-    level: str
-    text: str
-
-
-def verdict(sketch: Sketch, point: int = DEFAULT_INDEX) -> Verdict:
-    """Return what to expect from RAM at a ladder point, from the unique share of each agent.
-
-    RAM can protect only what one agent alone changed; everything shared is averaged. That costs
-    nothing where the agents moved it alike.
+    Attributes:
+        key: which verdict it is.
+        tone: "good", "warn" or "bad".
+        lead: the sentence; rest: what follows it, "" for nothing.
     """
-    shared = sketch.model.shared[0, point]
-    shares = {
-        agent: int(counts[0]) / int(counts.sum())
-        for agent, counts in zip(sketch.agents, shared, strict=True)
-        if counts.sum()
-    }
-    if not shares:
-        return Verdict("alone", "No agent changed anything at this epsilon: the merge is the base.")
-    if len(sketch.agents) == 1 or len(shares) == 1:
-        return Verdict("alone", "Only one agent changed anything: the merge is that agent.")
-    overall = int(shared[:, 0].sum()) / int(shared.sum())
-    alike = mean_cosine(sketch)
-    if overall < LITTLE_UNIQUE and alike is not None and alike >= ALIKE:
+
+    key: Key
+    tone: Literal["good", "warn", "bad"]
+    lead: str
+    rest: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole verdict."""
+        return f"{self.lead} {self.rest}".rstrip()
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """An agent that changed anything: shares of its update, and its lambda."""
+
+    name: str
+    index: int
+    active: int
+    factor: float
+    retained: float
+    above_epsilon: float
+    lost_to_averaging: float
+
+    @property
+    def is_lost_to_epsilon(self) -> bool:
+        return 1.0 - self.above_epsilon >= self.lost_to_averaging
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """A setting of a analysis with what it does to the agents that changed anything."""
+
+    analysis: Analysis
+    point: int
+    agents: Sequence[_Agent]
+
+    @property
+    def reduced(self) -> list[_Agent]:
+        """Agents of whose update less than half is retained."""
+        return [agent for agent in self.agents if agent.retained < LITTLE]
+
+
+def verdict(
+    analysis: Analysis,
+    point: int = DEFAULT_INDEX,
+    rule: str = scaling.DEFAULT_RULE,
+    r: float = scaling.DEFAULT_R,
+    alpha: float = scaling.DEFAULT_ALPHA,
+) -> Verdict:
+    """Return what to expect of RAM at a point of the epsilon grid.
+
+    How much of each update is left comes first, then how far lambda goes, then what is unique.
+
+    Args: as ``Analysis.preview`` takes them.
+    Raises: SettingsError, AnalysisError as ``Analysis.preview`` does.
+    """
+    previewed = analysis.preview(point, rule, r, alpha)["agents"]
+    if analysis.energies is None:
+        return Verdict(
+            "unknown",
+            "warn",
+            "How much of each update remains is not known:",
+            "analyze the models again, with relations.",
+        )
+    agents = [
+        _Agent(
+            name,
+            t,
+            own["active"],
+            own["lambda"],
+            own["retained"]["total"],
+            1.0 - own["retained"]["lost_to_epsilon"],
+            own["retained"]["lost_to_averaging"],
+        )
+        for t, (name, own) in enumerate(previewed.items())
+        if own["retained"] is not None
+    ]
+    merge = _Merge(analysis, point, agents)
+    return next(found for check in _CHECKS if (found := check(merge)) is not None)
+
+
+def _unchanged(merge: _Merge) -> Verdict | None:
+    if merge.agents:
+        return None
+    return Verdict("unchanged", "bad", "No agent differs from the base: the merge is the base.")
+
+
+def _lost_to_epsilon(merge: _Merge) -> Verdict | None:
+    lost = [agent for agent in merge.agents if agent.above_epsilon < NOTHING]
+    if not lost:
+        return None
+    most = max(agent.above_epsilon for agent in lost)
+    at_most = "at most " if len(lost) > 1 else ""
+    left = "nothing" if most <= 0 else f"{at_most}{_share(most)}"
+    # Of several, the one that has least left speaks for all.
+    worst = min(lost, key=lambda agent: agent.above_epsilon)
+    active = merge.analysis.model.active[0, :, worst.index]
+    bound = next((EPSILON_GRID[k] for k, count in enumerate(active) if not count), None)
+    changed = _share(active[0] / merge.analysis.total)
+    by = "" if bound is None else f", none by more than {_threshold(bound)}"
+    return Verdict(
+        "lost-to-epsilon",
+        "bad",
+        f"Epsilon {_threshold(EPSILON_GRID[merge.point])} leaves {left} of {_names(lost)}:",
+        f"{'it' if len(lost) == 1 else worst.name} changed {changed} of the weights{by}. "
+        "Use epsilon 0.",
+    )
+
+
+def _almost_lost(merge: _Merge) -> Verdict | None:
+    reduced = [agent for agent in merge.reduced if agent.is_lost_to_epsilon]
+    if all(agent.retained >= ALMOST_NOTHING for agent in reduced):
+        return None
+    return Verdict("reduced-by-epsilon", "bad", *_little_left("At this epsilon", reduced))
+
+
+def _far_factor(merge: _Merge) -> Verdict | None:
+    far = max(merge.agents, key=lambda agent: agent.factor)
+    if far.factor <= FAR_FACTOR:
+        return None
+    return Verdict(
+        "far-lambda",
+        "bad",
+        f"Lambda {_decimal(far.factor, 1 if far.factor < 10 else 0)} for {far.name} is far outside "
+        f"what the paper tried (at most {PAPER_MOST}).",
+    )
+
+
+def _reduced(merge: _Merge) -> Verdict | None:
+    reduced = [agent for agent in merge.reduced if agent.is_lost_to_epsilon]
+    if not reduced:
+        return None
+    return Verdict("reduced-by-epsilon", "warn", *_little_left("At this epsilon", reduced))
+
+
+def _one_agent(merge: _Merge) -> Verdict | None:
+    if len(merge.agents) > 1:
+        return None
+    (agent,) = merge.agents
+    return Verdict(
+        "one-agent",
+        "good",
+        f"Only {agent.name} changed anything:",
+        f"the merge retains {_share(agent.retained)} of its update.",
+    )
+
+
+def _little_unique(merge: _Merge) -> Verdict | None:
+    energies = merge.analysis.energies
+    assert energies is not None, "checked before"
+    square = energies.square[merge.point]
+    unique = float(square[:, 0].sum() / square.sum())
+    if unique >= LITTLE_UNIQUE:
+        return None
+    cosine = _mean_cosine(energies.norm2, energies.cross[0])
+    if cosine >= ALIKE:
         return Verdict(
             "common",
-            f"The agents moved much alike (mean cosine {alike:.2f}): averaging keeps what they "
-            f"have in common, a sum would apply it {len(sketch.agents)} times. What is unique, "
-            f"{overall:.1%} of all changes, keeps its full strength.",
+            "good",
+            f"The agents moved alike (mean cosine {_decimal(cosine, 2)}): averaging retains what "
+            "they have in common.",
+            f"A sum would apply it {len(merge.analysis.agents)} times.",
         )
-    if overall < LITTLE_UNIQUE:
-        return Verdict(
-            "averages",
-            f"RAM can only protect what is unique, and only {overall:.1%} of the changes are. "
-            "Expect plain averaging; try task arithmetic with scale 1 and compare.",
-        )
-    low = [agent for agent, share in shares.items() if share < LITTLE_UNIQUE]
-    text = f"{overall:.0%} of all changes are unique to one agent and keep their full strength."
-    if low:
-        names = ", ".join(low)
-        return Verdict(
-            "mixed",
-            f"{text} Little of {names} is unique ({min(shares[a] for a in low):.1%}): most of its "
-            "changes are averaged, and rescaling matters most there.",
-        )
-    return Verdict("helps", f"{text} Averaging would divide them by {len(sketch.agents)}.")
+    return Verdict(
+        "averaging",
+        "warn",
+        f"Only {_share(unique)} of the change, by energy, is unique: RAM is averaging in effect.",
+        "Compare it with the sum (task arithmetic, scale 1).",
+    )
 
 
-def mean_cosine(sketch: Sketch) -> float | None:
-    """Return the mean cosine between two agents' tau over the model, epsilon 0.
-
-    sum of tau_a . tau_b / sum of |tau_a| |tau_b| over pairs: pairs weigh as their sizes. None
-    without the sums for it, or when fewer than two agents changed anything.
-    """
-    if sketch.relations is None:
+def _reduced_by_averaging(merge: _Merge) -> Verdict | None:
+    if not merge.reduced:
         return None
-    dots = sketch.relations.dots.sum(0)
-    squares = dots.trace()
-    sizes = np.sqrt(dots.diagonal()).sum() ** 2 - squares
-    return float((dots.sum() - squares) / sizes) if sizes > 0 else None
+    return Verdict("reduced-by-averaging", "warn", *_little_left("After averaging", merge.reduced))
+
+
+def _only_stored(merge: _Merge) -> Verdict | None:
+    analysis = merge.analysis
+    if analysis.rounded is None:
+        return None
+    left = analysis.grouped("model", analysis.rounded).active[0, merge.point]
+    for agent in merge.agents:
+        if left[agent.index] < SURVIVING * agent.active:
+            return Verdict(
+                "storage",
+                "warn",
+                f"What {agent.name} changed is storage, not training:",
+                "in the base's format less than a tenth of its changed weights still differ.",
+            )
+    return None
+
+
+def _lost_by_rounding(merge: _Merge) -> Verdict | None:
+    steps, dtype = merge.analysis.steps, merge.analysis.dtypes.get(BASE, "")
+    if steps is None:
+        return None
+    dtype = dtype if dtype in DTYPES else DTYPES[0]
+    factors = {}
+    for agent in merge.agents:
+        curve = steps.curve(agent.index, merge.point, dtype)
+        if curve is not None:
+            # With the digits of the browser's profile, so that both say the same.
+            short = curve_from_dict(curve.to_dict(), dtype)
+            factors[agent.name] = (agent.factor, estimate(short, agent.factor).value)
+    lost = lost_rescaling(factors)
+    if not lost:
+        return None
+    parts = [
+        f"{name} {_factor(stored)} instead of {_factor(asked)}"
+        for name, (asked, stored) in lost.items()
+    ]
+    return Verdict(
+        "rounding",
+        "warn",
+        f"Rounding to nearest in {DTYPE_WORDS[dtype]} takes part of lambda:",
+        f"{'; '.join(parts)}. Stochastic rounding or float32 retains it.",
+    )
+
+
+def _retained(merge: _Merge) -> Verdict:
+    least = min(merge.agents, key=lambda agent: agent.retained)
+    return Verdict(
+        "retained",
+        "good",
+        f"The merge retains at least {_share(least.retained)} of every update",
+        f"(least: {least.name}).",
+    )
+
+
+_CHECKS: tuple[Callable[[_Merge], Verdict | None], ...] = (
+    _unchanged,
+    _lost_to_epsilon,
+    _almost_lost,
+    _far_factor,
+    _reduced,
+    _one_agent,
+    _little_unique,
+    _reduced_by_averaging,
+    _only_stored,
+    _lost_by_rounding,
+    _retained,
+)
+
+
+def _mean_cosine(norm2: np.ndarray, cross: np.ndarray) -> float:
+    """Return the mean cosine between two agents' updates, pairs weighing as their sizes.
+
+    sum of tau_a . tau_b / sum of |tau_a| |tau_b| over pairs of agents, at epsilon 0; 0 for one.
+    """
+    sizes = float(np.sqrt(norm2).sum() ** 2 - norm2.sum())
+    return float(cross.sum()) / sizes if sizes > 0 else 0.0
+
+
+# ------------------------------------------------------------------ words, as in verdict.js
+
+
+def _little_left(where: str, reduced: Sequence[_Agent]) -> tuple[str, str]:
+    least = min(reduced, key=lambda agent: agent.retained)
+    share = _share(least.retained)
+    if len(reduced) == 1:
+        return f"{where} only {share} of {least.name}'s update remains.", ""
+    return f"{where} little of {_names(reduced)} remains:", f"down to {share} ({least.name})."
+
+
+def _names(agents: Sequence[_Agent]) -> str:
+    """Return "a", "a and b", "a, b and c", or how many there are."""
+    names = [agent.name for agent in agents]
+    if len(names) > 3:
+        return f"{len(names)} agents"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _decimal(value: float, digits: int) -> str:
+    # As JavaScript's toFixed: the exact value, halves away from 0.
+    return str(Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+
+
+def _factor(factor: float) -> str:
+    return _decimal(factor, 3 if factor < 10 else 2)
+
+
+def _share(share: float) -> str:
+    """Return a share in percent: 47 %, 2.9 %, 0.24 %, 99.8 %; neither none nor all if it is not."""
+    percent = 100 * float(share)
+    if percent <= 0:
+        return "0 %"
+    if percent < 0.01:
+        return "<0.01 %"
+    is_nearly_all = 99.5 < percent < 99.995
+    digits = 1 + (percent > 99.95) if is_nearly_all else 2 if percent < 1 else int(percent < 10)
+    return f"{_decimal(percent, digits)} %"
+
+
+def _threshold(epsilon: float) -> str:
+    """Return a point of the epsilon grid in three digits: 0, 1e-5, 0.002."""
+    return f"{epsilon:.3g}".replace("e-0", "e-")

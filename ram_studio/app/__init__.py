@@ -20,7 +20,7 @@ from ram_studio.errors import RamStudioError
 if TYPE_CHECKING:
     import gradio as gr
 
-    from ram_studio.app.workspace import Workspace
+    from ram_studio.app.session.workspace import Workspace
 
 __all__ = ["Settings", "build", "launch"]
 
@@ -35,7 +35,7 @@ def build(settings: Settings | None = None) -> gr.Blocks:
     """Return the app, not yet launched."""
     _quiet()
     settings = settings or Settings()
-    from ram_studio.app.workspace import Workspace
+    from ram_studio.app.session.workspace import Workspace
 
     workspace = Workspace(settings)
     # Read by Gradio when it is imported, and by each component: its cache goes with the sessions.
@@ -43,35 +43,35 @@ def build(settings: Settings | None = None) -> gr.Blocks:
     from ram_studio.app.page import build_page
 
     if settings.is_public:
-        from ram_studio.app.public.visitor import forget_owner_token
+        from ram_studio.app.public.user import forget_owner_token
 
         forget_owner_token()
     return build_page(workspace)
 
 
 def _warm(settings: Settings) -> None:
-    """Compile and import while nobody, or only the first visitor, waits for it."""
+    """Compile and import while nobody, or only the first user, waits for it."""
+    from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
     from ram_studio.algorithm.kernels.warming import warm
-    from ram_studio.algorithm.ladder import DEFAULT_INDEX
     from ram_studio.app.details.panel import shown
-    from ram_studio.app.load.examples import TITLES, example_profile, load_example
-    from ram_studio.app.public.machine import step_back
+    from ram_studio.app.public.machine import lower_priority
+    from ram_studio.app.session.sets import DEFAULT_SET, TITLES, load_set, set_profile
 
     if settings.is_public:
-        step_back()
+        lower_priority()
     # First what a room presses at once: computed by thirty at a time, it took them 13 seconds.
-    for example in TITLES:
+    for set_name in TITLES:
         with contextlib.suppress(RamStudioError):  # told to whoever opens it
-            example_profile(example)
+            set_profile(set_name)
     warm()
     # Plotly's first figure loads half of it.
     with contextlib.suppress(RamStudioError):
-        shown(load_example("1"), DEFAULT_INDEX, False)
+        shown(load_set(DEFAULT_SET), DEFAULT_INDEX, False)
     if settings.is_public:
         # Else the first check of the day stops everybody's page for seconds.
         from ram_studio.evals.answering.load import load_model
 
-        load_model(load_example("1").base, "cpu")
+        load_model(load_set(DEFAULT_SET).base, "cpu")
         # Some hundred thousand objects of libraries, which no collection needs to look at again.
         gc.collect()
         gc.freeze()

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import gradio as gr
 
+Component = TypeVar("Component", bound=gr.components.Component)
+
 DTYPES = ("bfloat16", "float16", "float32")
+
+
+def unchecked(component: Component) -> Component:
+    """Have a component take what a page sends; its handlers look whether there is such a thing.
+
+    For choices and ends that change with what is loaded. Gradio compares a value with those that it
+    gave this page last, but of a few pages only: of any other it remembers the first ones, and
+    would refuse what the page shows.
+    """
+    component.preprocess = lambda payload: payload
+    return component
 
 
 def html(value: str | None = "", **options: Any) -> gr.HTML:
@@ -23,6 +36,51 @@ def slider(label: str, ends: tuple[float, float], value: float, step: float, **o
 def choice(label: str, choices: Sequence[Any], value: Any, **options: Any) -> gr.Dropdown:
     """Lay out a short list to choose from, without search in it."""
     return gr.Dropdown(choices, value=value, label=label, filterable=False, **options)
+
+
+def limits_of(schema: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the least and the largest value of a JSON schema; an open end is that end itself."""
+    schema = schema.get("anyOf", [schema])[0]
+    low = schema.get("minimum", schema.get("exclusiveMinimum", float("-inf")))
+    return low, schema.get("maximum", schema.get("exclusiveMaximum", float("inf")))
+
+
+def setting_box(
+    schema: Mapping[str, Any],
+    label: str,
+    *,
+    choices: Mapping[str, str] | None = None,
+    placeholder: str | None = None,
+    most: float | None = None,
+    **options: Any,
+) -> Any:
+    """Lay out the box of a setting from its JSON schema: a choice, a slider or a number.
+
+    Args:
+        schema: with "step" a slider; an optional setting has its type first in "anyOf".
+        choices: names of an enum's values; placeholder: what an empty box means.
+        most: the largest value here, where it is less than the schema's.
+    """
+    kind, default = schema.get("anyOf", [schema])[0], schema.get("default")
+    options = {"min_width": 200, **options}
+    if "enum" in kind:
+        named = [((choices or {}).get(value, str(value)), value) for value in kind["enum"]]
+        return choice(label, named, default, **options)
+    low, high = limits_of(schema)
+    high = high if most is None else min(most, high)
+    if "step" in schema:
+        least = low if "minimum" in kind else schema["step"]
+        return slider(label, (least, high), float(default or 0), schema["step"], **options)
+    return gr.Number(
+        default,
+        label=label,
+        precision=0 if kind["type"] == "integer" else None,
+        # Gradio's page sends 0 for a box that is hidden while it is empty.
+        minimum=min(low, 0) if "anyOf" in schema else low,
+        maximum=high,
+        placeholder=placeholder if "anyOf" in schema else None,
+        **options,
+    )
 
 
 def dtype_box(elem_id: str, notes: dict[str, str] | None = None, **options: Any) -> gr.Dropdown:

@@ -67,9 +67,9 @@ def factor_text(factor: float | None) -> str:
     return "–" if factor is None else f"{factor:.3f}"
 
 
-def kept_text(kept: Mapping[str, float] | None) -> str:
+def retained_text(retained: Mapping[str, float] | None) -> str:
     """Return how much of an agent's update a merge holds; None where it is not known."""
-    return "–" if kept is None else percent_text(kept["total"])
+    return "–" if retained is None else percent_text(retained["total"])
 
 
 def times_text(multiple: float | None) -> str:
@@ -78,11 +78,11 @@ def times_text(multiple: float | None) -> str:
 
 
 def by_rounding_text(numbers: Mapping[str, Any]) -> str:
-    """Return what of an agent's "kept" and "all_else" rounding made, "" where none shows."""
-    kept, times = numbers.get("kept"), numbers.get("all_else_rounding")
-    if kept is None or times is None:
+    """Return rounding's share of "retained" and "interference", "" where none shows."""
+    retained, times = numbers.get("retained"), numbers.get("interference_rounding")
+    if retained is None or times is None:
         return ""
-    share, times = round(100 * kept["rounding"], 1), round(times, 2)
+    share, times = round(100 * retained["rounding"], 1), round(times, 2)
     is_seen = share or times
     return f"{_signed(share, 1)}\u00a0% and {_signed(times, 2)}\u00a0×" if is_seen else ""
 

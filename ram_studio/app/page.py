@@ -15,10 +15,10 @@ from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.history.panel import HistoryPanel
 from ram_studio.app.load.panel import LoadPanel
 from ram_studio.app.merge.panel import MergePanel
-from ram_studio.app.public.visitor import offers_sign_in
-from ram_studio.app.shared import Shared
+from ram_studio.app.public.user import offers_sign_in
+from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.tune.panel import TunePanel
-from ram_studio.app.workspace import Workspace
 
 _STEPS = ("load", "tune", "merge", "check")
 

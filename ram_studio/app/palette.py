@@ -1,4 +1,4 @@
-"""The page's colours as Gradio's theme and plotly's figures have them; the table is colors.py."""
+"""The page's colors as Gradio's theme and plotly's figures have them; the table is colors.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGENTS_FIGURE = (
     "#7f8759",
     "#6f52c4",
 )
-"""Agent colours of plotly's figures: between the page's two, since both backgrounds are used."""
+"""Agent colors of plotly's figures: between the page's two, since both backgrounds are used."""
 
 PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "star", "pentagon", "hexagon")
 """The same markers in figures."""
@@ -27,19 +27,19 @@ _FONT = [_PLEX, "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 
 FIGURE_INK = "#7c8796"
-"""Text and axes of figures: mid-grey, since a figure cannot know the page's theme (app.css then
+"""Text and axes of figures: mid-gray, since a figure cannot know the page's theme (app.css then
 gives figures in the page the page's own ink)."""
 
 FIGURE_GRID = "rgba(127, 138, 153, 0.28)"
 
 
 def agent_color(index: int) -> str:
-    """Return the figure colour of agent ``index`` (0-based, wraps after eight)."""
+    """Return the figure color of agent ``index`` (0-based, wraps after eight)."""
     return AGENTS_FIGURE[index % len(AGENTS_FIGURE)]
 
 
 def shades(color: str) -> list[tuple[float, str]]:
-    """Return a colour scale from a breath of a colour (#rrggbb) to all of it, on either page."""
+    """Return a color scale from a breath of a color (#rrggbb) to all of it, on either page."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return [(0.0, f"rgba({red},{green},{blue},0.08)"), (1.0, f"rgba({red},{green},{blue},1)")]
 
@@ -50,7 +50,7 @@ def agent_symbol(index: int) -> str:
 
 
 def overlap_color(others: int) -> str:
-    """Return the colour of "shared with this many others" (0: the agent alone)."""
+    """Return the color of "shared with this many others" (0: the agent alone)."""
     return OVERLAP[min(others, len(OVERLAP) - 1)]
 
 
@@ -72,11 +72,11 @@ _THEME = {
     "checkbox_border_color_selected link_text_color",
     "accent-ink": "button_primary_text_color",
 }
-"""Where Gradio's theme uses which colour."""
+"""Where Gradio's theme uses which color."""
 
 
 def build_theme() -> gr.themes.Base:
-    """Return the theme; colours are CSS variables, so light and dark need no second copy."""
+    """Return the theme; colors are CSS variables, so light and dark need no second copy."""
     theme = gr.themes.Default(
         primary_hue="slate",
         neutral_hue="slate",

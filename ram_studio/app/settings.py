@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ram_studio.errors import SettingsError
 
@@ -27,29 +28,43 @@ def _default_work_dir() -> Path:
     return Path(tempfile.gettempdir()) / f"ram-studio{user}"
 
 
+def _authority(url: str) -> str:
+    """Return host and port of a URL, "" for what is only a path.
+
+    Raises: SettingsError for a URL without a readable host.
+    """
+    try:
+        return urlsplit(url).netloc
+    except ValueError as error:
+        raise SettingsError(f"GRADIO_ROOT_PATH is {url!r}; it must be a URL or a path.") from error
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of one running app.
 
     host, port: where it listens.
+    allowed_hosts: names, with ports where they have one, that it has for browsers besides host: a
+        Space's own (SPACE_HOST), and a proxy's in front of it (in GRADIO_ROOT_PATH).
     models_dir: folder whose checkpoints the Load step offers; None offers none.
     is_space: True on a public Space: Hub ids only, no local paths are taken or shown.
     work_dir: parent of the sessions' folders (merged checkpoints live there until they expire).
     max_download_bytes: most that one Hub checkpoint may weigh on a Space.
     idle_seconds: a session untouched for this long is removed with its files.
-    gone_seconds: so is, where strangers come, one whose page was closed for this long.
+    gone_seconds: so is, on a shared server, one whose page was closed for this long.
     max_suite_items: most questions of one general suite; max_made_items: of one that is made to
         order; max_samples: answers to each question. max_check_seconds: longest evaluation on a
         Space; it keeps its answers. max_chat_tokens: longest answer in the chat.
-    max_job_seconds: longest run of any job where strangers come. max_sweep_minutes: most that a
+    max_job_seconds: longest run of any job on a shared server. max_sweep_minutes: most that a
         sweep can be given.
-    max_merges, max_session_bytes: merges that a visitor may keep; the oldest go first.
-    max_disk_bytes: of all visitors and caches together, where strangers come.
+    max_merges, max_session_bytes: merges that a user may keep; the oldest go first.
+    max_disk_bytes: of all users and caches together, on a shared server.
     jobs_per_address: jobs that one address may have, half of them running; 0 is no limit.
     """
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
+    allowed_hosts: tuple[str, ...] = ()
     models_dir: Path | None = None
     is_space: bool = False
     work_dir: Path = field(default_factory=_default_work_dir)
@@ -75,7 +90,7 @@ class Settings:
 
     @property
     def is_public(self) -> bool:
-        """Whether others come here: a Space, a container, a laptop that serves a classroom."""
+        """Whether the server is shared: a Space, a container, a laptop with several users."""
         return not self.is_private
 
     @classmethod
@@ -87,9 +102,9 @@ class Settings:
         models_dir: str | Path | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Settings:
-        """Return the settings from flags, then GRADIO_SERVER_NAME / _PORT and SPACE_ID.
+        """Return the settings from flags, then GRADIO_SERVER_NAME / _PORT, SPACE_ID and SPACE_HOST.
 
-        RAM_STUDIO_JOBS_PER_ADDRESS is for a class that comes through one address.
+        RAM_STUDIO_JOBS_PER_ADDRESS is for many users behind one address.
 
         Raises: SettingsError for a port that is no port, or a models folder that is none.
         """
@@ -104,8 +119,8 @@ class Settings:
         folder = Path(models_dir).expanduser().resolve() if models_dir else None
         if folder is not None and not folder.is_dir():
             raise SettingsError(
-                f"--models-dir is {folder}, which is no folder; give the folder that holds your "
-                "checkpoints."
+                f"--models-dir is {folder}, which is not a folder; give the folder that holds "
+                "your checkpoints."
             )
         jobs = env.get("RAM_STUDIO_JOBS_PER_ADDRESS", "2")
         if not jobs.isdecimal():
@@ -113,9 +128,12 @@ class Settings:
                 f"RAM_STUDIO_JOBS_PER_ADDRESS is {jobs!r}; it must be a whole number, 0 for none."
             )
         is_space = bool(env.get("SPACE_ID"))
+        # A Space with a domain of its own has several.
+        named = [*env.get("SPACE_HOST", "").split(","), _authority(env.get("GRADIO_ROOT_PATH", ""))]
         settings = cls(
             host=host or env.get("GRADIO_SERVER_NAME") or DEFAULT_HOST,
             port=number,
+            allowed_hosts=tuple(name.strip() for name in named if name.strip()),
             models_dir=folder,
             is_space=is_space,
             jobs_per_address=int(jobs),

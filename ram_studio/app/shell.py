@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from starlette.responses import (
     StreamingResponse,
 )
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from zipstream import ZIP_STORED, ZipStream
 
 from ram_studio.app import palette
-from ram_studio.app.load.examples import RECORD, SKILLS, shipped_file
-from ram_studio.app.public.doorway import MOST_RECIPE_BYTES, Doorway, security_headers
-from ram_studio.app.public.visitor import duplicate_link
+from ram_studio.app.public.allowed_hosts import AllowedHosts
+from ram_studio.app.public.request_bodies import UPLOAD_LIMITS
+from ram_studio.app.public.request_guard import RequestGuard, rewriting, security_headers
+from ram_studio.app.public.user import duplicate_link
+from ram_studio.app.session.sets import RECORD, SKILLS, shipped_file
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.report import canvas_page, colors
@@ -33,6 +37,9 @@ from ram_studio.resources import asset_path
 TITLE = "RAM Studio"
 
 DOWNLOADS = "/downloads"
+
+_MAX_GRADIO_SESSIONS = 50
+"""Of whose pages Gradio remembers the components, 0.9 MB each; by default of 10,000."""
 
 ENTRY = "page.js"
 """The page's first module, which imports the others."""
@@ -70,13 +77,13 @@ def _script(request: Request) -> Response:
 
 def _skills(request: Request) -> Response:
     """Serve the measured skills of a shipped set."""
-    table = shipped_file(request.path_params["example"], SKILLS)
+    table = shipped_file(request.path_params["set"], SKILLS)
     return _file(table, "application/json", **{"Content-Encoding": "gzip"})
 
 
 def _record(request: Request) -> Response:
     """Serve how a shipped set was trained and what was measured of it."""
-    return _file(shipped_file(request.path_params["example"], RECORD), "application/json")
+    return _file(shipped_file(request.path_params["set"], RECORD), "application/json")
 
 
 def _canvas(request: Request) -> Response:
@@ -85,12 +92,12 @@ def _canvas(request: Request) -> Response:
 
 
 def _here(request: Request) -> Response:
-    """Answer a page that is coming back; that it asked is what counts (public/presence.py)."""
+    """Answer a page that is coming back; that it asked is what counts (public/heartbeat.py)."""
     return Response(status_code=204)
 
 
 def download_link(key: str, folder: Path) -> str:
-    """Return the address of a merge's zip, relative to the page; only its visitor knows the key."""
+    """Return the address of a merge's zip, relative to the page; only its user knows the key."""
     return f"{DOWNLOADS[1:]}/{key}/{folder.name}.zip"
 
 
@@ -126,7 +133,7 @@ def _figures_script() -> str | None:
 
 
 def document_head() -> str:
-    """Return what goes into the document's head: styles, colours, and the start of the scripts.
+    """Return what goes into the document's head: styles, colors, and the start of the scripts.
 
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
@@ -141,10 +148,51 @@ def document_head() -> str:
     )
 
 
-def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``gr.Blocks.launch``: looks, script, what strangers may not do."""
+class HeadOpening:
+    """A middleware that puts HTML first into the page's head, where it runs before anything else.
+
+    Gradio's own ``head`` is put there by its scripts, once they have come.
+    """
+
+    def __init__(self, app: ASGIApp, html: str) -> None:
+        self._app, self._html = app, html.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if is_get and scope["path"].removeprefix(scope.get("root_path", "")) in ("", "/"):
+            send = rewriting(send, self._opened)
+        await self._app(scope, receive, send)
+
+    def _opened(self, page: bytes) -> bytes:
+        return page.replace(b"<head>", b"<head>" + self._html, 1)
+
+
+def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
+    """Return the server's lifespan, which puts the request guard around all of it."""
     workspace = app.ram_workspace
-    headers = security_headers(is_space=settings.is_space)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(server: Any) -> AsyncIterator[None]:
+        # What ``app_kwargs`` can name stands inside Gradio's own middleware, which answers
+        # preflights by itself. Nothing was asked yet: the stack is built anew.
+        server.middleware_stack = None
+        server.add_middleware(
+            RequestGuard,
+            heartbeats=workspace.heartbeats,
+            hosts=AllowedHosts(settings),
+            headers=security_headers(is_space=settings.is_space),
+            uploads=workspace.gradio_folder,
+            is_public=settings.is_public,
+        )
+        yield
+
+    return lifespan
+
+
+def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
+    """Return the arguments of ``gr.Blocks.launch``: looks, script, what other users may not do."""
+    workspace = app.ram_workspace
     return {
         "server_name": settings.host,
         "server_port": settings.port,
@@ -152,29 +200,24 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "head": document_head(),
         "app_kwargs": {
             "routes": [
-                Route("/ram/skills/{example}.json", _skills),
+                Route("/ram/skills/{set}.json", _skills),
                 Route("/ram/canvas.html", _canvas),
-                Route("/ram/record/{example}.json", _record),
+                Route("/ram/record/{set}.json", _record),
                 Route("/ram/here/{key}", _here),
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),
             ],
-            "middleware": [
-                Middleware(
-                    Doorway,
-                    presence=workspace.presence,
-                    headers=headers,
-                    opening=render("back.html.j2"),
-                )
-            ],
+            "middleware": [Middleware(HeadOpening, render("back.html.j2"))],
+            "lifespan": _guard(app, settings),
         },
         # A job that waits or runs holds one while it is watched; light events need some too.
         "max_threads": 300,
+        "state_session_capacity": _MAX_GRADIO_SESSIONS,
         "show_error": False,
         "ssr_mode": False,
         "run_history": False,
         "enable_monitoring": False,
-        "max_file_size": MOST_RECIPE_BYTES,
+        "max_file_size": max(UPLOAD_LIMITS.values()),
         "footer_links": ["api", "gradio"],
         # The sessions' folders, whose names cannot be guessed.
         "allowed_paths": [str(workspace.root)],

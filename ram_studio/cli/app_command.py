@@ -13,7 +13,7 @@ def app(
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     models_dir: Annotated[Path | None, typer.Option(help="Folder of local models.")] = None,
 ) -> None:
-    """Open the app in the browser: load, look, tune, merge, check."""
+    """Open the app in the browser: load, tune, merge, check."""
     from ram_studio.app import Settings, launch
 
     launch(Settings.from_environment(host=host, port=port, models_dir=models_dir))

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking, Keeping
 from ram_studio.cli.progress import status_line
+from ram_studio.cli.settings import SettingsOptions, Storing
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.record.recipe import Recipe
 
 
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        help="Most questions per suite (demo: per domain) [default: 300; with --until as many as "
-        "it takes]."
-    ),
-]
+_LIMIT = (
+    "Most questions per suite (demo: per domain) [default: 300; with --ci-width as many as it "
+    "takes]."
+)
 
 
 @options.grouped
@@ -48,38 +45,29 @@ def compare(
     dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
     seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
-    ask_seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
-    asking: Asking,
-    limit: Limit = None,
+    asked: Annotated[dict[str, Any], SettingsOptions({"limit": _LIMIT}, seed="eval_seed")],
     sources: Annotated[
         bool, typer.Option("--sources/--no-sources", help="Score base and agents too.")
     ] = True,
-    sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
-    device: options.Device = "auto",
-    keeping: Keeping,
+    analysis: Annotated[Path | None, typer.Option(help="Analysis of the same files.")] = None,
+    storing: Storing,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
-    from ram_studio.evals.experiment.plan import DEFAULT_LIMIT
     from ram_studio.evals.experiment.run import compare_methods
 
     output = {"dtype": dtype, "rounding": rounding, "seed": seed}
     rows = _rows(options.parse_recipe(base, agent, "compare", **output), row, experiment)
-    with keeping.open() as answers, status_line(quiet=as_json) as tell:
+    with storing.open() as answers, status_line(quiet=as_json) as tell:
         table = compare_methods(
             rows,
             reference=reference,
             sources=sources,
-            suite=asking.suite,
-            limit=DEFAULT_LIMIT if limit is None else limit,
-            until=asking.until_decided(limit),
-            **asking.fields() | {"seed": ask_seed},
-            device=device,
-            batch_size=asking.batch_size,
-            sketch=options.known_sketch(sketch),
+            **asked,
+            analysis=options.known_analysis(analysis),
             store=answers,
-            fresh=keeping.fresh,
+            rerun=storing.rerun,
             on_progress=lambda label, done, total: tell(f"{done}/{total} {label}"),
         )
     if csv is not None:
@@ -90,7 +78,7 @@ def compare(
     else:
         _print(described)
     if table.is_stopped:
-        raise keeping.stopped()
+        raise storing.stopped()
 
 
 def _rows(recipe: Recipe, row: list[str] | None, experiment: list[str] | None) -> dict[str, Recipe]:
@@ -126,7 +114,7 @@ def _print(described: dict[str, Any]) -> None:
         ]
     if floors := described["floors"]:
         shown = (number_text(floors.get(domain)) for domain in domains)
-        lines.append(("(floor)", *shown, "-", "-", "-"))
+        lines.append(("(chance level)", *shown, "-", "-", "-"))
     columns = ("row", *domains, "average", "merge s", "vs reference")
     title = f"{described['suite']}, n = {described['n']} per domain"
     print_table(columns, lines, title=title)
@@ -136,4 +124,4 @@ def _print(described: dict[str, Any]) -> None:
         print_table(("over all draws", *labels), described["drawn"])
     for sentence in described["statements"]:
         print(sentence)
-    print(f"This rests on: {' | '.join(trust_lines(described['trust']))}")
+    print(f"Reproducibility: {' | '.join(trust_lines(described['trust']))}")

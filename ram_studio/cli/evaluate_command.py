@@ -6,24 +6,21 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking, Keeping
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.report import Export, Judging, check_exports
+from ram_studio.cli.settings import SettingsOptions, Storing
 from ram_studio.errors import EvaluationError
-
-if TYPE_CHECKING:
-    from ram_studio.evals import AnswerStore, EvalReport
+from ram_studio.evals.settings import EvalSettings
 
 Models = Annotated[
     list[str],
     typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
 ]
-Limit = Annotated[int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")]
 
 
 @dataclass
@@ -47,27 +44,40 @@ class Answering:
     include_path: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
     ] = None
+    ray: options.Ray = None
 
-    def check(self, *, is_until_decided: bool) -> None:
+    def check(self, settings: EvalSettings) -> None:
         """Raise typer.BadParameter (exit code 2) for what does not go together."""
-        if self.endpoint is not None and self.engine != "transformers":
-            raise typer.BadParameter(
-                "an endpoint answers itself; leave the engine out", param_hint="--engine"
-            )
         is_harness = self.engine == "lm-eval"
-        if is_harness and self.tasks is None:
-            raise typer.BadParameter("say which, for example gsm8k,ifeval", param_hint="--tasks")
-        if is_harness and is_until_decided:
-            raise typer.BadParameter("lm-eval's tasks have an end", param_hint="--until")
-        if not is_harness and (self.tasks is not None or self.include_path is not None):
-            raise typer.BadParameter(
+        faults = {
+            "--engine": (
+                self.endpoint is not None and self.engine != "transformers",
+                "an endpoint answers itself; leave the engine out",
+            ),
+            "--tasks": (
+                is_harness is (self.tasks is None),
+                "name lm-eval's tasks, for example gsm8k,ifeval, with --engine lm-eval",
+            ),
+            "--include-path": (
+                self.include_path is not None and not is_harness,
                 "these are lm-eval's; add --engine lm-eval",
-                param_hint="--tasks" if self.tasks is not None else "--include-path",
-            )
+            ),
+            "--ci-width": (
+                is_harness and settings.ci_width is not None,
+                "lm-eval's tasks have an end",
+            ),
+            "--ray": (
+                self.ray is not None and (is_harness or self.endpoint is not None),
+                "Ray asks models in folders, by transformers",
+            ),
+        }
+        for option, (is_wrong, what) in faults.items():
+            if is_wrong:
+                raise typer.BadParameter(what, param_hint=option)
 
-    def sources(self, models: list[str], chat: Any) -> dict[str, Any]:
+    def sources(self, models: list[str], settings: EvalSettings) -> dict[str, Any]:
         """Return what answers by name: folders, or models of an endpoint."""
-        from ram_studio.evals import EndpointEngine
+        from ram_studio.evals.answering.endpoint import EndpointEngine
 
         if self.endpoint is None:
             return dict(name_models(models))
@@ -76,81 +86,58 @@ class Answering:
             raise typer.BadParameter(
                 f"the variable {self.token_env} is not set", param_hint="--token-env"
             )
-        how = {"token": token, "chat": chat, "seconds": self.timeout}
+        how: dict[str, Any] = {"token": token, "chat": settings.chat, "seconds": self.timeout}
         return {name: EndpointEngine(self.endpoint, name, **how) for name in models}
+
+    def ask(self, sources: dict[str, Any], settings: EvalSettings, **hooks: Any) -> Any:
+        """Return the report of suites or, where tasks are named, of lm-eval."""
+        from ram_studio.evals.lm_eval import evaluate_with_harness
+        from ram_studio.evals.on_ray import evaluate_on_ray
+        from ram_studio.evals.run import evaluate as ask
+
+        if self.tasks is not None:
+            hooks["include_path"] = self.include_path
+            return evaluate_with_harness(sources, self.tasks, settings, **hooks)
+        if self.ray is not None:
+            return evaluate_on_ray(sources, self.ray, settings, **hooks)
+        return ask(sources, settings, **hooks)
 
 
 @options.grouped
 def evaluate(
     models: Models,
     *,
-    limit: Limit = None,
-    seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
-    asking: Asking,
+    asked: Annotated[dict[str, Any], SettingsOptions()],
     judging: Judging,
     answering: Answering,
-    device: options.Device = "auto",
-    keeping: Keeping,
-    ray: options.Ray = None,
+    storing: Storing,
     export: Export = None,
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
     from ram_studio.evals.report.breakdown import missing
 
-    until, engine, tasks = asking.until_decided(limit), answering.engine, answering.tasks
-    answering.check(is_until_decided=until is not None)
-    sources = answering.sources(models, asking.chat)
+    asked["engine"] = "vllm" if answering.engine == "vllm" else "transformers"
+    settings = EvalSettings(**asked, base=judging.base)
+    answering.check(settings)
+    sources = answering.sources(models, settings)
     # Before hours are spent: what is only needed at the end must be right, too.
     check_exports(export)
     judging.check(sources)
-    is_plain = answering.endpoint is None and engine == "transformers" and until is None
-    if ray is not None and not is_plain:
-        raise typer.BadParameter(
-            "Ray asks models in folders, by transformers, all questions", param_hint="--ray"
+    with storing.open() as store, status_line(quiet=as_json) as tell:
+        report = answering.ask(
+            sources,
+            settings,
+            store=store,
+            rerun=storing.rerun,
+            on_progress=lambda model, domain, done, n: tell(f"{model}: {domain} {done}/{n}"),
         )
-    asked: dict[str, Any] = {"limit": limit, "device": device, "fresh": keeping.fresh}
-    if tasks is not None:
-        asked |= {"tasks": tasks, "include_path": answering.include_path, "chat": asking.chat}
-    else:
-        asked |= {"suite": asking.suite, "seed": seed, "base": judging.base, **asking.fields()}
-        asked["batch_size"] = asking.batch_size
-        asked["engine"] = "vllm" if engine == "vllm" else "transformers"
-    if until is not None:
-        del asked["limit"]
-        asked |= {"width": until.width, "most": until.most}
-    if ray is not None:
-        asked["ray"] = ray
-    with keeping.open() as answers:
-        report = _ask(sources, answers, as_json, **asked)
+    if report.until:
+        print(report.until["sentence"], file=sys.stderr if as_json else sys.stdout)
     judging.show(report, export, as_json)
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
         raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
-
-
-def _ask(
-    sources: dict[str, Any], answers: AnswerStore | None, quiet: bool, **asked: Any
-) -> EvalReport:
-    """Return the report of suites or, where tasks are named, of lm-eval."""
-    from ram_studio.evals import evaluate as ask
-    from ram_studio.evals.lm_eval import evaluate_with_harness
-    from ram_studio.evals.on_ray import evaluate_on_ray
-    from ram_studio.evals.until import evaluate_until
-
-    with status_line(quiet=quiet) as tell:
-        asked["on_progress"] = lambda model, domain, done, total: tell(
-            f"{model}: {domain} {done}/{total}"
-        )
-        if "tasks" in asked:
-            return evaluate_with_harness(sources, asked.pop("tasks"), store=answers, **asked)
-        if "ray" in asked:
-            return evaluate_on_ray(sources, asked.pop("ray"), store=answers, **asked)
-        if "width" not in asked:
-            return ask(sources, asked.pop("suite"), store=answers, **asked)
-        report, decided = evaluate_until(sources, asked.pop("suite"), store=answers, **asked)
-    print(decided.sentence(), file=sys.stderr if quiet else sys.stdout)
-    return report
 
 
 def name_models(models: list[str]) -> dict[str, str]:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Store
 from ram_studio.cli.report import Export, Judging, check_exports
+from ram_studio.cli.settings import Store
 from ram_studio.cli.tables import print_table
 
 
@@ -29,7 +29,7 @@ def history(
     as_json: options.Json = False,
 ) -> None:
     """List past evaluations, or show and export some of them side by side."""
-    from ram_studio.evals import AnswerStore
+    from ram_studio.evals.store.answers import AnswerStore
     from ram_studio.evals.store.history import find_runs, stored_report
     from ram_studio.evals.store.history import history as past
 

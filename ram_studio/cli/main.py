@@ -20,13 +20,13 @@ from ram_studio.cli import (
     sweep_command,
 )
 from ram_studio.cli.look import (
+    analysis,
     analyze,
     export_canvas,
     inspect,
     microscope,
     presets,
     preview,
-    sketch,
     suites,
 )
 from ram_studio.cli.merge import delta, merge, parts, push, recipe, verify
@@ -62,7 +62,7 @@ commands.command("fisher")(fisher_command.fisher)
 commands.add_typer(delta.commands)
 commands.command("plan")(parts.plan)
 commands.command("finish")(parts.finish)
-commands.add_typer(sketch.commands)
+commands.add_typer(analysis.commands)
 commands.command("sweep")(sweep_command.sweep)
 
 

@@ -7,14 +7,14 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from ram_studio.errors import SettingsError
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.algorithm.analysis import Analysis
     from ram_studio.checkpoints.record.recipe import Recipe
 
 Base = Annotated[str | None, typer.Option(help="Base model: folder or Hub id owner/name[@rev].")]
@@ -34,7 +34,8 @@ Ray = Annotated[
 ]
 MaxShardSize = Annotated[str, typer.Option(help="Most data in one file, as 5GB.")]
 Hash = Annotated[
-    bool, typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport.")
+    bool,
+    typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the provenance."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of change.")]
@@ -54,25 +55,43 @@ class Policies:
     rows: Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")] = "exact"
 
 
+class _DataclassOptions:
+    """The fields of a dataclass as options; their annotations are the command line's."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def parameters(self) -> list[inspect.Parameter]:
+        hints = get_type_hints(self._kind, include_extras=True)
+        own = inspect.signature(self._kind).parameters.values()
+        return [one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in own]
+
+    def make(self, given: dict[str, Any]) -> Any:
+        return self._kind(**given)
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a dataclass in the place of each parameter that is one."""
+    """Give a command the options of a group in the place of each parameter that is one.
+
+    A group is a dataclass, or what else an annotation has that knows its ``parameters`` and how to
+    ``make`` an argument of their values.
+    """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        group = parameter.annotation
-        if not dataclasses.is_dataclass(group):
-            parameters.append(parameter)
-            continue
-        groups[parameter.name] = group
-        hints = get_type_hints(group, include_extras=True)
-        for one in inspect.signature(groups[parameter.name]).parameters.values():
-            parameters.append(one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY))
+        kind = parameter.annotation
+        found = [one for one in get_args(kind) if hasattr(one, "parameters")]
+        if dataclasses.is_dataclass(kind):
+            found = [_DataclassOptions(kind)]
+        if found:
+            groups[parameter.name] = found[0]
+        parameters += found[0].parameters() if found else [parameter]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         for name, group in groups.items():
-            own = {field.name: given.pop(field.name) for field in dataclasses.fields(group)}
-            given[name] = group(**own)
+            own = {one.name: given.pop(one.name) for one in group.parameters()}
+            given[name] = group.make(own)
         command(**given)
 
     # What the parser, and the page of all commands, read.
@@ -143,11 +162,11 @@ def parse_recipe(base: str | None, agent: list[str] | None, where: str, **values
     return make_recipe({"base": require_base(base), "agents": agents, **values}, where=where)
 
 
-def known_sketch(path: Path | None) -> Sketch | None:
-    """Return the sketch of ``--sketch``, None where it was left out."""
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
+def known_analysis(path: Path | None) -> Analysis | None:
+    """Return the analysis of ``--analysis``, None where it was left out."""
+    from ram_studio.checkpoints.record.analysis_file import load_analysis
 
-    return None if path is None else load_sketch(path)
+    return None if path is None else load_analysis(path)
 
 
 def require_part(plan: Path | None, part: int | None) -> tuple[Path, int]:

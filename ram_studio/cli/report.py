@@ -15,8 +15,9 @@ from ram_studio.cli.tables import number_text, print_table, score_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ram_studio.evals import Comparison, EvalReport
-    from ram_studio.evals.report.retention import Retention
+    from ram_studio.evals.report.skill_verdict import SkillVerdict
+    from ram_studio.evals.report.statistics import Comparison
+    from ram_studio.evals.report.tables import EvalReport
 
 
 Export = Annotated[
@@ -47,7 +48,7 @@ class Judging:
         Raises: typer.BadParameter (exit code 2) for bad texts or a name that is none of the models;
         EvaluationError for a margin that is none.
         """
-        from ram_studio.evals.report.retention import check_margin
+        from ram_studio.evals.report.skill_verdict import check_margin
 
         chosen = parse_pairs(self.specialists, "specialist DOMAIN=NAME")
         for name in chosen.values():
@@ -64,14 +65,14 @@ class Judging:
 
         Raises: EvaluationError, after all of that, for a specialist's domain that is not in it.
         """
-        from ram_studio.evals import compare_all
-        from ram_studio.evals.report.retention import verdicts_of
+        from ram_studio.evals.report.skill_verdict import skill_verdicts
+        from ram_studio.evals.report.statistics import compare_all
 
         chosen, base = self.check(report.models), self.base
         known = {domain: name for domain, name in chosen.items() if domain in report.items}
         paired = compare_all(report, base=base, specialists=known) if base or known else ()
-        verdicts = verdicts_of(report, known, base, margin=self.margin / 100)
-        _show(report, paired, verdicts, export, as_json, base)
+        verdicts = skill_verdicts(report, known, base, margin=self.margin / 100)
+        _show(report, paired, verdicts, export, as_json)
         # Which domains there are shows in the answers: a wrong one must not cost them.
         report.check_names(chosen.values(), chosen)
 
@@ -90,15 +91,13 @@ def check_exports(files: Sequence[str] | None) -> None:
 def _show(
     report: EvalReport,
     comparisons: Sequence[Comparison],
-    verdicts: Sequence[Retention],
+    verdicts: Sequence[SkillVerdict],
     export: Sequence[str] | None,
     as_json: bool,
-    base: str | None = None,
 ) -> None:
-    """Write and print; base: the report's own, beside which the others stand, as beside others."""
-    from ram_studio.evals.calibration.standing import standings
     from ram_studio.evals.report.breakdown import breakdown, missing
     from ram_studio.evals.report.export import export_report
+    from ram_studio.evals.report.skill_verdict import holm_note
     from ram_studio.evals.report.trust import trust, trust_lines
 
     for file in export or ():
@@ -107,13 +106,14 @@ def _show(
         result = report.to_dict()
         result["breakdown"] = breakdown(report)
         result["trust"] = trust(report)
-        result["standings"] = [one.to_dict() for one in standings(report, base=base)]
         result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
         result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
         print(json.dumps(result))
         return
     for verdict in verdicts:
         print(verdict.sentence())
+    if verdicts:
+        print(holm_note(verdicts))
     domains = list(report.items)
     rows = []
     for name, model in report.models.items():
@@ -121,7 +121,7 @@ def _show(
         cells = [score_text(row["domains"][domain]) for domain in domains]
         rows.append((name, *cells, score_text(model.over_skills.to_dict())))
     if report.floors:
-        rows.append(("(floor)", *(number_text(report.floors.get(d)) for d in domains), "-"))
+        rows.append(("(chance level)", *(number_text(report.floors.get(d)) for d in domains), "-"))
     if domains:
         sizes = {len(items) for items in report.items.values()}
         n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
@@ -134,13 +134,11 @@ def _show(
         if beside:
             print(f"average: the mean of the skills; {', '.join(beside)} beside it.")
         if report.floors:
-            print("(floor): what gibberish, or always saying the same, gets right.")
-        print(f"This rests on: {' | '.join(trust_lines(trust(report)))}")
+            print("(chance level): the score of random or constant answers.")
+        print(f"Reproducibility: {' | '.join(trust_lines(trust(report)))}")
     _print_health(report)
     for comparison in comparisons:
         print(comparison.sentence())
-    for standing in standings(report, base=base):
-        print(standing.sentence())
     if comparisons:
         print(f"{len(comparisons)} comparisons were made; p-values are adjusted for that (Holm).")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking, Keeping
+from ram_studio.cli.settings import SettingsOptions, Storing
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 from ram_studio.errors import Stopped
 
@@ -44,13 +44,11 @@ Fixed = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
 ]
-Items = Annotated[
-    int | None,
-    typer.Option(
-        help="Most questions per suite (demo: per domain) to choose by [default: 50; with --until "
-        "as many as it takes]."
-    ),
-]
+_HELPS = {
+    "items": "Most questions per suite (demo: per domain) to choose by [default: 50; with "
+    "--ci-width as many as it takes].",
+    "seed": "Chooses the questions and steers the search.",
+}
 HeldOut = Annotated[
     int | None, typer.Option(help="Further questions that check the winner [default: as --items].")
 ]
@@ -71,24 +69,22 @@ def sweep(
     over: Over = None,
     method: Annotated[str, typer.Option(help="The method to start from.")] = "ram+",
     set_: Fixed = None,
-    items: Items = None,
     held_out: HeldOut = None,
     minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
     search: Search = "grid",
     trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
     max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
     early_stop: EarlyStop = True,
-    seed: Annotated[int, typer.Option(help="Chooses the questions and steers the search.")] = 2026,
-    asking: Asking,
-    sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
-    device: options.Device = "auto",
-    keeping: Keeping,
+    asked: Annotated[dict[str, Any], SettingsOptions(_HELPS, limit="items")],
+    analysis: Annotated[Path | None, typer.Option(help="Analysis of the same files.")] = None,
+    storing: Storing,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Try settings in memory, drop what clearly loses, check the winner on other questions."""
-    from ram_studio.evals.experiment.plan import DEFAULT_ITEMS, SweepPlan
+    from ram_studio.evals.experiment.plan import SweepPlan
     from ram_studio.evals.experiment.space import parse_axes
+    from ram_studio.evals.settings import EvalSettings
 
     if model is not None and base is not None:
         raise typer.BadParameter("the base is given twice", param_hint="--base")
@@ -97,30 +93,21 @@ def sweep(
     settings = options.parse_pairs(set_, "set KEY=VALUE")
     plan = SweepPlan(
         options.parse_recipe(base or model, agent, "sweep", method=method, settings=settings),
-        parse_axes(over),
-        suites=asking.suite,
-        items=DEFAULT_ITEMS if items is None else items,
-        until=asking.until_decided(items),
+        EvalSettings(**asked),
+        axes=parse_axes(over),
         held_out=held_out,
         minutes=minutes,
         search=search,
         trials=trials,
         max_settings=max_settings,
         early_stop=early_stop,
-        seed=seed,
-        **asking.fields(),
     )
-    setup = {
-        "device": device,
-        "batch_size": asking.batch_size,
-        "sketch": options.known_sketch(sketch),
-        "fresh": keeping.fresh,
-    }
-    with keeping.open() as answers:
+    setup = {"analysis": options.known_analysis(analysis), "rerun": storing.rerun}
+    with storing.open() as answers:
         state = _run(plan, setup | {"store": answers}, quiet=as_json)
     _report(state, csv, as_json)
     if state.ending == "stopped":
-        raise keeping.stopped()
+        raise storing.stopped()
 
 
 def _run(plan: SweepPlan, setup: dict[str, Any], *, quiet: bool) -> SweepState:
@@ -161,7 +148,7 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
     ]
     if state.floors:
         floors = (number_text(state.floors.get(domain)) for domain in domains)
-        lines.append(("(floor)", "-", "-", *floors, "-", ""))
+        lines.append(("(chance level)", "-", "-", *floors, "-", ""))
     columns = ("setting", "right", "average", *domains, "lambda", "")
     print_table(columns, lines, title=f"{state.suites}, {state.chosen_by} items to choose by")
     parts = {row.label: {"samples": row.samples} for row in state.ranked if row.samples}
@@ -170,7 +157,7 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
     for sentence in state.statements():
         print(sentence)
     if state.trust:
-        print(f"This rests on: {' | '.join(trust_lines(state.trust))}")
+        print(f"Reproducibility: {' | '.join(trust_lines(state.trust))}")
     for row in state.rows:
         if row.note:
             print(f"{row.label}: {row.note}")
@@ -184,7 +171,7 @@ def _lambdas(row: Any) -> str:
 def _outcome(row: Any, state: SweepState) -> str:
     words = {
         "open": "in the race",
-        "kept": "not told apart",
+        "kept": "no significant difference",
         "behind": "clearly worse",
         "same": f"same as {row.same_as}",
     }

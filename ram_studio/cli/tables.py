@@ -12,7 +12,7 @@ from ram_studio.errors import OutputError, told_as
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ram_studio.algorithm.meters.kept import Kept
+    from ram_studio.algorithm.meters.retained import Retained
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -59,9 +59,9 @@ def ratio(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def kept_texts(kept: Kept | None) -> tuple[str, str, str]:
-    """Return what is kept of an agent, all else, and what of both rounding made: three cells."""
-    if kept is None:
+def retained_texts(retained: Retained | None) -> tuple[str, str, str]:
+    """Return retained, interference, and rounding's share of both: three cells."""
+    if retained is None:
         return "-", "-", "-"
-    by_rounding = f"{kept.rounding:+.1%}, {kept.all_else_rounding:+.2f} x"
-    return f"{kept.kept:.1%}", f"{kept.all_else:.2f} x", by_rounding
+    by_rounding = f"{retained.rounding:+.1%}, {retained.interference_rounding:+.2f} x"
+    return f"{retained.retained:.1%}", f"{retained.interference:.2f} x", by_rounding

@@ -17,17 +17,17 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.fit.on_base import CONTENT, content_of
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
+from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
+from ram_studio.checkpoints.write.new_folder import CheckpointWriter
 from ram_studio.checkpoints.write.output_folder import absolute, check_output
 from ram_studio.checkpoints.write.shard_plan import lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
-from ram_studio.checkpoints.write.writer import CheckpointWriter
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CheckpointError, OutputError, SettingsError
@@ -174,7 +174,7 @@ def _opened(path: str | Path) -> tuple[Checkpoint, dict[str, str]]:
     """Return a delta as it is stored, and its metadata."""
     opened = open_checkpoint(path, name=AGENT)
     if opened.delta is None:
-        raise CheckpointError(f"{printable(path)} is no delta; expected what delta make wrote.")
+        raise CheckpointError(f"{printable(path)} is not a delta; expected what delta make wrote.")
     return opened, opened.delta
 
 

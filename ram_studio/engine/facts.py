@@ -1,4 +1,4 @@
-"""What a method needs to know before the first block: from a sketch, or by a pass of its own."""
+"""What a method needs to know before the first block: from an analysis, or by a pass of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.analysis import Analysis, TensorEntry
+from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.meters.relations import group_ratios
 from ram_studio.algorithm.methods import Facts, Magnitudes, Need
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.engine.passes.counting import (
     Counting,
@@ -28,15 +28,16 @@ def find_facts(
     needs: frozenset[str],
     settings: Any,
     seed: int,
-    sketch: Sketch | None,
+    analysis: Analysis | None,
     run: RunOptions,
 ) -> Known:
     """Return what a method with these needs and settings is prepared with.
 
-    What the sketch tells is taken from it; one pass counts all the rest. On the sketch's ladder its
-    counts are exact; it knows |tau| by size of the whole model only (scope "global").
+    What the analysis tells is taken from it; one pass counts all the rest. On the analysis's
+    epsilon grid its counts are exact; it knows |tau| by size of the whole model only (scope
+    "global").
 
-    sketch: of these files, see ``check_sketch``.
+    analysis: of these files, see ``check_analysis``.
 
     Raises: NonFiniteError, SourceChangedError, Stopped.
     """
@@ -45,10 +46,10 @@ def find_facts(
     scope: Any = getattr(settings, "scope", "global")
     by_magnitude, per_tensor = Need.MAGNITUDE_RATIOS in needs, scope == "tensor"
     counts, magnitude, bins = None, None, None
-    if sketch is not None and Need.RATIOS in needs:
-        counts, magnitude = _at_epsilon(sketch, settings.epsilon, by_magnitude)
-    if sketch is not None and not per_tensor:
-        bins = sketch.magnitudes[None]
+    if analysis is not None and Need.RATIOS in needs:
+        counts, magnitude = _at_epsilon(analysis, settings.epsilon, by_magnitude)
+    if analysis is not None and not per_tensor:
+        bins = analysis.magnitudes[None]
 
     wanted: list[EpsilonTally | SizeTally] = []
     related, read = None, 0
@@ -75,7 +76,9 @@ def find_facts(
     if counts is not None:
         entries = tuple(TensorEntry(t.name, t.numel) for t in tensors)
         nothing = np.zeros((len(names), 0), dtype=np.int64)
-        ratios = Sketch(names, entries, counts, nothing).ratios(0, scope, magnitude=magnitude)[rows]
+        ratios = Analysis(names, entries, counts, nothing).ratios(0, scope, magnitude=magnitude)[
+            rows
+        ]
     if Need.MAGNITUDES in needs and bins is not None:
         totals, group_of = np.array(numel, dtype=np.int64), np.array(rows, dtype=np.int64)
         if not per_tensor:
@@ -88,20 +91,20 @@ def find_facts(
         ratios=ratios,
         magnitudes=magnitudes,
     )
-    return Known(facts, counts, rho_m, sketch is not None and not is_counted, read)
+    return Known(facts, counts, rho_m, analysis is not None and not is_counted, read)
 
 
 def _at_epsilon(
-    sketch: Sketch, epsilon: float, by_magnitude: bool
+    analysis: Analysis, epsilon: float, by_magnitude: bool
 ) -> tuple[OverlapCounts | None, np.ndarray | None]:
-    """Return a sketch's counts at one epsilon, and sums of |tau| there if asked for.
+    """Return an analysis's counts at one epsilon, and sums of |tau| there if asked for.
 
-    Neither where the epsilon is not on the ladder, or it has no such sums.
+    Neither where the epsilon is not on the epsilon grid, or it has no such sums.
     """
-    point = ladder_index(epsilon)
-    if point is None or (by_magnitude and not sketch.has_magnitudes):
+    point = find_grid_index(epsilon)
+    if point is None or (by_magnitude and not analysis.has_magnitudes):
         return None, None
-    counts, cut = sketch.counts, slice(point, point + 1)
+    counts, cut = analysis.counts, slice(point, point + 1)
     patterns = None if counts.patterns is None else counts.patterns[:, cut]
-    magnitude = sketch.known_relations().magnitude[:, point] if by_magnitude else None
+    magnitude = analysis.known_relations().magnitude[:, point] if by_magnitude else None
     return OverlapCounts(counts.numel, patterns, counts.shared[:, cut]), magnitude

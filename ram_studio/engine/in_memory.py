@@ -1,10 +1,8 @@
-"""Merges in place: into a loaded torch model of the base, and back to the base, bit for bit.
+"""Merges in memory: into a loaded torch model of the base and back to it, or as tensors.
 
-For sweeps and checks, which look at a merge once and throw it away: no checkpoint is written, the
-model is loaded once, and the counting pass is made once for all settings. The merged bytes are
-those that `merge` would have written: it is the same job with another sink. Agents are streamed
-from their files each time (a sweep finds them in the page cache), so that memory stays at one model
-whatever the number of agents.
+For sweeps and checks, which look at a merge once and throw it away: no checkpoint is written, and
+the counting pass is made once for all settings. The merged bytes are those that `merge` would have
+written: it is the same job with another sink.
 """
 
 from __future__ import annotations
@@ -12,51 +10,99 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Unpack
 
-from ram_studio.algorithm.meters.kept import Kept
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.algorithm.methods import Need
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
+    ExtraPolicy,
+    FitKeywords,
     MergeTensor,
+    MissingPolicy,
+    RowsPolicy,
     check_compatibility,
 )
-from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
-from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.read.describe import quoted, shown_bytes, shown_list, shown_shape
+from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.engine.analyse import sketch_of
-from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
-from ram_studio.engine.passes.driver import RunKeywords, RunOptions
+from ram_studio.engine.analyze import load, partial_analysis
+from ram_studio.engine.events import CancelToken, ProgressCallback
+from ram_studio.engine.job import AgentResult, MergeJob, OutputKeywords, recipe_of
+from ram_studio.engine.passes.counting import Counting
+from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
+from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.devices import free_bytes
+from ram_studio.engine.reading.residence import Residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError, SettingsError
 
 # Older checkpoints store these; transformers computes them when it loads a model.
 _COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(self_attn|attention|attn)\.(masked_)?bias)$")
+_SPARE = 0.9
 
 
 @dataclass(frozen=True)
-class AppliedMerge:
-    """A merge that is now in the model: each agent's numbers, and how long it took.
+class InMemoryMerge:
+    """A merge in memory.
 
-    seconds: of this merge alone; counting passes that later merges use again are included in the
-    first one that needed them.
+    Attributes:
+        recipe: which gives the same bytes with `merge`.
+        agents: each one's numbers.
+        seconds: of this merge alone; counting passes that later merges use again are included in
+            the first one that needed them.
+        tensors: by the base's names and in file order: those of the model, flat, or new ones.
     """
 
+    recipe: Recipe
     agents: dict[str, AgentResult]
     seconds: float
+    tensors: dict[str, Any]
 
 
-class SomeAgents:
-    """The report and the sketch of some of the agents that were loaded.
+class InMemoryMerger:
+    """Puts merges of some agents into a loaded model of the base, and takes them out again.
 
-    sketch: of the report's files, None while none was counted.
+    Agents are streamed from their files each time (a sweep finds them in the page cache), so that
+    memory stays at one model whatever their number.
+
+    Args:
+        model: a torch module of the base in the base's dtype or a wider one, on any device; its
+            state dict has the checkpoint's names (tied heads may share storage); None before `use`.
+        report: of the base and all agents that recipes will name, see `engine.analyze.load`.
+        analysis: of the same files; else one is counted when a recipe first needs it.
+        run: device, threads, block_elements, on_progress, cancel of the merging, see RunKeywords.
+
+    Raises: CompatibilityError when the model does not hold the base's weights.
     """
 
-    def __init__(self, report: CompatibilityReport, sketch: Sketch | None = None) -> None:
-        self.report, self.sketch = report, sketch
+    def __init__(
+        self,
+        model: Any,
+        report: CompatibilityReport,
+        *,
+        analysis: Analysis | None = None,
+        **run: Unpack[RunKeywords],
+    ) -> None:
+        self.report, self.analysis = report, analysis
+        self._run = RunOptions.of(**run)
         self._reports: dict[tuple, CompatibilityReport] = {}
+        self.use(model)
+
+    def use(self, model: Any) -> None:
+        """Put merges into this model from now on, see the class; None lets go of the last one."""
+        self._targets: dict[str, Any] = {}
+        if model is not None:
+            self._targets = flat_tensors(model.state_dict(), self.report.tensors)
+            self._pour_base(compare=True)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a model to put merges into."""
+        return bool(self._targets)
 
     def report_of(self, recipe: Recipe) -> CompatibilityReport:
         """Return the report of a recipe's agents, which are found by name.
@@ -76,45 +122,17 @@ class SomeAgents:
             self._reports[key] = check_compatibility(self.report.base, agents, **recipe.fit)
         return self._reports[key]
 
-    def sketch_of(self, recipe: Recipe) -> Sketch | None:
-        """Return the sketch of a recipe's agents; None where a pass has to count them.
+    def analysis_of(self, recipe: Recipe) -> Analysis | None:
+        """Return the analysis of a recipe's agents; None where a pass has to count them.
 
         Of too many agents some cannot be taken out of the counts.
         """
         names = tuple(recipe.agents)
-        if self.sketch is None or names == self.sketch.agents:
-            return self.sketch
-        return None if self.sketch.counts.patterns is None else self.sketch.select(names)
+        if self.analysis is None or names == self.analysis.agents:
+            return self.analysis
+        return None if self.analysis.counts.patterns is None else self.analysis.select(names)
 
-
-class InMemoryMerger:
-    """Puts merges into a loaded model of the base, and takes them out again.
-
-    Args:
-        model: a torch module of the base in the base's dtype or a wider one, on any device; its
-            state dict has the checkpoint's names (tied heads may share storage).
-        report: of the base and all agents that recipes will name, see `engine.analyse.load`.
-        sketch: of the same files; else one is counted when a recipe first needs it.
-        run: device, threads, block_elements, on_progress, cancel of the merging, see RunKeywords.
-
-    Raises: CompatibilityError when the model does not hold the base's weights.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        report: CompatibilityReport,
-        *,
-        sketch: Sketch | None = None,
-        **run: Unpack[RunKeywords],
-    ) -> None:
-        self._report = report
-        self._known = SomeAgents(report, sketch)
-        self._run = RunOptions.of(**run)
-        self._targets = flat_tensors(model.state_dict(), report.tensors)
-        self._pour_base(compare=True)
-
-    def apply(self, recipe: Recipe) -> AppliedMerge:
+    def apply(self, recipe: Recipe) -> InMemoryMerge:
         """Put the merge of a recipe into the model, whatever was in it before.
 
         The recipe's agents are found by name among the report's; its base is the model's.
@@ -123,62 +141,52 @@ class InMemoryMerger:
         that fails or is stopped leaves the base in the model.
         """
         start = time.monotonic()
-        job = MergeJob(self._known.report_of(recipe), recipe, self._run)
-        for name, dtype in job.dtypes.items():
-            check_fits(name, dtype, self._targets.get(name))
+        job = MergeJob(self.report_of(recipe), recipe, self._run)
+        check_fits(job.dtypes, self._targets)
         try:
-            plan = job.plan(self._sketch_for(job))
-            agents = job.run(plan, ModelSink(self._targets, job.dtypes))
+            if job.needs & {Need.RATIOS, Need.MAGNITUDES}:
+                self._count(by_magnitude=Need.MAGNITUDE_RATIOS in job.needs)
+                plan = job.plan(self.analysis_of(recipe))
+            else:
+                plan = job.plan()
+            agents = job.run(plan, TensorSink(self._targets, job.dtypes))
         except BaseException:
             self.restore()
             raise
-        return AppliedMerge(agents, time.monotonic() - start)
+        return InMemoryMerge(recipe, agents, time.monotonic() - start, self._targets)
 
     def apply_agent(self, name: str) -> None:
         """Put one agent's own weights into the model; the base's where it has none.
 
         Raises: SettingsError for an unknown agent, or when the model's dtype cannot hold it.
         """
-        names = [agent.name for agent in self._report.agents]
+        names = [agent.name for agent in self.report.agents]
         if name not in names:
             raise SettingsError(f"There is no agent {quoted(name)}; there are {', '.join(names)}.")
         position = names.index(name)
-        for tensor in self._report.tensors:
-            own = tensor.agents[position]
-            check_fits(tensor.name, own.dtype, self._targets.get(tensor.name))
+        own = [(t, t.agents[position], t.common_numel[position]) for t in self.report.tensors]
+        check_fits({t.name: source.dtype for t, source, _ in own}, self._targets)
         self._pour_base()
-        self._pour(
-            [
-                (t, t.agents[position], t.common_numel[position])
-                for t in self._report.tensors
-                if t.agents[position] is not t.base
-            ]
-        )
+        self._pour([piece for piece in own if piece[1] is not piece[0].base])
 
     def restore(self) -> None:
         """Put the base back: every element is bit-equal to what the model was loaded with."""
         self._pour_base()
 
-    def _sketch_for(self, job: MergeJob) -> Sketch | None:
-        """Return the sketch of a job's agents where its method asks for counts."""
-        if not job.needs & {Need.RATIOS, Need.MAGNITUDES}:
-            return None
-        by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
-        known = self._known
-        if known.sketch is None or (by_magnitude and not known.sketch.has_magnitudes):
-            known.sketch = sketch_of(self._report, self._run, relations=by_magnitude)
-        return known.sketch_of(job.recipe)
+    def _count(self, *, by_magnitude: bool) -> None:
+        if self.analysis is None or (by_magnitude and not self.analysis.has_magnitudes):
+            self.analysis = _count(self.report, self._run, by_magnitude)
 
     def _pour_base(self, *, compare: bool = False) -> None:
-        self._pour([(t, t.base, t.numel) for t in self._report.tensors], compare=compare)
+        self._pour([(t, t.base, t.numel) for t in self.report.tensors], compare=compare)
 
     def _pour(
         self, sources: Sequence[tuple[MergeTensor, TensorInfo, int]], *, compare: bool = False
     ) -> None:
         """Copy the first elements of stored tensors into the model, or compare them with it."""
         dtypes = {tensor.name: source.dtype for tensor, source, _ in sources}
-        sink = (ModelComparison if compare else ModelSink)(self._targets, dtypes)
-        with Sources(*self._report.checkpoints) as files:
+        sink = (_Comparison if compare else TensorSink)(self._targets, dtypes)
+        with Sources(*self.report.checkpoints) as files:
             for tensor, source, numel in sources:
                 nbytes = source.nbytes // max(source.numel, 1) * numel
                 for start, piece in files.pieces(source, nbytes):
@@ -187,28 +195,136 @@ class InMemoryMerger:
                     sink.write(tensor.name, start, piece.data)
 
 
-def preview_kept(
+class ResidentMerge:
+    """All tensors of a base and its agents in memory, counted, and ready to be merged.
+
+    Every merge is the job that `merge` runs, with blocks found in memory instead of read.
+
+    Args:
+        base: folder or Hub id; agents: folder or Hub id by name.
+        device: "auto" and "cpu" keep them in RAM, "cuda" on all GPUs, "cuda:N" on one.
+        missing, extra, rows, run: as for `analyze`.
+        relations: as for `analyze`; without them each `ram+m` merge collects magnitudes anew.
+
+    Attributes:
+        report: the checkpoints; analysis: their counts; nbytes: of memory held on the devices.
+
+    Raises: as `analyze`; SettingsError when the memory that is free does not hold them.
+
+    Example:
+        resident = ResidentMerge("base", {"coding": "coder", "memory": "memorizer"})
+        for r in (0.0, 0.1, 0.2):
+            weights = resident.merge("ram+", {"r": r}).tensors
+    """
+
+    def __init__(
+        self,
+        base: str | Path,
+        agents: Mapping[str, str | Path],
+        *,
+        missing: MissingPolicy = "error",
+        extra: ExtraPolicy = "error",
+        rows: RowsPolicy = "exact",
+        relations: bool = False,
+        **run: Unpack[RunKeywords],
+    ) -> None:
+        options = RunOptions.of(**run)
+        self._policies: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
+        self.report = load(base, agents, **self._policies, cancel=options.cancel)
+        self._residence = _reserve(self.report, options)
+        self.nbytes = self._residence.nbytes
+        self._run = replace(options, residence=self._residence)
+        self.analysis = _count(self.report, self._run, relations)
+        # Heads that the base stores a second time are not counted, and so not loaded yet.
+        heads = [t for t in self.report.merged if not t.is_counted]
+        run_pass(self.report, Counting("load", heads, ()), self._run)
+
+    def merge(
+        self,
+        method: str = "ram+",
+        settings: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
+        on_progress: ProgressCallback | None = None,
+        cancel: CancelToken | None = None,
+        **output: Unpack[OutputKeywords],
+    ) -> InMemoryMerge:
+        """Return the merge of all agents with these settings, its tensors in the base's shapes.
+
+        Args:
+            method, settings, output (dtype, rounding, seed): as in a recipe.
+            into: tensors by name, or a torch module, that receive the result: of the base's shapes,
+                contiguous, on any device, of the output's dtype or a wider one. Without it new
+                tensors are made on the device.
+
+        Raises: SettingsError, NonFiniteError; SourceChangedError when the files were written to
+        since they were loaded; Stopped, with ``into`` half-filled.
+        """
+        start = time.monotonic()
+        recipe = recipe_of(self.report, method, settings or {}, **output, **self._policies)
+        cancel = cancel or CancelToken()  # another than that of loading
+        run = replace(self._run, on_progress=on_progress, cancel=cancel)
+        job = MergeJob(self.report, recipe, run)
+        tensors = self.report.tensors
+        if into is None:
+            flat = {t.name: self._empty(t, job.dtypes[t.name]) for t in tensors}
+        else:
+            state = into.state_dict() if hasattr(into, "state_dict") else into
+            flat = flat_tensors(state, tensors)
+            check_fits(job.dtypes, flat)
+        agents = job.run(job.plan(self.analysis), TensorSink(flat, job.dtypes))
+        shaped = {t.name: flat[t.name].view(t.shape) for t in tensors if t.name in flat}
+        return InMemoryMerge(recipe, agents, time.monotonic() - start, shaped)
+
+    def _empty(self, tensor: MergeTensor, dtype: str) -> Any:
+        import torch
+
+        device = self._residence.device_of(tensor.name)
+        return torch.empty(tensor.numel, dtype=torch_dtype(dtype), device=device)
+
+
+def _count(report: CompatibilityReport, run: RunOptions, relations: bool) -> Analysis:
+    return partial_analysis(report, run, report.counted, relations=relations).whole()
+
+
+def _reserve(report: CompatibilityReport, options: RunOptions) -> Residence:
+    """Return room for all tensors, a merged model beside them."""
+    devices = options.devices
+    free = [free_bytes(name) // devices.count(name) for name in devices]
+    merged = sum(t.base.nbytes for t in report.tensors)
+    budgets = [max(0, int(_SPARE * n) - merged // len(devices)) for n in free]
+    residence = Residence(report.merged, devices, budgets)
+    if residence.left_out:
+        needed = residence.nbytes + residence.left_out + merged
+        where = "RAM" if options.device == "cpu" else options.device
+        raise SettingsError(
+            f"Holding base, {len(report.agents)} agents and a merge takes {shown_bytes(needed)}; "
+            f"{where} has {shown_bytes(sum(free))} free. Merge into a folder instead, which "
+            "streams, or leave agents out."
+        )
+    return residence
+
+
+def preview_retained(
     report: CompatibilityReport,
     method: str,
     settings: Mapping[str, Any],
     *,
-    sketch: Sketch | None = None,
+    analysis: Analysis | None = None,
     **run: Unpack[RunKeywords],
-) -> dict[str, Kept | None]:
-    """Return each agent's Kept in a merge by name, None for one that changed nothing.
+) -> dict[str, Retained | None]:
+    """Return what a merge retains of each agent by name, None for one that changed nothing.
 
-    For methods of which the sketch's sums cannot tell: every block is merged in float32, measured
+    For methods that the analysis's sums do not cover: every block is merged in float32, measured
     as a merge measures it, and thrown away.
 
-    sketch: of the same files, else they are counted where the method needs it. run: see
-    RunKeywords.
-
-    Raises: as `merge`.
+    analysis: of the same files, else they are counted where the method needs it. run: see
+    RunKeywords. Raises: as `merge`.
     """
     recipe = recipe_of(report, method, settings, dtype="float32")
     job = MergeJob(report, recipe, RunOptions.of(**run))
-    found = job.run(job.plan(sketch), ModelSink({}, {}))
-    return {name: agent.kept for name, agent in found.items()}
+    found = job.run(job.plan(analysis), TensorSink({}, {}))
+    return {name: agent.retained for name, agent in found.items()}
 
 
 def flat_tensors(state: Mapping[str, Any], tensors: Sequence[MergeTensor]) -> dict[str, Any]:
@@ -235,19 +351,18 @@ def flat_tensors(state: Mapping[str, Any], tensors: Sequence[MergeTensor]) -> di
     return targets
 
 
-def check_fits(name: str, dtype: str, target: Any) -> None:
-    """Raise SettingsError when the model's dtype would round the merged tensor a second time."""
+def check_fits(dtypes: Mapping[str, str], targets: Mapping[str, Any]) -> None:
+    """Raise SettingsError when a target's dtype would round a merged tensor a second time."""
     import torch
 
-    if target is None or dtype not in MERGED_DTYPES:
-        return
-    if target.dtype in (torch.float32, torch.float64) or target.dtype == torch_dtype(dtype):
-        return
-    raise SettingsError(
-        f"Tensor {quoted(name)}: the merge gives {dtype}, the loaded model holds "
-        f"{str(target.dtype).removeprefix('torch.')}, which cannot hold that exactly. Load the "
-        "model in float32, or leave the output dtype at the base's."
-    )
+    for name, dtype in dtypes.items():
+        own = targets[name].dtype if name in targets and dtype in MERGED_DTYPES else None
+        if own not in (None, torch.float32, torch.float64, torch_dtype(dtype)):
+            raise SettingsError(
+                f"Tensor {quoted(name)}: the merge gives {dtype}, the loaded model holds "
+                f"{str(own).removeprefix('torch.')}, which cannot hold that exactly. Load the "
+                "model in float32, or leave the output dtype at the base's."
+            )
 
 
 def torch_dtype(dtype: str) -> Any:
@@ -260,8 +375,8 @@ def torch_dtype(dtype: str) -> Any:
     return getattr(torch, words[dtype[0]] + dtype[1:])
 
 
-class ModelSink:
-    """Takes pieces of stored tensors and puts them into the model's; lets go of all others."""
+class TensorSink:
+    """Takes pieces of stored tensors into flat ones of any device; lets go of all others."""
 
     def __init__(self, targets: dict[str, Any], dtypes: dict[str, str]) -> None:
         self._targets = targets
@@ -278,11 +393,16 @@ class ModelSink:
         with torch.no_grad():
             self._put(name, self._targets[name][start : start + len(values)], values)
 
+    def put(self, block: Block, stored: Any) -> None:
+        """Take a merged block from the device where it is."""
+        if (target := self._targets.get(block.tensor.name)) is not None:
+            target[block.start : block.start + block.n].copy_(stored)
+
     def _put(self, name: str, target: Any, values: Any) -> None:
         target.copy_(values)
 
 
-class ModelComparison(ModelSink):
+class _Comparison(TensorSink):
     """Raises where the model holds something else than what is stored."""
 
     def _put(self, name: str, target: Any, values: Any) -> None:

@@ -10,18 +10,20 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
 from ram_studio.algorithm import scaling
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
-from ram_studio.algorithm.meters.kept import Kept, kept_dict
+from ram_studio.algorithm.meters.retained import Retained, retained_dict
+from ram_studio.algorithm.meters.storage import Finding
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.fit.storage_report import check_sketch
+from ram_studio.checkpoints.fit.storage_report import check_analysis
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
@@ -33,8 +35,13 @@ from ram_studio.engine.passes.merging import MergeTally, Merging, Sink
 from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.fisher_files import FisherFiles
+from ram_studio.engine.reading.sampling import (
+    other_bases,
+    refuse_other_bases,
+    sampled_densities,
+)
 from ram_studio.engine.reading.sources import Sources
-from ram_studio.errors import SketchError, SourceChangedError
+from ram_studio.errors import AnalysisError, SourceChangedError
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class AgentResult:
     rho_m: float | None = None
     overlap: tuple[int, ...] = ()
     effective_interval: tuple[float, float] | None = None
-    kept: Kept | None = None
+    retained: Retained | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON contracts say of it: an infinite rho is None."""
@@ -66,7 +73,7 @@ class AgentResult:
             "lambda": self.scaling_factor,
             "effective_lambda": self.effective_scaling_factor,
             "effective_lambda_range": self.effective_interval and list(self.effective_interval),
-            **kept_dict(self.kept),
+            **retained_dict(self.retained),
         }
 
 
@@ -94,7 +101,7 @@ class MergeJob:
     """One merge of an opened and checked set of checkpoints.
 
     recipe: with all of its settings, defaults too; dtypes: that tensors are written in, by name;
-    bytes_read: so far; warnings: for the passport.
+    bytes_read: so far; warnings: for the provenance.
     """
 
     def __init__(
@@ -126,6 +133,16 @@ class MergeJob:
         if self.options.device != "cpu" and self.needs & {Need.RATIOS, Need.MAGNITUDES}:
             self.options = self.options.with_residence(report.counted)
 
+    @cached_property
+    def other_bases(self) -> tuple[Finding, ...]:
+        """A warning for each agent that seems to be of another base, by a sample."""
+        return other_bases(sampled_densities(self.report))
+
+    def refuse_other_bases(self) -> None:
+        """Raise CompatibilityError for agents of another base, unless the recipe accepts them."""
+        if self.recipe.other_base == "refuse":
+            refuse_other_bases(self.other_bases)
+
     @property
     def elements(self) -> int:
         """Elements of all merged tensors, a tied matrix once."""
@@ -152,16 +169,16 @@ class MergeJob:
         }
         return "float32" if "float32" in kinds else "float64"
 
-    def plan(self, sketch: Sketch | None = None) -> Plan:
-        """Return the method made ready: with the sketch's counts, or by a pass where it needs one.
+    def plan(self, analysis: Analysis | None = None) -> Plan:
+        """Return the method made ready, with the analysis's counts or by a pass of its own.
 
-        Raises: SketchError when the sketch is not of these files; SettingsError when the settings
-        do not suit these agents.
+        Raises: AnalysisError when the analysis is not of these files; SettingsError when the
+        settings do not suit these agents.
         """
-        if sketch is not None:
-            check_sketch(sketch, self.report)
+        if analysis is not None:
+            check_analysis(analysis, self.report)
         known = find_facts(
-            self.report, self.needs, self.settings, self.recipe.seed, sketch, self.options
+            self.report, self.needs, self.settings, self.recipe.seed, analysis, self.options
         )
         self.bytes_read += known.bytes_read
         return Plan(
@@ -181,12 +198,12 @@ class MergeJob:
 
         keep: merge only these blocks, and check nothing.
 
-        Raises: NonFiniteError, SourceChangedError, Stopped; SettingsError for overflow; SketchError
-        when the plan's sketch is not of these files.
+        Raises: NonFiniteError, SourceChangedError, Stopped; SettingsError for overflow;
+        AnalysisError when the plan's analysis is not of these files.
         """
         tally, facts = self.merge_into(plan, sink, keep=keep), self.facts_of(plan)
         if keep is None:
-            check_counts(facts, tally, is_from_sketch=plan.known.is_from_sketch)
+            check_counts(facts, tally)
         return self.results(facts, tally)
 
     def merge_into(
@@ -221,6 +238,7 @@ class MergeJob:
             shared=None if known.counts is None else known.counts.shared[:, 0].sum(0).tolist(),
             active=None if active is None else active.tolist(),
             fisher={} if self.fisher is None else self.fisher.fingerprints,
+            is_from_analysis=known.is_from_analysis,
         )
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
@@ -240,7 +258,7 @@ class MergeJob:
                 rho_m=facts.rho_m[name],
                 overlap=tuple(shared),
                 effective_interval=tally.effective_interval(t),
-                kept=tally.kept(t),
+                retained=tally.retained(t),
             )
         return results
 
@@ -256,24 +274,24 @@ class MergeJob:
         return float(np.average(column, weights=weights)) if weights.any() else 1.0
 
 
-def check_counts(facts: MergeFacts, tally: MergeTally, *, is_from_sketch: bool) -> None:
+def check_counts(facts: MergeFacts, tally: MergeTally) -> None:
     """Compare what a whole merge counted with what it was planned from.
 
-    Raises: SketchError when that was a sketch, else SourceChangedError.
+    Raises: AnalysisError when that was an analysis, else SourceChangedError.
     """
     is_same = facts.shared is None or np.array_equal(tally.shared, facts.shared)
     if not is_same or not (
         facts.active is None or np.array_equal(tally.shared.sum(1), facts.active)
     ):
-        refuse_counts(is_from_sketch)
+        refuse_counts(is_from_analysis=facts.is_from_analysis)
 
 
-def refuse_counts(is_from_sketch: bool) -> NoReturn:
+def refuse_counts(*, is_from_analysis: bool) -> NoReturn:
     """Say that a merge counted otherwise than it was planned from."""
-    if is_from_sketch:
-        raise SketchError(
-            "The sketch does not belong to these files: its counts differ from what the merge "
-            "counted. Analyze the checkpoints again, or leave the sketch out."
+    if is_from_analysis:
+        raise AnalysisError(
+            "The analysis does not belong to these files: its counts differ from what the merge "
+            "counted. Analyze the checkpoints again, or leave the analysis out."
         )
     raise SourceChangedError(
         "The checkpoints changed between the two passes of the merge: their counts differ. "

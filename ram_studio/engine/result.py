@@ -1,4 +1,4 @@
-"""What a merge results in: its numbers, and the passport and card that its folder gets."""
+"""What a merge results in: its numbers, and the provenance and card that its folder gets."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ram_studio._version import __version__
-from ram_studio.algorithm.meters.kept import Kept, kept_dict
-from ram_studio.checkpoints.read.shard_files import INDEX_FILE
-from ram_studio.checkpoints.record.card import model_card
-from ram_studio.checkpoints.record.licences import most_restrictive
-from ram_studio.checkpoints.record.passport import (
-    PASSPORT_FILE,
-    Passport,
+from ram_studio.algorithm.meters.retained import Retained, retained_dict
+from ram_studio.algorithm.meters.storage import texts
+from ram_studio.checkpoints.record.licenses import most_restrictive
+from ram_studio.checkpoints.record.provenance import (
+    Provenance,
     ShardRecord,
     agent_record,
     source_record,
 )
-from ram_studio.checkpoints.write.shard_plan import Shard, index_json
+from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.engine.events import Progress
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunOptions
@@ -47,17 +44,17 @@ class MergeResult:
     bytes_written: int
     seconds: float
     peak_rss_bytes: int
-    passport: Passport
+    provenance: Provenance
 
     @property
-    def kept(self) -> dict[str, Kept | None]:
+    def retained(self) -> dict[str, Retained | None]:
         """What is kept of each agent's update in what was stored; None where it changed nothing."""
-        return {name: agent.kept for name, agent in self.agents.items()}
+        return {name: agent.retained for name, agent in self.agents.items()}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each agent.
 
-        Columns: agent, rho, lambda, effective_lambda, changed, unique, kept, all_else.
+        Columns: agent, rho, lambda, effective_lambda, changed, unique, kept, interference.
 
         rho is inf where nothing is unique; ratios that a method does not have are NaN.
         """
@@ -65,10 +62,14 @@ class MergeResult:
 
         rows = [
             (name, a.rho, a.scaling_factor, a.effective_scaling_factor, a.changed, a.unique)
-            + ((None, None) if a.kept is None else (a.kept.kept, a.kept.all_else))
+            + (
+                (None, None)
+                if a.retained is None
+                else (a.retained.retained, a.retained.interference)
+            )
             for name, a in self.agents.items()
         ]
-        ratios, shares = ("rho", "lambda", "effective_lambda"), ("kept", "all_else")
+        ratios, shares = ("rho", "lambda", "effective_lambda"), ("retained", "interference")
         frame = pd.DataFrame(rows, columns=["agent", *ratios, "changed", "unique", *shares])
         return frame.astype(dict.fromkeys((*ratios, *shares), float))
 
@@ -86,38 +87,31 @@ class MergeResult:
 
 
 def shard_records(shards: Sequence[Shard], digests: Mapping[str, str]) -> dict[str, ShardRecord]:
-    """Return what passports say of written shards, in the order of their digests."""
+    """Return what provenance files say of written shards, in the order of their digests."""
     sizes = {shard.file_name: shard.file_size for shard in shards}
     return {
         name: ShardRecord(nbytes=sizes[name], blake3=digest) for name, digest in digests.items()
     }
 
 
-def make_passport(
+def make_provenance(
     job: MergeJob,
     agents: Mapping[str, AgentResult],
-    files: dict[str, bytes],
-    shards: Sequence[Shard],
-    digests: Mapping[str, str],
-    hashes: Mapping[str, Mapping[str, str]],
     *,
+    shards: dict[str, ShardRecord],
+    hashes: Mapping[str, Mapping[str, str]],
     with_torch: bool,
-    names: Mapping[str, str] = MappingProxyType({}),
-) -> Passport:
-    """Return the sealed passport of a merge; add it and the model card to its small files.
+) -> Provenance:
+    """Return the provenance of a merge, without a checksum yet.
 
-    Args:
-        files: the small files; the seal covers the index too, which whoever writes them adds.
-        shards: in file order; digests: of each, by file name.
-        hashes: of the sources' files, by checkpoint.
-        with_torch: whether torch computed; names: what sources are to be called, see ``merge``.
+    hashes: of the sources' files, by checkpoint; with_torch: whether torch computed.
     """
     dtypes = {job.dtypes[t.name] for t in job.merged}
     records = {
         agent.name: agent_record(
             agent,
             hashes.get(agent.name),
-            **asdict(result) | kept_dict(result.kept),
+            **asdict(result) | retained_dict(result.retained),
             is_rho_m_infinite=result.rho_m is not None and math.isinf(result.rho_m),
             total=job.elements,
             shared=result.changed - result.unique,
@@ -125,7 +119,7 @@ def make_passport(
         for agent, result in zip(job.report.agents, agents.values(), strict=True)
     }
     base = source_record(job.report.base, hashes.get(job.report.base.name))
-    passport = Passport(
+    return Provenance(
         ram_studio_version=__version__,
         recipe=job.recipe,
         base=base,
@@ -135,16 +129,11 @@ def make_passport(
         seed=job.recipe.seed,
         arithmetic=job.arithmetic,
         elements=job.elements,
-        shards=shard_records(shards, digests),
-        warnings=job.warnings,
+        shards=shards,
+        warnings=job.report.warnings + texts(job.other_bases),
         libraries=library_versions(with_torch=with_torch),
         license=most_restrictive(source.license for source in (base, *records.values())),
-    ).renamed(names)
-    files["README.md"] = model_card(passport).encode()
-    index = {INDEX_FILE: index_json(shards)} if len(shards) > 1 else {}
-    passport = passport.sealed(files | index)
-    files[PASSPORT_FILE] = passport.to_json()
-    return passport
+    )
 
 
 def library_versions(*, with_torch: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Checking a merged checkpoint against its passport and, if wanted, against its sources."""
+"""Checking a merged checkpoint against its provenance and, if wanted, against its sources."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
-from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.hub.url_folder import files_at
+from ram_studio.checkpoints.opening import open_files
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
-from ram_studio.checkpoints.read.folder import Files
-from ram_studio.checkpoints.record.passport import (
+from ram_studio.checkpoints.read.files import Files
+from ram_studio.checkpoints.read.url_folder import files_at
+from ram_studio.checkpoints.record.provenance import (
     PASSPORT_FILE,
-    Passport,
+    Provenance,
     SourceRecord,
-    passport_of,
+    provenance_of,
 )
-from ram_studio.engine.analyse import load_sources
+from ram_studio.engine.analyze import load_sources
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunOptions
@@ -40,7 +40,7 @@ _LOADED_SUFFIXES = (
     *(".json", ".jinja", ".model", ".txt", ".py"),
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".gguf", ".msgpack", ".h5"),
 )
-"""A file with such a name that is not in the passport may be loaded with the model."""
+"""A file with such a name that is not in the provenance may be loaded with the model."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ def verify(
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> Verification:
-    """Check that a merged folder (or URL) is what its passport says; raise where it is not.
+    """Check that a merged folder (or URL) is what its provenance says; raise where it is not.
 
-    The passport's seal, every shard's and every other file's size and BLAKE3 digest are checked.
-    With sources, their files' content hashes are compared with the passport, lambda is counted
+    The provenance's seal, every shard's and every other file's size and BLAKE3 digest are checked.
+    With sources, their files' content hashes are compared with the provenance, lambda is counted
     anew, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
-    (and then the passport's numbers too), else SAMPLED_BLOCKS spread over the model.
+    (and then the provenance's numbers too), else SAMPLED_BLOCKS spread over the model.
 
     Args:
         with_sources: look for the sources where the recipe says they were, on the Hub at the commit
@@ -100,26 +100,26 @@ def verify(
     """
     run = RunOptions.of("cpu", threads, on_progress=on_progress, cancel=cancel)
     files = files_at(folder)
-    passport = passport_of(files)
-    notes = check_files(files, passport)
-    checkpoint = open_checkpoint(str(folder), name="merged")
+    provenance = provenance_of(files)
+    notes = check_files(files, provenance)
+    checkpoint = open_files(files, name="merged", source=str(folder))
     source_files = compared = 0
     if with_sources or base is not None or agents:
-        recorded = {name: record.place for name, record in passport.agents.items()}
+        recorded = {name: record.place for name, record in provenance.agents.items()}
         places = {**recorded, **(agents or {})}
-        sources = _open_sources(passport, base or passport.base.place, places, cancel)
-        source_files = check_sources(passport, sources, run)
+        sources = _open_sources(provenance, base or provenance.base.place, places, cancel)
+        source_files = check_sources(provenance, sources, run)
         if not source_files:
             notes.append(
-                "The passport has no content hashes of the sources (--no-hash): they were "
-                "recognised by their fingerprints, which read a sample of large files."
+                "The provenance has no content hashes of the sources (--no-hash): they were "
+                "recognized by their fingerprints, which read a sample of large files."
             )
-        compared = _compare_with_sources(checkpoint, passport, sources, run, full)
+        compared = _compare_with_sources(checkpoint, provenance, sources, run, full)
     return Verification(
         folder=checkpoint.source if checkpoint.remote else checkpoint.folder,
-        shards=len(passport.shards),
+        shards=len(provenance.shards),
         tensors=len(checkpoint.tensors),
-        files=len(passport.files),
+        files=len(provenance.files),
         notes=tuple(notes),
         source_files=source_files,
         compared_bytes=compared,
@@ -127,12 +127,12 @@ def verify(
     )
 
 
-def check_files(files: Files, passport: Passport) -> list[str]:
-    """Check every file of a merge by its passport; return notes on harmless differences.
+def check_files(files: Files, provenance: Provenance) -> list[str]:
+    """Check every file of a merge by its provenance; return notes on harmless differences.
 
     Raises: VerificationError that names every file that differs; CheckpointError.
     """
-    records = {**passport.shards, **passport.files}
+    records = {**provenance.shards, **provenance.files}
     differences, notes = [], []
     sizes = files.sizes()
     for name, record in records.items():
@@ -140,9 +140,9 @@ def check_files(files: Files, passport: Passport) -> list[str]:
         if name not in sizes:
             found = f"{at} is missing"
         elif sizes[name] != record.nbytes:
-            found = f"{at} has {sizes[name]} bytes, the passport says {record.nbytes}"
+            found = f"{at} has {sizes[name]} bytes, the provenance says {record.nbytes}"
         elif files.blake3(name) != record.blake3:
-            found = f"{at} differs from its digest in the passport"
+            found = f"{at} differs from its digest in the provenance"
         else:
             continue
         if name in EDITABLE:
@@ -155,9 +155,9 @@ def check_files(files: Files, passport: Passport) -> list[str]:
             continue
         if suffix.lower() not in _LOADED_SUFFIXES:
             notes.append(f"{printable(name)} was added after the merge.")
-        elif passport.files or suffix == ".safetensors":
+        elif provenance.files or suffix == ".safetensors":
             differences.append(
-                f"{printable(files.at(name))} is not in the passport and may be loaded with the "
+                f"{printable(files.at(name))} is not in the provenance and may be loaded with the "
                 "model"
             )
     if differences:
@@ -169,8 +169,8 @@ def check_files(files: Files, passport: Passport) -> list[str]:
     return notes
 
 
-def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptions) -> int:
-    """Compare the sources' files with the passport's hashes; return how many were checked.
+def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunOptions) -> int:
+    """Compare the sources' files with the provenance's hashes; return how many were checked.
 
     Of sources that were not hashed the fingerprints are compared, and none is counted.
 
@@ -180,7 +180,7 @@ def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptio
     expected: dict[tuple[str, str], str] = {}
     algorithms = {}
     for source in report.checkpoints:
-        record = passport.sources[source.name]
+        record = provenance.sources[source.name]
         if record.files is None:
             if source.fingerprint != record.fingerprint:
                 differences.append(_other(source, "its fingerprint differs"))
@@ -213,7 +213,7 @@ def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
         _other(
             source,
             f"{quoted(name)} has "
-            f"{'no' if found.get(name) is None else found[name]} bytes, the passport says "
+            f"{'no' if found.get(name) is None else found[name]} bytes, the provenance says "
             f"{'none' if expected.get(name) is None else expected[name]}",
         )
         for name in sorted(found.keys() | expected.keys())
@@ -227,12 +227,12 @@ def _other(source: Checkpoint, why: str) -> str:
 
 
 def _open_sources(
-    passport: Passport,
+    provenance: Provenance,
     base: str | Path,
     agents: Mapping[str, str | Path],
     cancel: CancelToken | None,
 ) -> CompatibilityReport:
-    recipe = passport.recipe
+    recipe = provenance.recipe
     unknown = sorted(set(agents) - set(recipe.agents))
     if unknown:
         raise VerificationError(
@@ -246,12 +246,12 @@ def _open_sources(
 
 def _compare_with_sources(
     checkpoint: Checkpoint,
-    passport: Passport,
+    provenance: Provenance,
     report: CompatibilityReport,
     run: RunOptions,
     full: bool,
 ) -> int:
-    job = MergeJob(report, passport.recipe, run)
+    job = MergeJob(report, provenance.recipe, run)
     plan = job.plan()
     blocks = sum(t.numel for t in job.merged) // run.block_elements + len(job.merged)
     every = 1 if full else max(1, blocks // SAMPLED_BLOCKS)
@@ -259,18 +259,18 @@ def _compare_with_sources(
     def keep(block: Block) -> bool:
         return block.index % every == 0
 
-    comparison = _Comparison(checkpoint, passport, job.arithmetic)
+    comparison = _Comparison(checkpoint, provenance, job.arithmetic)
     with comparison.files:
         found = job.run(plan, comparison, keep=None if every == 1 else keep)
     if every == 1:
-        _check_numbers(passport, found)
+        _check_numbers(provenance, found)
     return comparison.compared_bytes
 
 
-def _check_numbers(passport: Passport, results: Mapping[str, AgentResult]) -> None:
-    """Compare what was counted anew with the passport's numbers."""
+def _check_numbers(provenance: Provenance, results: Mapping[str, AgentResult]) -> None:
+    """Compare what was counted anew with the provenance's numbers."""
     for name, result in results.items():
-        record = passport.agents[name]
+        record = provenance.agents[name]
         pairs = {
             "changed": (record.changed, result.changed),
             "unique": (record.unique, result.unique),
@@ -278,14 +278,16 @@ def _check_numbers(passport: Passport, results: Mapping[str, AgentResult]) -> No
             "lambda": (record.scaling_factor, result.scaling_factor),
             "stored lambda": (record.effective_scaling_factor, result.effective_scaling_factor),
         }
-        if record.kept is not None and result.kept is not None:  # older passports have none
-            pairs["what is kept"] = record.kept.total, result.kept.kept
+        if (
+            record.retained is not None and result.retained is not None
+        ):  # older provenance files have none
+            pairs["what is kept"] = record.retained.total, result.retained.retained
         for what, (stored, found) in pairs.items():
             is_sum = what in ("stored lambda", "what is kept")
             if not _is_same(stored, found, 1e-5 if is_sum else 1e-9):
                 raise VerificationError(
-                    f"{who(name)}the passport says {what} is {stored}, the sources give {found}; "
-                    "the passport is not of this merge."
+                    f"{who(name)}the provenance says {what} is {stored}, the sources give {found}; "
+                    "the provenance is not of this merge."
                 )
 
 
@@ -301,9 +303,9 @@ def _is_same(stored: float | None, found: float | None, tolerance: float) -> boo
 class _Comparison:
     """A sink that compares what is merged with what is stored."""
 
-    def __init__(self, checkpoint: Checkpoint, passport: Passport, arithmetic: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, provenance: Provenance, arithmetic: str) -> None:
         self._checkpoint = checkpoint
-        self._passport = passport
+        self._provenance = provenance
         self._arithmetic = arithmetic
         self._lock = threading.Lock()
         self.files = Sources(checkpoint)
@@ -331,12 +333,12 @@ class _Comparison:
 
     def _reason(self) -> str:
         """Return what may explain a difference: another version, or its arithmetic."""
-        version = self._passport.ram_studio_version
-        if self._passport.arithmetic == self._arithmetic:
+        version = self._provenance.ram_studio_version
+        if self._provenance.arithmetic == self._arithmetic:
             if version == __version__:
                 return ""
             return f" It was merged by version {version}, this is {__version__}."
-        theirs = self._passport.arithmetic or "an older arithmetic"
+        theirs = self._provenance.arithmetic or "an older arithmetic"
         return (
             f" That need not be damage, the files are as the merge wrote them: version {version} "
             f"computed in {theirs}, this version ({__version__}) in {self._arithmetic}, and the "

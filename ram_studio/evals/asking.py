@@ -8,11 +8,11 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine, ShouldStop
-from ram_studio.evals.how import AS_USUAL, HowToAsk
 from ram_studio.evals.pieces import PieceReader
-from ram_studio.evals.question import UNSCORED, Answer, Asked, Question, Reply, Verdict
+from ram_studio.evals.question import NO_ANSWER, Answer, Asked, Question, Reply, Verdict
 from ram_studio.evals.report.floor import FACT, Nonsense
 from ram_studio.evals.report.score import with_samples
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
 
@@ -27,9 +27,9 @@ class SuiteRun:
     """One model on one suite.
 
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
-    merged, for History, see `AnswerStore.open_run`. how: it is asked; its seed is kept with each
-    answer beside the versions of the engine's software. fresh: forget stored answers first.
-    nonsense: judged on every question beside the model, for the floor; None leaves it out.
+    merged, for History, see `AnswerStore.open_run`. settings: how it is asked; their seed is kept
+    with each answer beside the versions of the engine's software. rerun: forget stored answers.
+    nonsense: judged on every question for the chance level; None leaves it out.
     on_marks: told how a domain's questions stand, whenever answers to it came in.
     run: id in the store, None before `answers` or without a store; runs: all of several draws.
     """
@@ -38,9 +38,9 @@ class SuiteRun:
     path: str | None
     engine: Engine
     suite: Suite
-    how: HowToAsk = AS_USUAL
+    settings: EvalSettings = field(default_factory=EvalSettings)
     store: AnswerStore | None = None
-    fresh: bool = False
+    rerun: bool = False
     merge: Mapping[str, Any] | None = None
     nonsense: Nonsense | None = None
     on_marks: OnMarks | None = None
@@ -53,8 +53,8 @@ class SuiteRun:
         What it was asked before, it can be asked: that needs no tokenizer. The engine is left as it
         is for the first draw, whose room for thinking counts.
         """
-        self.engine.decoding = self.how.draws()[0]
-        if self.store is not None and not self.fresh and self.store.has_answers(self._key):
+        self.engine.decoding = self.settings.decodings[0]
+        if self.store is not None and not self.rerun and self.store.has_answers(self._key):
             return
         if reason := self._reader.misfit(questions):
             raise EvaluationError(
@@ -63,7 +63,7 @@ class SuiteRun:
             )
 
     def unanswered(self, questions: Sequence[Question]) -> list[Question]:
-        """Return the questions whose answers are not stored; with ``fresh`` all, and none is then.
+        """Return the questions whose answers are not stored; with ``rerun`` all, and none is then.
 
         Raises: EvaluationError when the store cannot be used.
         """
@@ -91,13 +91,11 @@ class SuiteRun:
                 continue
             # Another version of a benchmark's package may hold another answer right.
             is_judged = row.question.gold == question.gold
-            verdict = row.verdict if is_judged else self._verdict(question, row.reply)
-            # Answers of older versions do not tell the floor.
-            if self.nonsense is not None and FACT not in verdict.facts:
-                verdict, is_judged = self._with_floor(question, verdict), False
-            got[question.id] = Answer.of(row.reply, verdict, row.origin)
+            verdict = row.verdict
             if not is_judged:
+                verdict = self._with_floor(question, self._verdict(question, row.reply))
                 self._keep([(question, row.reply, verdict)], row.origin)
+            got[question.id] = Answer.of(row.reply, verdict, row.origin)
         open_questions = [question for question in questions if question.id not in got]
 
         def report(domains: set[str]) -> None:
@@ -112,7 +110,7 @@ class SuiteRun:
         try:
             for batch in self._reader.answer(open_questions, should_stop) if open_questions else ():
                 rows = [(q, r, self._with_floor(q, self._verdict(q, r))) for q, r in batch]
-                origin = {"software": dict(self.engine.software), "seed": self.how.seed}
+                origin = {"software": dict(self.engine.software), "seed": self.settings.seed}
                 self._keep(rows, origin)
                 got |= {q.id: Answer.of(reply, verdict, origin) for q, reply, verdict in rows}
                 report({question.domain for question, _ in batch})
@@ -138,14 +136,14 @@ class SuiteRun:
 
     @property
     def _key(self) -> RunKey:
-        pieces = self.how.pieces_of(self.suite)
+        pieces = self.settings.pieces_of(self.suite)
         identity = {**self.engine.identity, **(pieces.key if pieces else {})}
         return RunKey.of(identity, self.suite.name, self.suite.version)
 
     @property
     def _reader(self) -> Engine | PieceReader:
         """What is asked: the engine, or what reads with it in pieces."""
-        pieces = self.how.pieces_of(self.suite)
+        pieces = self.settings.pieces_of(self.suite)
         return PieceReader(self.engine, pieces) if pieces else self.engine
 
     def _stored(self) -> dict[tuple[str, str], StoredAnswer]:
@@ -153,7 +151,7 @@ class SuiteRun:
         if self.store is None:
             return {}
         self.run = self.store.open_run(
-            self._key, model=self.name, path=self.path, merge=self.merge, fresh=self.fresh
+            self._key, model=self.name, path=self.path, merge=self.merge, rerun=self.rerun
         )
         self.runs[self.run] = None
         return {
@@ -163,12 +161,12 @@ class SuiteRun:
         }
 
     def _verdict(self, question: Question, reply: Reply) -> Verdict:
-        if reply.finish in UNSCORED:
+        if reply.finish in NO_ANSWER:
             return Verdict(False, f"{reply.finish}: {reply.note}")
         if question.must_end and reply.finish == "length":
             return Verdict(False, reply.note)
         text = reply.text if question.is_raw else visible(reply.text)
-        verdict = self.suite.judge(question, text, self.how.code)
+        verdict = self.suite.judge(question, text, self.settings.code)
         notes = "; ".join(note for note in (verdict.note, reply.note) if note)
         return Verdict(verdict.is_correct, notes, verdict.facts)
 
@@ -192,7 +190,7 @@ def ask_suites(
     Raises: what `SuiteRun.answers` raises.
     """
     drawn: list[list[tuple[Question, Answer]]] = []
-    draws = runs[0].how.draws() if runs else ()
+    draws = runs[0].settings.decodings if runs else ()
     for number, decoding in enumerate(draws):
         runs[0].engine.decoding = decoding
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
@@ -53,7 +54,7 @@ def check_knows_examples(source: str | Path, name: str) -> None:
     They are the example suite's tasks, for models with the example's vocabulary.
     """
     own = open_checkpoint(source, name=name).folder / "tokenizer.json"
-    example = asset_path("example", "base", "tokenizer.json")
+    example = asset_path("independent", "base", "tokenizer.json")
     if not own.is_file() or own.read_bytes() != example.read_bytes():
         raise SettingsError(
             f'Agent "{name}": the built-in prompts are the example\'s small tasks and say nothing '
@@ -241,7 +242,7 @@ def with_fisher_files(
         fingerprint = open_checkpoint(source, name=name).fingerprint
         wanted = (FORMAT, fingerprint, str(recipe.seed), prompts_digest(prompts))
         if path.is_file():
-            found = read_header(path, agent=name).metadata
+            found = read_header(path, who(name)).metadata
             keys = ("format", "fingerprint", "seed", "prompts")
             if tuple(found.get(key) for key in keys) == wanted:
                 continue

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
-from ram_studio.evals.answering.engine import ChatMode, ShouldStop, finished, reason_of, versions
+from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, Row
 from ram_studio.evals.question import Answer, Question, Reply, Verdict
 from ram_studio.evals.report.tables import HARNESS, EvalReport, ModelResult
+from ram_studio.evals.run import check_models
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, RunKey, store_or_temporary
 
 HARNESS_VERSION = 1
@@ -36,29 +38,16 @@ HARNESS_VERSION = 1
 CPU_BATCH_SIZE = 16
 
 
-@dataclass(frozen=True)
-class HarnessPlan:
-    """What the harness is asked to run.
-
-    limit: most items per task, its first ones. chat: "auto", "template" or "none", see
-    `LocalEngine`. include_path: folder with task files (YAML) of one's own.
-    """
-
-    limit: int | None = None
-    chat: ChatMode = "auto"
-    device: str = "auto"
-    include_path: str | Path | None = None
-
-
 def evaluate_with_harness(
     models: Mapping[str, str | Path],
     tasks: str | Sequence[str],
+    settings: EvalSettings | None = None,
     *,
+    include_path: str | Path | None = None,
     store: AnswerStore | None = None,
-    fresh: bool = False,
+    rerun: bool = False,
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
-    **settings: Any,
 ) -> EvalReport:
     """Run lm-eval's tasks on every model in turn and return all answers with its verdicts.
 
@@ -67,8 +56,11 @@ def evaluate_with_harness(
     where it has several; "right" is the task's first metric that is 0 or 1 for every item.
 
     Args:
-        models: name -> local folder. tasks: names of tasks or groups, as a sequence or one text
-            with commas. settings: fields of `HarnessPlan`.
+        models: name -> local folder.
+        tasks: names of tasks or groups, as a sequence or one text with commas.
+        settings: of which limit (most items per task, its first ones), chat and device count.
+        include_path: folder with task files (YAML) of one's own.
+        store, rerun: as for `run.evaluate`.
         on_progress: called with (model, task, done, total) as tasks begin and end. should_stop:
             polled between tasks.
 
@@ -77,11 +69,12 @@ def evaluate_with_harness(
             and wrong, one that fails (such as data that cannot be downloaded).
         Stopped: `should_stop` returned True; finished tasks are kept.
     """
-    plan = HarnessPlan(**settings)
-    _check(plan, models)
+    asked = settings or EvalSettings()
+    check_models(models, asked)
+    _check_installed()
     names = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
-        manager = _manager(names, plan.include_path)
+        manager = _manager(names, include_path)
     items: list[Question] = []
     results: dict[str, ModelResult] = {}
 
@@ -93,20 +86,20 @@ def evaluate_with_harness(
 
     for model, folder in models.items():
         start = time.perf_counter()
-        engine = LocalEngine(folder, device=plan.device, chat=plan.chat)
-        runner = _Runner(model, engine, manager, plan)
+        engine = LocalEngine(folder, device=asked.device, chat=asked.chat)
+        runner = _Runner(model, engine, manager, asked.limit, _digest(include_path))
         answered: list[tuple[Question, Answer]] = []
         with store_or_temporary(store) as answers:
             for task in names:
                 tell(model, task, 0)
-                answered += runner.answers(task, answers, fresh)
+                answered += runner.answers(task, answers, rerun)
                 tell(model, task, 1)
-        asked = [question for question, _ in answered]
-        items = items or asked
-        if [question.id for question in asked] != [question.id for question in items]:
+        questions = [question for question, _ in answered]
+        items = items or questions
+        if [question.id for question in questions] != [question.id for question in items]:
             raise EvaluationError(
                 f'lm-eval asked model "{model}" other items than the models before it, so that '
-                "they cannot be compared. Evaluate again with fresh answers."
+                "they cannot be compared. Evaluate again with rerun."
             )
         how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
         seconds = time.perf_counter() - start
@@ -118,17 +111,12 @@ def evaluate_with_harness(
     return replace(report, suite=f"{HARNESS}{report.suite}")
 
 
-def _check(plan: HarnessPlan, models: Mapping[str, str | Path]) -> None:
-    """Raise EvaluationError for what cannot be, before any model is opened."""
+def _check_installed() -> None:
     if find_spec("lm_eval") is None:
         raise EvaluationError(
             "lm-eval is not installed, and the engine 'lm-eval' needs it. Install it with: "
             'pip install "ram-studio[lm-eval]".'
         )
-    if not models:
-        raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-    if plan.limit is not None and plan.limit < 1:
-        raise EvaluationError(f"The limit is {plan.limit} items per task. Choose 1 or more.")
 
 
 def _names(tasks: str | Sequence[str]) -> tuple[str, ...]:
@@ -147,7 +135,7 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
     from lm_eval.tasks import TaskManager
 
     if include_path is not None and not Path(include_path).is_dir():
-        raise EvaluationError(f"{include_path} is no folder of tasks. Give one with YAML files.")
+        raise EvaluationError(f"{include_path} is not a folder of tasks. Give one with YAML files.")
     manager = TaskManager(include_path=None if include_path is None else str(include_path))
     for name in names:
         if name not in manager.all_tasks:
@@ -161,14 +149,18 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
 
 @dataclass
 class _Runner:
-    """One model in the harness, loaded when the first task has to be run."""
+    """One model in the harness, loaded when the first task has to be run.
+
+    limit: most items per task. task_files: digest of task files of one's own.
+    """
 
     name: str
     engine: LocalEngine
     manager: Any
-    plan: HarnessPlan
+    limit: Any
+    task_files: str | None
 
-    def answers(self, task: str, store: AnswerStore, fresh: bool) -> list[tuple[Question, Answer]]:
+    def answers(self, task: str, store: AnswerStore, rerun: bool) -> list[tuple[Question, Answer]]:
         """Return a task's questions with their answers: out of the store, else by running it."""
         software = versions("torch", "transformers", "lm_eval")
         key = RunKey.of(
@@ -177,10 +169,10 @@ class _Runner:
             HARNESS_VERSION,
             engine="lm-eval",
             lm_eval=software["lm_eval"],
-            limit=self.plan.limit,
-            tasks=_digest(self.plan.include_path),
+            limit=self.limit,
+            tasks=self.task_files,
         )
-        run = store.open_run(key, model=self.name, path=str(self.engine.path), fresh=fresh)
+        run = store.open_run(key, model=self.name, path=str(self.engine.path), rerun=rerun)
         if not store.answers(run):
             # In one transaction: a task that has answers here has all of them.
             store.record(run, rows_of(self.run(task)), {"software": dict(software)})
@@ -198,7 +190,7 @@ class _Runner:
                 found = lm_eval.simple_evaluate(
                     model=self._loaded,
                     tasks=[task],
-                    limit=self.plan.limit,
+                    limit=self.limit,
                     apply_chat_template=self.engine.is_chat,
                     log_samples=True,
                     bootstrap_iters=0,

@@ -14,13 +14,14 @@ from typing import Any
 
 from ram_studio.engine.parts.ray_cluster import connected, cores_of_a_node, gather, task_options
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import ChatMode, Decoding, ShouldStop
+from ram_studio.evals.answering.engine import Decoding, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, SuiteRun
 from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.tables import EvalReport
-from ram_studio.evals.run import EvaluationPlan, evaluate
+from ram_studio.evals.run import check_models, evaluate
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import HEALTH
 
@@ -33,9 +34,9 @@ class FarEngine(LocalEngine):
     sent: replies that came, by how they were written and question; sent_by: versions there.
     """
 
-    def __init__(self, path: str | Path, far_device: str, chat: ChatMode, batch_size: int) -> None:
-        """far_device: that answers, "cpu" or "cuda"; the others as for LocalEngine."""
-        super().__init__(path, device="cpu", chat=chat, batch_size=batch_size)
+    def __init__(self, path: str | Path, far_device: str, settings: EvalSettings) -> None:
+        """far_device: that answers, "cpu" or "cuda"."""
+        super().__init__(path, device="cpu", chat=settings.chat, batch_size=settings.batch_size)
         self.far_device = far_device
         self.sent: dict[tuple[Decoding, str], tuple[Question, Reply]] = {}
         self.sent_by: Mapping[str, str] = {}
@@ -67,13 +68,13 @@ class FarEngine(LocalEngine):
 def evaluate_on_ray(
     models: Mapping[str, str | Path],
     address: str,
-    suite: str | Sequence[str] = "demo",
+    settings: EvalSettings | str | Sequence[str] | None = None,
     *,
     store: AnswerStore | None = None,
-    fresh: bool = False,
+    rerun: bool = False,
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
-    **settings: Any,
+    **fields: Any,
 ) -> EvalReport:
     """Ask models in folders that all nodes see; see ``evaluate``, of which it is the same report.
 
@@ -85,54 +86,56 @@ def evaluate_on_ray(
     Raises: EvaluationError, also for engines other than transformers and for health, whose model
     must be here; SettingsError for Ray that is not there; Stopped.
     """
-    plan = EvaluationPlan(suite, **settings)
-    plan.check(models)
-    if plan.engine != "transformers" or HEALTH in plan.names or plan.pieces:
+    asked = EvalSettings.of(settings, **fields)
+    check_models(models, asked)
+    is_plain = asked.engine == "transformers" and asked.pieces is None and asked.until is None
+    if not is_plain or HEALTH in asked.suites:
         raise EvaluationError(
-            "On Ray models answer by the engine 'transformers', read texts whole, and health is "
-            "not measured: leave the suite, the mode or the engine out, or leave out --ray."
+            "On Ray models answer by the engine 'transformers', read texts whole, answer all "
+            "questions, and health is not measured: leave the suite, the mode, --ci-width or the "
+            "engine out, or leave out --ray."
         )
     with contextlib.ExitStack() as undo:
         ray = undo.enter_context(connected(address))
         store = undo.enter_context(store_or_temporary(store))
-        device = plan.device
+        device = asked.device
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
         far = device.split(":")[0]
-        engines = {n: FarEngine(p, far, plan.chat, plan.batch_size) for n, p in models.items()}
-        _ask(ray, plan, engines, store, fresh, on_progress, should_stop)
-        return evaluate(engines, suite, store=store, on_progress=on_progress, **settings)
+        engines = {n: FarEngine(p, far, asked) for n, p in models.items()}
+        _ask(ray, asked, engines, store, rerun, on_progress, should_stop)
+        return evaluate(engines, asked, store=store, on_progress=on_progress)
 
 
 def _ask(
     ray: Any,
-    plan: EvaluationPlan,
+    settings: EvalSettings,
     engines: Mapping[str, FarEngine],
     store: AnswerStore,
-    fresh: bool,
+    rerun: bool,
     on_progress: Progress | None,
     should_stop: ShouldStop | None,
 ) -> None:
     """Have every open question answered and stored."""
-    first = plan.base or next(iter(engines))
-    asked = plan.questions(engines[first].count_tokens)
-    nonsense = Nonsense(asked, plan.code)
+    first = settings.base or next(iter(engines))
+    asked = settings.questions(engines[first].count_tokens)
+    nonsense = Nonsense(asked, settings.code)
     device = next(iter(engines.values())).far_device
     cores = 1 if device == "cuda" else cores_of_a_node(ray)
     task = ray.remote(**task_options(device, cores))(_answer)
     tasks: dict[Any, str] = {}
     runs: list[tuple[SuiteRun, FarEngine, Decoding]] = []
-    every = product(engines.items(), plan.draws(), plan.suites)
+    every = product(engines.items(), settings.decodings, settings.question_suites)
     for (name, engine), decoding, part in every:
         path = str(engine.path)
-        run = SuiteRun(name, path, engine, part, plan, store, fresh, nonsense=nonsense)
+        run = SuiteRun(name, path, engine, part, settings, store, rerun, nonsense=nonsense)
         run.check(asked[part.name])
         engine.decoding = decoding
         missing = run.unanswered(asked[part.name])
-        run.fresh = False  # it is empty now
+        run.rerun = False  # it is empty now
         if missing:
-            how = (path, device, plan.chat, plan.batch_size, decoding)
-            tasks[task.remote(len(runs), missing, *how)] = f"{part.name} of {name}"
+            task_id = task.remote(len(runs), missing, path, device, settings, decoding)
+            tasks[task_id] = f"{part.name} of {name}"
             runs.append((run, engine, decoding))
 
     def poll() -> None:
@@ -154,12 +157,11 @@ def _answer(
     questions: Sequence[Question],
     path: str,
     device: str,
-    chat: ChatMode,
-    batch_size: int,
+    settings: EvalSettings,
     decoding: Decoding,
 ) -> tuple[int, Rows, Mapping[str, str]]:
     """Return the replies of one model, and what gave them, in a worker."""
-    engine = LocalEngine(path, device=device, chat=chat, batch_size=batch_size)
+    engine = LocalEngine(path, device=device, chat=settings.chat, batch_size=settings.batch_size)
     engine.decoding = decoding
     try:
         rows = [row for batch in engine.answer(questions) for row in batch]

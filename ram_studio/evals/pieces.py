@@ -17,7 +17,7 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.engine import Engine, ShouldStop
-from ram_studio.evals.question import UNSCORED, Question, Reply
+from ram_studio.evals.question import NO_ANSWER, Question, Reply
 from ram_studio.evals.suites import visible
 
 MODE = "memagent"
@@ -116,7 +116,7 @@ class _State:
         if self.read == len(self.pieces):
             boxed = _BOX.findall(visible(reply.text))
             return replace(reply, text=boxed[-1] if boxed else reply.text, **took)
-        if reply.finish in UNSCORED:
+        if reply.finish in NO_ANSWER:
             note = f"at piece {self.read + 1} of {len(self.pieces)}: {reply.note}"
             return replace(reply, note=note, **took)
         self.memory = visible(reply.text).strip() or self.memory

@@ -11,9 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Finish = Literal["end", "length", "empty", "too long", "refused", "failed"]
+Finish = Literal["end", "length", "empty", "timed out", "too long", "refused", "failed"]
 UNSCORED: tuple[Finish, ...] = ("too long", "refused", "failed")
 """How a question ends that says nothing about the model's skill: it is no wrong answer."""
+NO_ANSWER: tuple[Finish, ...] = ("timed out", *UNSCORED)
+"""How a question ends without anything to judge; one that timed out counts as wrong."""
+TIMED_OUT = "timed_out"
+"""The key in `Verdict.facts`: true where the judge ran out of time, which counts as wrong."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,11 @@ class Reply:
 
     text: the answer, possibly empty. prompt: the exact text (or chat messages as JSON) that was
     sent. finish: "end" the model ended its answer; "length" it was cut off, be it before it said
-    anything; "empty" it ended without a word; "too long" the prompt does not fit the model's
-    context, nothing was asked; "refused" the server turned this question down; "failed" no usable
-    reply came, asking again may help. note: the reason in words. tokens: length of the answer, None
-    when unknown. seconds: this question's share of the time.
+    anything; "empty" it ended without a word; "timed out" it did not end within the time for one
+    answer; "too long" the prompt does not fit the model's context, nothing was asked; "refused" the
+    server turned this question down; "failed" no usable reply came, asking again may help. note:
+    the reason in words. tokens: length of the answer, None when unknown. seconds: this question's
+    share of the time.
     """
 
     text: str
@@ -76,6 +81,11 @@ class Reply:
     @property
     def is_final(self) -> bool:
         """Whether asking again would bring nothing new."""
+        return self.finish not in ("failed", "timed out")
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether reports hold it; a failed one is as good as not asked."""
         return self.finish != "failed"
 
 
@@ -114,5 +124,10 @@ class Answer:
 
     @property
     def is_scored(self) -> bool:
-        """Whether the model was asked and answered: what was not is neither right nor wrong."""
+        """Whether it is right or wrong: what was not asked, refused or failed is neither."""
         return self.finish not in UNSCORED
+
+    @property
+    def has_timed_out(self) -> bool:
+        """Whether it is wrong because the model or the judge ran out of time."""
+        return self.finish == "timed out" or bool(self.facts.get(TIMED_OUT))

@@ -9,16 +9,13 @@ chance that the interval at which asking ended misses the truth stays at most 5 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
-from ram_studio.evals.report.tables import EvalReport
-from ram_studio.evals.run import Source, evaluate
-from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
-from ram_studio.evals.suites import generated, suite_names
+from ram_studio.evals.suites import generated
 
 FIRST = 50
 MOST = 1600
@@ -96,33 +93,3 @@ class Until:
         ends = [score.interval_at(level) for score in scores]
         widest = max((high - low for low, high in ends), default=1.0)
         return Decided(sizes[number - 1], number, len(sizes), widest, self.width, level)
-
-
-def evaluate_until(
-    models: Mapping[str, Source],
-    suite: str | Sequence[str],
-    *,
-    width: float,
-    most: int = MOST,
-    store: AnswerStore | None = None,
-    **settings: Any,
-) -> tuple[EvalReport, Decided]:
-    """Evaluate on more and more questions until all intervals are narrow; see the module.
-
-    Args:
-        suite: generated families only: others have no more questions than they have.
-        width, most: see `Until`. settings: as for `evaluate`, without limit.
-
-    Raises: EvaluationError for other suites or numbers out of range; what `evaluate` raises.
-    """
-    until = Until(width, most)
-    until.check(suite_names(suite))
-    with store_or_temporary(store) as answers:
-        for number, size in enumerate(until.sizes, start=1):
-            report = evaluate(models, suite, limit=size, store=answers, **settings)
-            settings["fresh"] = False
-            scores = [score for row in report.models.values() for score in row.domains.values()]
-            decided = until.look(number, scores)
-            if decided.is_decided:
-                break
-    return replace(report, until=decided.to_dict()), decided

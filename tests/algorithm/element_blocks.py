@@ -80,7 +80,7 @@ def stored_as(values, dtype: str) -> np.ndarray:
 
 
 def _special(dtype: str, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Return bit patterns: zeros of both signs, denormals, neighbours of powers of two, huge."""
+    """Return bit patterns: zeros of both signs, denormals, neighbors of powers of two, huge."""
     top = _LARGEST_BITS[dtype]
     one = {"BF16": 0x3F80, "F16": 0x3C00, "F32": 0x3F800000}[dtype]
     pool = np.array([0, 0, 1, 2, 3, one - 1, one, one + 1, top, top - 1, top // 2, top // 3])

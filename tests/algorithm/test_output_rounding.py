@@ -31,7 +31,7 @@ def twin_bits(stored: torch.Tensor) -> list[int]:
 
 
 def in_range(dtype: str) -> st.SearchStrategy[list[float]]:
-    """Lists of numbers whose nearest neighbours in the dtype are finite, of every size."""
+    """Lists of numbers whose nearest neighbors in the dtype are finite, of every size."""
     top = float(reference.largest(dtype))
     return st.lists(
         st.one_of(
@@ -68,12 +68,12 @@ def test_nearest_rounding_takes_the_nearest_number_ties_to_even(case):
 
 @examples(150)
 @given(case=dtype_and_values, start=st.integers(0, 2**40))
-def test_stochastic_rounding_takes_one_of_the_two_neighbours(case, start):
+def test_stochastic_rounding_takes_one_of_the_two_neighbors(case, start):
     dtype, values = case
     array = np.array(values, np.float64)
     stored = as_numbers(rounding.store(array, dtype, "stochastic", key=KEY, start=start), dtype)
     for value, got in zip(values, stored, strict=True):
-        assert Fraction(got) in reference.neighbours(before_storing(value, dtype), dtype)
+        assert Fraction(got) in reference.neighbors(before_storing(value, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

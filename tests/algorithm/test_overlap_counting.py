@@ -17,11 +17,11 @@ from element_blocks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import ladder, overlap
+from ram_studio.algorithm import epsilon_grid, overlap
+from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EDGE_BITS, EPSILON_GRID, GRID_BINS
 from ram_studio.algorithm.kernels import cpu, loops
 from ram_studio.algorithm.kernels import torch as twin
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
-from ram_studio.algorithm.ladder import BIN_COUNT, EDGE_BITS, LADDER, LADDER_BINS
 from ram_studio.algorithm.overlap import OverlapCounts
 
 SIZES = (0, 1, 2, 7, 63, 64, 65, 129)
@@ -52,13 +52,13 @@ def sizes_of(block: ElementBlock) -> np.ndarray:
     return table[:, :BIN_COUNT]
 
 
-def expected_patterns(block: ElementBlock, epsilons=LADDER) -> list[list[int]]:
+def expected_patterns(block: ElementBlock, epsilons=EPSILON_GRID) -> list[list[int]]:
     base, agents = block.base_values, block.agent_values
     return [reference.pattern_counts(base, agents, epsilon) for epsilon in epsilons]
 
 
 def assert_chain_counts_like_reference(block: ElementBlock) -> None:
-    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS, len(block.base))
+    counted = overlap.patterns_from_chain(chain_of(block), GRID_BINS, len(block.base))
     assert counted.tolist() == expected_patterns(block)
 
 
@@ -68,7 +68,7 @@ many_agents = some_blocks(MANY, SIZES)
 
 @examples(60)
 @given(block=blocks)
-def test_patterns_equal_a_plain_count_at_every_ladder_point(block):
+def test_patterns_equal_a_plain_count_at_every_grid_point(block):
     assert_chain_counts_like_reference(block)
 
 
@@ -85,40 +85,40 @@ def test_every_overlap_count_occurs_and_is_counted(agents, dtype):
 def test_patterns_are_right_around_the_kernels_tile(size):
     assert loops.TILE == cpu.TILE  # else loops write beyond the rows and columns made for them
     block = make_block(size, 3, size, "BF16", "every overlap")
-    points = [0, ladder.DEFAULT_INDEX, len(LADDER) - 1]
-    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS[points], size)
-    assert counted.tolist() == expected_patterns(block, [LADDER[p] for p in points])
+    points = [0, epsilon_grid.DEFAULT_INDEX, len(EPSILON_GRID) - 1]
+    counted = overlap.patterns_from_chain(chain_of(block), GRID_BINS[points], size)
+    assert counted.tolist() == expected_patterns(block, [EPSILON_GRID[p] for p in points])
 
 
 def test_a_change_of_exactly_epsilon_does_not_count():
-    # Changes of exactly each ladder point and of its neighbours, of both signs.
+    # Changes of exactly each grid point and of its neighbors, of both signs.
     sizes = [
         sign * value
-        for edge in (np.float32(e) for e in LADDER[1:])
+        for edge in (np.float32(e) for e in EPSILON_GRID[1:])
         for value in (np.nextafter(edge, np.float32(0)), edge, np.nextafter(edge, np.float32(9)))
         for sign in (np.float32(1), np.float32(-1))
     ]
     agents = tuple(stored_as(np.roll(sizes, 5 * t), "F32") for t in range(3))
     block = ElementBlock(stored_as(np.zeros(len(sizes)), "F32"), agents)
-    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS, len(block.base))
+    counted = overlap.patterns_from_chain(chain_of(block), GRID_BINS, len(block.base))
     # Two of the six elements around each edge lie above it, and all of those around later ones.
-    for point in range(1, len(LADDER)):
+    for point in range(1, len(EPSILON_GRID)):
         active = counted[point, 1::2].sum()
-        assert active == 2 + 6 * (len(LADDER) - 1 - point), LADDER[point]
+        assert active == 2 + 6 * (len(EPSILON_GRID) - 1 - point), EPSILON_GRID[point]
     assert counted.tolist() == expected_patterns(block)
     # Nor as it is counted of many agents.
-    shared = overlap.shared_from_steps(steps_of(block), LADDER_BINS)
+    shared = overlap.shared_from_steps(steps_of(block), GRID_BINS)
     assert shared.tolist() == [reference.shared_counts(c, 3) for c in counted.tolist()]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-45, 3e-9, 1.1e-5, 0.0123456789, 2.5, 1e30, 3e38])
-def test_an_epsilon_off_the_ladder_is_counted_exactly(epsilon):
-    threshold = float(ladder.float32_threshold(epsilon))
+def test_an_epsilon_off_the_epsilon_grid_is_counted_exactly(epsilon):
+    threshold = float(epsilon_grid.float32_threshold(epsilon))
     exact = stored_as([0.0, threshold, -threshold, np.nextafter(np.float32(threshold), 1)], "F32")
     wild = make_block(11, 3, 130, "F32", "wild")
     for block in (ElementBlock(np.zeros(4, np.float32), (exact, -exact, exact)), wild):
         chain = chain_of(block, int(np.float32(threshold).view(np.uint32)))
-        first = np.array([-ladder.LOWEST_BIN])
+        first = np.array([-epsilon_grid.LOWEST_BIN])
         counted = overlap.patterns_from_chain(chain, first, len(block.base))
         assert counted.tolist() == expected_patterns(block, [epsilon])
 
@@ -127,14 +127,14 @@ def test_an_epsilon_off_the_ladder_is_counted_exactly(epsilon):
 @given(block=many_agents)
 def test_shared_counts_of_many_agents_equal_a_plain_count(block):
     agents = len(block.agents)
-    counted = overlap.shared_from_steps(steps_of(block), LADDER_BINS)
+    counted = overlap.shared_from_steps(steps_of(block), GRID_BINS)
     expected = [reference.shared_counts(c, agents) for c in expected_patterns(block)]
     assert counted.tolist() == expected
 
 
 def expected_magnitudes(block: ElementBlock) -> list[list[int]]:
     """Return per agent the elements between one bin edge (not included) and the next (included)."""
-    edges = np.array([ladder.edge_value(k) for k in range(1, BIN_COUNT)])
+    edges = np.array([epsilon_grid.edge_value(k) for k in range(1, BIN_COUNT)])
     tables = []
     for agent in block.agent_values:
         sizes = [abs(reference.tau(x, y)) for x, y in zip(block.base_values, agent, strict=True)]
@@ -221,7 +221,7 @@ def test_grouped_counts_are_sums_over_the_groups_members():
     counts = OverlapCounts.from_patterns(np.array([40, 41, 42]), np.array(expected, dtype=np.int64))
     grouped = counts.grouped([[2, 0], [1]])
     assert grouped.numel.tolist() == [82, 41]
-    for point in range(len(LADDER)):
+    for point in range(len(EPSILON_GRID)):
         total = reference.add_counts([expected[2][point], expected[0][point]])
         assert grouped.patterns[0, point].tolist() == total
         assert grouped.shared[0, point].tolist() == reference.shared_counts(total, 2)

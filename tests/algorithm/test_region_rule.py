@@ -26,15 +26,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, float32_threshold
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels import torch as twin
 from ram_studio.algorithm.kernels.rules import Rule, means
-from ram_studio.algorithm.ladder import LADDER, float32_threshold
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 FACTORS = (1.0, 1.2, 1.05, 1.0, 1.13, 1.2, 1.01)
-EPSILONS = (0.0, 1e-5, LADDER[30], 0.0123)
+EPSILONS = (0.0, 1e-5, EPSILON_GRID[30], 0.0123)
 
 either = st.sampled_from(("mean", "ties"))
 blocks = some_blocks(NARROW + WIDE, (0, 1, 2, 31, 64, 65))

@@ -23,16 +23,16 @@ from element_blocks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, all_thresholds
 from ram_studio.algorithm.kernels import relating
-from ram_studio.algorithm.ladder import LADDER, ladder_grid
 from ram_studio.algorithm.meters import relations, rounding_meter
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.engine.passes.counting import Counter, Tally
 from ram_studio.engine.passes.cpu_backend import CpuBackend
 
-GRID = ladder_grid()
-POINTS = (0, 9, 22, 30, 45, len(LADDER) - 1)
+GRID = all_thresholds()
+POINTS = (0, 9, 22, 30, 45, len(EPSILON_GRID) - 1)
 
 
 def count(block: ElementBlock) -> OverlapCounts:
@@ -44,7 +44,7 @@ def count(block: ElementBlock) -> OverlapCounts:
 
 
 def relate(block: ElementBlock, *, only_magnitudes: bool = False) -> np.ndarray:
-    """Return the kernels' rows at every ladder point, and the dot products."""
+    """Return the kernels' rows at every grid point, and the dot products."""
     n = len(block.agents)
     sums = relating.RelationSums.zeros(
         n, GRID.edge_bits, GRID.interval_of_bin, only_magnitudes=only_magnitudes
@@ -120,7 +120,7 @@ of_three = some_blocks(NARROW[1:2], (0, 1, 2, 17, 60), kinds)
 @given(block=few_agents, point=st.sampled_from(POINTS))
 def test_statistics_are_those_of_a_plain_loop(block, point):
     found = related(block)
-    expected = Expected(block, LADDER[point])
+    expected = Expected(block, EPSILON_GRID[point])
     n, size = len(block.agents), max(1, len(block.base))
     scale = sum(float(sum(m)) for m in Expected(block, 0.0).magnitude)
     for t in range(n):
@@ -197,7 +197,7 @@ def test_the_lean_kernel_gives_the_same_magnitudes(block):
 def test_beyond_six_agents_magnitudes_are_kept_alone_and_shared(seed, point):
     block = make_block(seed, 7, 33, "BF16", "every overlap")
     found = related(block)
-    expected = Expected(block, LADDER[point])
+    expected = Expected(block, EPSILON_GRID[point])
     assert found.by_set is None
     scale = sum(float(sum(m)) for m in Expected(block, 0.0).magnitude)
     for t in range(7):

@@ -10,9 +10,9 @@ import gradio as gr
 import orjson
 import pytest
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app.shared import Shared, Tuning
-from ram_studio.app.workspace import Workspace
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.app.session.shared import Shared, Tuning
+from ram_studio.app.session.workspace import Workspace
 
 Panel = TypeVar("Panel")
 TUNE = (DEFAULT_INDEX, 0.1, 2.0, "ram+")
@@ -23,16 +23,16 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
     loops: list[asyncio.AbstractEventLoop] = []
     new_loop = asyncio.new_event_loop
 
-    def kept_loop() -> asyncio.AbstractEventLoop:
+    def stored_loop() -> asyncio.AbstractEventLoop:
         loops.append(new_loop())
         return loops[-1]
 
     # Gradio makes some loops for its locks and never closes them.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio, "new_event_loop", kept_loop)
+        patch.setattr(asyncio, "new_event_loop", stored_loop)
         with gr.Blocks():
             tuning = Tuning(
-                gr.Slider(0, len(LADDER) - 1, step=1),
+                gr.Slider(0, len(EPSILON_GRID) - 1, step=1),
                 gr.Slider(0, 5),
                 gr.Slider(0, 10),
                 gr.Radio(["ram", "ram+", "ram+s", "ram+m"]),
@@ -53,9 +53,10 @@ def tuned(shared: Shared, values: tuple[float, ...] = TUNE) -> dict[Any, Any]:
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that a test moves. now: what it shows, seconds from any beginning."""
 
-    now = 1000.0
+    def __init__(self, now: float) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from app_parts import Clock
 from app_process import running_app
-from visitor import Visitor, tell
+from http_user import HttpUser, tell
 
 from ram_studio.resources import asset_path
 
@@ -32,8 +32,8 @@ def run_here(folder: Path, *flags: str, **more: str) -> contextlib.AbstractConte
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """One's own machine, with a user folder of its own."""
+    from ram_studio.app.session.workspace import Workspace
     from ram_studio.app.settings import Settings
-    from ram_studio.app.workspace import Workspace
 
     monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
     made = Workspace(Settings(work_dir=tmp_path / "work"))
@@ -41,19 +41,19 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[objec
     made.close()
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+@pytest.fixture(params=[0.0, 1e9], ids=["just booted", "up for long"])
+def clock(request: pytest.FixtureRequest) -> Clock:
+    return Clock(request.param)
 
 
 @pytest.fixture
 def session(workspace: object) -> object:
-    """A visitor who uses the example."""
-    from ram_studio.app.load.examples import load_example
+    """A user who uses the example."""
+    from ram_studio.app.session.sets import load_set
 
-    visitor = workspace.session("tab")  # type: ignore[attr-defined]
-    visitor.load(load_example("1"))
-    return visitor
+    user = workspace.session("tab")  # type: ignore[attr-defined]
+    user.load(load_set("shared-style"))
+    return user
 
 
 @pytest.fixture(scope="session")
@@ -73,25 +73,31 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def space_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def space_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the app of ``space_url`` works, with its ``app.log``."""
+    return tmp_path_factory.mktemp("space")
+
+
+@pytest.fixture(scope="session")
+def space_url(space_folder: Path) -> Iterator[str]:
     """The address of the app as it runs on a public Space; told to end, it leaves nothing."""
-    folder = tmp_path_factory.mktemp("space")
-    with run_here(folder, SPACE_ID="owner/ram-studio") as url:
+    hosts = {"SPACE_ID": "owner/ram-studio", "SPACE_HOST": "owner-ram-studio.hf.space"}
+    with run_here(space_folder, **hosts) as url:
         yield url
         tell(_begin_a_sweep(url))
-        assert list(folder.glob("ram-studio*/app-*/*"))
-    left = [path for path in folder.rglob("*") if path.is_file() and path.name != "app.log"]
+        assert list(space_folder.glob("ram-studio*/app-*/*"))
+    left = [path for path in space_folder.rglob("*") if path.is_file() and path.name != "app.log"]
     assert left == []
 
 
 async def _begin_a_sweep(url: str) -> None:
-    """Return once a visitor's sweep is under way, with a merge of theirs on the disk."""
-    async with Visitor(url) as visitor:
-        await visitor.open()
-        await visitor.call("merge", method="ram")
-        (sweep,) = (e for e in visitor.config["dependencies"] if e["api_name"] == "sweep")
-        data = [{"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12, None, None]
-        await visitor.join({"data": data, "fn_index": sweep["id"], "session_hash": visitor.hash})
+    """Return once a user's sweep is under way, with a merge of theirs on the disk."""
+    async with HttpUser(url) as user:
+        await user.open()
+        await user.call("merge", method="ram")
+        (sweep,) = (e for e in user.config["dependencies"] if e["api_name"] == "sweep")
+        data = [{"r": "0:0.5:6"}, "shared-style", {}, ["demo"], 100, 30.0, "grid", 12, None, None]
+        await user.join({"data": data, "fn_index": sweep["id"], "session_hash": user.hash})
 
 
 @pytest.fixture(scope="session")
@@ -147,7 +153,7 @@ def _axe_script() -> str:
     return Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 
 
-# Faults by axe-core's rules, in the theme that is shown; of the other one those of colour.
+# Faults by axe-core's rules, in the theme that is shown; of the other one those of color.
 _FAULTS = """async (root) => {
   const isEndless = (a) => a.effect.getTiming().iterations === Infinity;
   const still = () => Promise.all(document.getAnimations()
@@ -270,7 +276,7 @@ class Visit:
 
     def use_example(self) -> None:
         """Press the big button and wait for the canvas."""
-        self.page.click("#use-example")
+        self.page.click("#use-shared-style")
         self.page.wait_for_selector("[data-agent]", state="visible")
 
     def open_layer(self) -> None:

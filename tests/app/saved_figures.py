@@ -18,7 +18,7 @@ FIGURES = {
 }
 """Every figure of the details, and what is there once it is drawn."""
 
-AS_PNG = ("Kept by rounding, by layer", "Who meets whom", "Layer by module")
+AS_PNG = ("Kept by rounding, by layer", "Overlap of agents", "Layer by module")
 """One of each kind is saved as PNG too, which is its SVG painted: ours, marks, and an image."""
 
 
@@ -43,12 +43,12 @@ def save_every_figure(it) -> None:
                 marks = [node.tag.rpartition("}")[2] for node in root.iter()]
                 assert {"path", "rect", "image"} & set(marks[2:]), title
                 assert b'href="http' not in saved
-                if title == "Who meets whom":  # blue is only what one agent changed
+                if title == "Overlap of agents":  # blue is only what one agent changed
                     assert b"rgb(42, 91, 215)" in saved
                 size = [float(root.get(side)) for side in ("width", "height")]
             else:
                 assert saved.startswith(b"\x89PNG\r\n\x1a\n")
-                # Twice as many pixels, and more than one colour.
+                # Twice as many pixels, and more than one color.
                 assert list(struct.unpack(">II", saved[16:24])) == [2 * x for x in size]
                 assert len(set(zlib.decompress(_image_data(saved)))) > 10, title
     page.keyboard.press("Escape")

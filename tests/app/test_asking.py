@@ -1,4 +1,4 @@
-"""What can be asked and how, in Check, Compare and the sweep: plans, choices, what is greyed."""
+"""What can be asked and how, in Check, Compare and the sweep: plans, choices, what is grayed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 from app_parts import built
 
-from ram_studio.app.asking import plan as asking
+from ram_studio.app.asking.limits import code_refusal, count_answers, offered_lengths, read_settings
 from ram_studio.app.asking.suites import USUAL
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Workspace
-from ram_studio.errors import SettingsError
+from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.pieces import Pieces
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, offered
 from ram_studio.evals.suites.published import math500
 from ram_studio.evals.until import Until
@@ -37,62 +38,81 @@ PUBLIC = Settings.from_environment(host="0.0.0.0", environ={})
     ("suite", "more", "text"),
     [
         ("", {}, "No suite is chosen"),
-        ("tool", {"limits": {"tool": 65}}, "for tool is 65; it must be from 1 to 64"),
-        ("tool", {"limits": {"tool": None}}, "for tool is None"),
-        ("demo", {"limits": {"demo": 301}}, "from 1 to 300"),
+        ("tool", {"limit": {"tool": 65}}, "for tool is 65; it must be from 1 to 64"),
+        ("tool", {"limit": {"tool": None}}, "for tool is None"),
+        ("demo", {"limit": {"demo": 301}}, "from 1 to 300"),
         ("memory", {"lengths": (7,)}, "needs a prompt length"),
-        ("math", {"how": {"think_tokens": -1}}, "tokens of thinking are -1"),
-        ("math", {"how": {"temperature": 3}}, "temperature is 3; choose 0 to 2"),
-        ("math", {"how": {"top_p": 0}}, "top-p is 0"),
-        ("math", {"how": {"samples": 5}}, "samples is 5; choose 1 to 4"),
-        ("math", {"how": {"difficulty": 6}}, "difficulty is 6"),
-        ("math", {"how": {"most": 400}}, "until decided are 400; choose 50 to 200"),
-        ("math", {"how": {"until": 10}}, "Only suites made to order"),
+        ("math", {"think_tokens": -1}, "think_tokens is -1; choose at least 0"),
+        ("math", {"max_tokens": 40000}, "max_tokens is 40000; choose at most 32768"),
+        ("math", {"temperature": 3}, "temperature is 3; choose 0 to 2"),
+        ("math", {"top_p": 0}, "top_p is 0"),
+        ("math", {"samples": 5, "temperature": 1}, "samples is 5; choose at most 4"),
+        ("math", {"difficulty": 6}, "difficulty is 6; choose 1 to 5"),
+        ("math-generated", {"ci_width": 9, "limit": 400}, "limit is 400; choose at most 200"),
+        ("math", {"ci_width": 10}, "Only generated suites"),
     ],
 )
 def test_what_cannot_be_asked_here_is_refused_in_words(suite, more, text) -> None:
-    with pytest.raises(SettingsError, match=text):
-        asking.asked_of([suite], **{"lengths": (), "settings": PUBLIC, **more})
+    with pytest.raises(RamStudioError, match=text):
+        read_settings({"suites": [suite], **more}, PUBLIC)
 
 
-def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
-    def made(**how):
-        return asking.asked_of(["math"], (), Settings(), how).how
+def test_settings_are_as_usual_where_nothing_is_said() -> None:
+    def made(**given):
+        return read_settings({"suites": ["math"], **given}, Settings())
 
-    assert made(max_tokens=None, seed="") == asking.How(most=1600)
-    assert made().settings["max_tokens"] is None
-    assert made(max_tokens=64, think_tokens=512).settings["decoding"].think_tokens == 512
+    usual = EvalSettings(suites="math", lengths=(1000,))
+    assert made(max_tokens=None, seed="", data="", lengths=[]) == usual
+    assert made(max_tokens=64, think_tokens=512).decodings[0].think_tokens == 512
+    until = made(suites=["math-generated"], ci_width=10)
+    assert (until.limit, until.until) == (1600, Until(0.1, 1600))
 
 
 def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
     space = Settings.from_environment(environ={"SPACE_ID": "a/b"})
-    assert max(asking.offered_lengths(space)) == 4000
+    assert max(offered_lengths(space)) == 4000
     with pytest.raises(SettingsError, match="from 1 to 24"):
-        asking.asked_of(["math"], (), space, {}, {"math": 30})
+        read_settings({"suites": ["math"], "limit": {"math": 30}}, space)
     monkeypatch.setenv("SPACE_ID", "a/b")
-    assert "public Space" in asking.code_refusal()
+    assert "public Space" in code_refusal()
 
 
-def test_only_what_has_an_effect_is_shown_of_how_to_ask(workspace) -> None:
+def test_only_settings_with_an_effect_are_shown(workspace) -> None:
     panel = built(CheckPanel, workspace)
-    how, made = panel.how, ["math-made", "tool-made"]
+    form, made = panel.form, ["math-generated", "tool-generated"]
 
-    def shown(kind, suites):
-        seen = how.show(kind, suites).items()
-        return {n for n, box in how.boxes.items() if dict(seen).get(box, {}).get("visible") is True}
+    def shown(*suites):
+        seen = form.show(suites)
+        return {n for n, box in form.boxes.items() if seen.get(box, {}).get("visible") is True}
 
     budget = {"max_tokens", "think_tokens"}
-    assert shown("demo", made) == set()
-    assert shown("general", ["math"]) == budget
-    assert shown("general", ["math", *made]) == budget | {"difficulty"}
-    assert shown("general", made) == budget | {"difficulty", "until", "most"}
-    assert shown("general", ["memory"]) == budget | {"mode"}
-    form = {how.boxes["samples"]: 4, how.boxes["until"]: 5, how.boxes["seed"]: 7}
+    assert shown("demo") == set()
+    assert shown("math") == budget
+    assert shown("math", *made) == budget | {"difficulty"}
+    assert shown(*made) == budget | {"difficulty", "ci_width", "limit"}
+    assert shown("memory") == budget | {"mode"}
+    data = {form.boxes["samples"]: 4, form.boxes["ci_width"]: 5, form.boxes["seed"]: 7}
     # What is hidden has no say, whatever stands in it.
-    assert how.read(form, "demo", made) == {"temperature": None, "seed": 7}
-    form[how.boxes["temperature"]] = 0.5
+    assert form.read(data, ["demo"]) == {"temperature": None, "seed": 7}
+    data[form.boxes["temperature"]] = 0.5
     drawn = {"temperature": 0.5, "top_p": None, "samples": 4, "seed": 7}
-    assert how.read(form, "demo", ()) == drawn
+    assert form.read(data, ["demo"]) == drawn
+    assert form.read(data, made) == {
+        **drawn,
+        **dict.fromkeys(["max_tokens", "think_tokens", "difficulty", "limit"]),
+        "ci_width": 5,
+    }
+
+
+def test_boxes_have_the_titles_and_ranges_of_the_settings(workspace) -> None:
+    boxes = built(CheckPanel, workspace).form.boxes
+    fields = EvalSettings.model_fields
+    assert all(box.label == fields[name].title for name, box in boxes.items())
+    assert (boxes["temperature"].minimum, boxes["temperature"].maximum) == (0, 2)
+    assert (boxes["top_p"].minimum, boxes["top_p"].maximum) == (0.05, 1)
+    assert (boxes["samples"].maximum, boxes["difficulty"].value) == (16, 2)
+    # An empty box is sent as 0 while it is hidden.
+    assert (boxes["max_tokens"].value, boxes["max_tokens"].minimum) == (None, 0)
 
 
 def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said(
@@ -101,20 +121,20 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     panel = built(CheckPanel, workspace)
     shown = panel._show_kind("general", session)
     assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
-    greyed = str(shown[panel.misfits])
-    assert "disabled> Mathematics</label>: its shortest question takes 493 tokens" in greyed
-    assert "the context has 256" in greyed
+    grayed = str(shown[panel.misfits])
+    assert "disabled> Mathematics</label>: its shortest question takes 493 tokens" in grayed
+    assert "the context has 256" in grayed
     folder = make_chat_model(tmp_path / "chat", context=1400)
-    session.load(replace(session.loaded, base=str(folder), example=None))
+    session.load(replace(session.loaded, base=str(folder), set_name=None))
     shown = panel._show_kind("general", session)
     assert "tool" in (offered := [name for _, name in shown[panel.suites]["choices"]])
     assert ("memory" in offered, shown[panel.lengths]["visible"]) == (True, "hidden")
     assert panel._show_items(["memory"])[panel.lengths]["visible"] is True
     # What is left is not here, folded, each with what to do.
-    greyed = str(shown[panel.misfits])
-    assert "Too long" not in greyed
-    assert "GSM8K</label>: its questions are not on this machine" in greyed
-    assert "--data FOLDER" in greyed
+    grayed = str(shown[panel.misfits])
+    assert "Too long" not in grayed
+    assert "GSM8K</label>: its questions are not on this machine" in grayed
+    assert "--data FOLDER" in grayed
 
 
 def test_suites_are_offered_from_the_registry_once_their_questions_are_here(session, workspace):
@@ -135,10 +155,10 @@ def test_suites_are_offered_from_the_registry_once_their_questions_are_here(sess
         # Its texts have lengths, as those of memory.
         assert panel._show_items(["extra"])[panel.lengths]["visible"] is True
         with pytest.raises(SettingsError, match="Suite extra needs a prompt length"):
-            asking.asked_of(["extra"], (), workspace.settings)
+            read_settings({"suites": ["extra"]}, workspace.settings)
         public = replace(workspace.settings, is_space=True)
         with pytest.raises(SettingsError, match="Suite away is not offered here"):
-            asking.asked_of(["away"], (1000,), public)
+            read_settings({"suites": ["away"], "lengths": [1000]}, public)
 
 
 @pytest.fixture(scope="module")
@@ -150,30 +170,31 @@ def experiments(tmp_path_factory) -> tuple[ComparePanel, SweepPanel]:
 def test_experiments_are_asked_by_the_same_form_as_a_check(experiments, workspace, session) -> None:
     check = built(CheckPanel, workspace)
     for panel in experiments:
-        asked, boxes = panel.asked, panel.asked.how.boxes
-        assert boxes.keys() == check.how.boxes.keys()
-        form = {asked.choice.box: ["math-made"], boxes["temperature"]: 1, boxes["samples"]: 2}
-        form |= {boxes["until"]: 10, boxes["most"]: 100, boxes["difficulty"]: 3}
-        read = asked.read(form)
-        assert read.settings["until"] == Until(0.1, 100)
-        assert (read.settings["samples"], read.settings["difficulty"]) == (2, 3)
-        assert read.answers(30) == 200
+        asked, boxes = panel.asked, panel.asked.settings.boxes
+        assert boxes.keys() == check.form.boxes.keys()
+        form = {asked.choice.box: ["math-generated"], boxes["temperature"]: 1, boxes["samples"]: 2}
+        form |= {boxes["ci_width"]: 10, boxes["limit"]: 100, boxes["difficulty"]: 3}
+        read = asked.read(form, 30)
+        assert read.until == Until(0.1, 100)
+        assert (read.samples, read.difficulty) == (2, 3)
+        assert count_answers(read) == 200
+        assert asked.read({asked.choice.box: ["math"]}, 30).limit == 30
         texts = {asked.choice.box: ["memory"], asked.choice.lengths: [1000]}
         texts[boxes["mode"]] = "memagent"
-        assert asked.read(texts).settings["pieces"] == Pieces()
+        assert asked.read(texts, 30).pieces == Pieces()
         with pytest.raises(SettingsError, match="No suite is chosen"):
-            asked.read({})
-        # A context too short for a suite greys it here too, before anything is started.
-        greyed = asked.offer(["demo"], session)
-        assert [name for _, name in greyed[asked.choice.box]["choices"]] == ["demo"]
-        assert "the context has 256" in greyed[asked.choice.greyed]
+            asked.read({}, 30)
+        # A context too short for a suite grays it here too, before anything is started.
+        grayed = asked.offer(["demo"], session)
+        assert [name for _, name in grayed[asked.choice.box]["choices"]] == ["demo"]
+        assert "the context has 256" in grayed[asked.choice.grayed]
 
 
 def test_the_skills_of_the_example_are_not_asked_of_other_models_at_first(
     experiments, session, tmp_path
 ) -> None:
     folder = make_chat_model(tmp_path / "chat", context=2048)
-    session.load(replace(session.loaded, base=str(folder), example=None))
+    session.load(replace(session.loaded, base=str(folder), set_name=None))
     for panel in experiments:
         assert panel.asked.offer(["demo"], session)[panel.asked.choice.box]["value"] == list(USUAL)
 
@@ -184,14 +205,14 @@ def test_data_sets_come_from_a_folder_or_the_hub_on_ones_own_machine(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     folder = make_chat_model(tmp_path / "chat", context=2048)
-    session.load(replace(session.loaded, base=str(folder), example=None))
+    session.load(replace(session.loaded, base=str(folder), set_name=None))
     panel = built(CheckPanel, workspace)
     given, box = panel.data_sets, panel.suites
 
     def here(updates) -> bool:
         return "math500" in [name for _, name in updates[box]["choices"]]
 
-    assert "is no folder" in given.set_folder("/nowhere", session)[given.controls.status]
+    assert "is not a folder" in given.set_folder("/nowhere", session)[given.controls.status]
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "math500.jsonl").write_text(json.dumps(ROW))
     shown = given.set_folder(str(tmp_path / "rows"), session)
@@ -200,7 +221,7 @@ def test_data_sets_come_from_a_folder_or_the_hub_on_ones_own_machine(
     plan = panel._read(
         {panel.kind: "general", box: ["math500"], panel.items["math500"]: 1}, session
     )
-    assert plan.how.settings["data"] == str(tmp_path / "rows")
+    assert plan.data == tmp_path / "rows"
     assert not here(given.set_folder("", session))
     content = json.dumps(ROW).encode()
     with serving() as hub:
@@ -216,5 +237,5 @@ def test_data_sets_come_from_a_folder_or_the_hub_on_ones_own_machine(
     public = Workspace(Settings.from_environment(host="0.0.0.0", environ={}))
     assert built(CheckPanel, public).data_sets is None
     with pytest.raises(SettingsError, match="not opened by this public app"):
-        asking.asked_of(["math"], (), public.settings, {"data": str(tmp_path)})
+        read_settings({"suites": ["math"], "data": str(tmp_path)}, public.settings)
     public.close()

@@ -1,4 +1,4 @@
-"""Figures say what the sketch says, and work in the bundled plotly.js."""
+"""Figures say what the analysis says, and work in the bundled plotly.js."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from dataclasses import replace
 
 import pytest
-from random_sketches import make_sketch
+from random_analyses import make_analysis
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app import palette
 from ram_studio.app.details.layer_map import layer_map
 from ram_studio.app.details.panel import FIGURES, shown
 from ram_studio.app.details.parts_charts import experts, towers
 from ram_studio.app.details.patterns import patterns
-from ram_studio.app.load.examples import load_example
+from ram_studio.app.session.sets import load_set
 from ram_studio.evals.report import colors
 
 
@@ -44,11 +44,11 @@ def test_texts_and_marks_are_legible(side: int) -> None:
 
 @pytest.mark.parametrize("n_agents", [1, 3, 7])
 @pytest.mark.parametrize("narrow", [False, True])
-def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: bool) -> None:
-    sketch = make_sketch(n_agents)
+def test_every_figure_draws_at_the_ends_of_the_epsilon_grid(n_agents: int, narrow: bool) -> None:
+    analysis = make_analysis(n_agents)
     for name, figure in FIGURES.items():
-        for point in (0, DEFAULT_INDEX, len(LADDER) - 1):
-            drawn = figure.draw(sketch, point, narrow)
+        for point in (0, DEFAULT_INDEX, len(EPSILON_GRID) - 1):
+            drawn = figure.draw(analysis, point, narrow)
             if drawn is None:
                 assert name in ("towers", "experts")
                 continue
@@ -57,35 +57,35 @@ def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: boo
             assert layout["dragmode"] is False
 
 
-def test_the_examples_figures_are_drawn_once_for_all_visitors() -> None:
-    first, second = (shown(load_example("1"), DEFAULT_INDEX, False) for _ in range(2))
+def test_the_examples_figures_are_drawn_once_for_all_users() -> None:
+    first, second = (shown(load_set("shared-style"), DEFAULT_INDEX, False) for _ in range(2))
     assert all(second[1][name] is figure for name, figure in first[1].items())
-    other = shown(load_example("1"), DEFAULT_INDEX, True)
+    other = shown(load_set("shared-style"), DEFAULT_INDEX, True)
     assert other[1]["patterns"] != first[1]["patterns"], "a phone has its own"
 
 
 def test_bars_carry_the_preview_s_numbers() -> None:
-    sketch = make_sketch(3)
-    tops = patterns(sketch, DEFAULT_INDEX).data[0].y
-    counts = sketch.preview(DEFAULT_INDEX)["patterns"].values()
+    analysis = make_analysis(3)
+    tops = patterns(analysis, DEFAULT_INDEX).data[0].y
+    counts = analysis.preview(DEFAULT_INDEX)["patterns"].values()
     assert sorted(tops) == sorted(c for c in counts if c)
     # Sets of seven are not counted: what each changed alone is.
-    many = make_sketch(7)
+    many = make_analysis(7)
     figure = patterns(many, 0)
     assert set(figure.data[0].y) <= {int(n) for n in many.model.shared[0, 0, :, 0]}
     assert "More than six agents" in figure.layout.annotations[0].text
 
 
 @pytest.mark.parametrize("is_log", [False, True])
-@pytest.mark.parametrize("point", [0, DEFAULT_INDEX, len(LADDER) - 1])
+@pytest.mark.parametrize("point", [0, DEFAULT_INDEX, len(EPSILON_GRID) - 1])
 def test_a_map_has_one_agents_shares_on_its_own_scale(is_log: bool, point: int) -> None:
-    sketch = make_sketch(3)
-    agent = sketch.agents[1]
-    (drawn,) = layer_map(sketch, point, agent, is_log=is_log).data
-    frame = sketch.to_frame("tensor", point)
+    analysis = make_analysis(3)
+    agent = analysis.agents[1]
+    (drawn,) = layer_map(analysis, point, agent, is_log=is_log).data
+    frame = analysis.to_frame("tensor", point)
     own = frame[frame["agent"] == agent].groupby(["module", "layer"])[["active", "total"]].sum()
     shares = (100 * own["active"] / own["total"]).to_dict()
-    layers, modules = sketch.group_labels("layer"), sketch.group_labels("module")
+    layers, modules = analysis.group_labels("layer"), analysis.group_labels("module")
     for i, module in enumerate(modules):
         for j, layer in enumerate(layers):
             expected = shares.get((module, layer), math.nan)
@@ -97,21 +97,23 @@ def test_a_map_has_one_agents_shares_on_its_own_scale(is_log: bool, point: int) 
 
 
 def test_towers_and_experts_are_drawn_of_models_that_have_them() -> None:
-    plain = make_sketch(2, layers=3)
+    plain = make_analysis(2, layers=3)
     names = ["model.embed_tokens.weight", "visual.blocks.0.attn.qkv.weight"]
     parts = ("0.mlp.gate", "0.mlp.experts.7.w1", "1.mlp.gate", "1.mlp.experts.7.w1")
     names += [f"model.layers.{part}.weight" for part in (*parts, "1.mlp.experts.9.w1")]
     entries = tuple(t._replace(name=n) for t, n in zip(plain.tensors, names, strict=False))
-    sketch = replace(plain, tensors=(*entries, *plain.tensors[len(entries) :]))
+    analysis = replace(plain, tensors=(*entries, *plain.tensors[len(entries) :]))
     assert towers(plain, DEFAULT_INDEX) is experts(plain, DEFAULT_INDEX) is None
-    bars = towers(sketch, DEFAULT_INDEX).data
-    frame = sketch.to_frame("tower").set_index(["agent", "tower"])
+    bars = towers(analysis, DEFAULT_INDEX).data
+    frame = analysis.to_frame("tower").set_index(["agent", "tower"])
     assert [list(bar.x) for bar in bars] == [["language", "vision"]] * 2
     assert bars[1].y[1] == pytest.approx(100 * frame.loc[("agent1", "vision"), "density"])
-    maps = experts(sketch, DEFAULT_INDEX).data
-    frame = sketch.to_frame("expert").set_index(["agent", "expert"])
+    maps = experts(analysis, DEFAULT_INDEX).data
+    frame = analysis.to_frame("expert").set_index(["agent", "expert"])
     assert list(maps[0].x) == ["router", "7", "9"]
     assert maps[0].z[1][2] == pytest.approx(100 * frame.loc[("agent0", "1/9"), "density"])
     assert math.isnan(maps[0].z[0][2]), "layer 0 has no such expert"
-    both = sketch.experts.counts.by_count[sketch.experts.labels.index("0/router"), DEFAULT_INDEX]
+    both = analysis.experts.counts.by_count[
+        analysis.experts.labels.index("0/router"), DEFAULT_INDEX
+    ]
     assert maps[2].z[0][0] == pytest.approx(100 * both[2] / both[1:].sum())

@@ -1,4 +1,4 @@
-"""Check, the chat and History as a visitor meets them, in a real browser at the real app."""
+"""Check, the chat and History as a user meets them, in a real browser at the real app."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     it.write("merge-name", "mine")
     page.click("#merge")
     page.wait_for_selector("#merge-result h3:text-is('mine')")
-    assert "λ stored" in page.text_content("#merge-result")
+    assert "Effective λ" in page.text_content("#merge-result")
     with zipfile.ZipFile(it.download("#download")) as archive:
         names = {Path(name).name for name in archive.namelist()}
         assert {"model.safetensors", "config.json", "README.md", "ram_studio.json"} <= names
@@ -60,19 +60,20 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     said = page.text_content("#check-status")
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0
-    _untick(page, "tool", "memory", "following")
+    _untick(page, "tool", "memory")
     it.write("limit", 50)
     page.click("#evaluate")
     page.wait_for_selector("#verdicts .cv-dot")
     page.wait_for_selector("#to-check.done")
     assert page.locator("#stepper .done").count() == 4
     # Tune's own dumbbells: a dot a question, filled where the merge is right.
-    assert page.locator(".verdict .cv-skill[data-outcome]").count() == 3
+    assert page.locator(".verdict .cv-skill[data-verdict]").count() == 3
     for row in page.locator(".verdict .cv-skill").all():
         right = row.locator(".cv-skill-name span").text_content()
         dots = row.locator(".cv-dot").count()
         assert right == f"{row.locator('.cv-dot.right').count()}/{dots}"
-    assert re.search(r"keeps -?\d+ % of what|gained nothing", page.text_content(".verdict"))
+    assert re.search(r"retains -?\d+ % of coding's gain", page.text_content(".verdict"))
+    assert "3 verdicts were made and corrected together" in page.text_content("#verdicts")
     it.check_access("check with its verdicts", "#step-check")
     page.click("#check-details > summary")
     said = page.text_content("#check-status")
@@ -97,7 +98,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     page.wait_for_selector("#item-position:has-text('2 of')")
 
     # One question to three of them, chosen anew.
-    _untick(page, "tool", "memory", "following")
+    _untick(page, "tool", "memory")
     page.click("#chat > button")
     page.wait_for_selector("#chat-question textarea", state="visible")
     page.click("#chat-ask")
@@ -128,7 +129,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     page.wait_for_selector("#history-list tr[data-kind=merge]:has-text('mine')")
     row = page.locator("#history-list tr[data-kind=merge]:has-text('mine')").first
     assert "demo" in row.text_content()
-    assert "example=1" in row.locator("a").get_attribute("href")
+    assert "set=shared-style" in row.locator("a").get_attribute("href")
     row.locator("input").focus()
     page.keyboard.press("Space")
     page.check("#history-list tr:not([data-kind=merge]):has-text('base') input")
@@ -149,7 +150,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
 def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit) -> None:
     it = visit(PHONE, color_scheme="dark")
     page = it.page
-    it.open("?example=1")
+    it.open("?set=shared-style")
     page.wait_for_selector("[data-agent]", state="visible")
     it.check_width()
     is_dark = "() => document.body.classList.contains('dark')"
@@ -167,13 +168,13 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     # The example's context is too short for every suite of questions.
     page.wait_for_selector("#suites-too-long:has-text('Tool use: its shortest question takes')")
     assert page.locator("#suites input").count() == 1
-    assert page.locator(".greyed input:disabled").count() >= 4
+    assert page.locator(".grayed input:disabled").count() >= 4
     # What has no effect on greedy answers comes with a temperature.
-    page.click("#how-to-ask > button")
-    page.wait_for_selector("#ask-temperature", state="visible")
-    assert page.is_hidden("#ask-samples")
-    it.write("ask-temperature", 1)
-    page.wait_for_selector("#ask-samples", state="visible")
+    page.click("#eval-settings > button")
+    page.wait_for_selector("#eval-temperature", state="visible")
+    assert page.is_hidden("#eval-samples")
+    it.write("eval-temperature", 1)
+    page.wait_for_selector("#eval-samples", state="visible")
     page.click("#chat > button")
     page.wait_for_selector("#chat-ask", state="visible")
     it.check_width()
@@ -201,10 +202,10 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     page.click("#check-kind label:has-text('The example')")
     page.wait_for_selector("#general-suites", state="hidden")
     page.click("#sweep-panel > button")
-    # What cannot be asked stands greyed before anything is started, as in Check; and how to ask.
+    # What cannot be asked stands grayed before anything is started, as in Check; and how to ask.
     page.wait_for_selector("#sweep-suites-too-long:has-text('Tool use: its shortest question')")
-    page.click("#sweep-how-to-ask > button")
-    page.wait_for_selector("#sweep-ask-temperature", state="visible")
+    page.click("#sweep-eval-settings > button")
+    page.wait_for_selector("#sweep-eval-temperature", state="visible")
     page.locator("#sweep-methods").get_by_label("RAM+s").uncheck()
     it.write("sweep-items", 10)
     page.wait_for_selector("#sweep-count:has-text('6 settings, 30 questions each at most.')")
@@ -244,29 +245,29 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
         cells = page.locator(f"#compare-table [data-testid^=cell-][data-testid$='-{place}']")
         return [text.strip() for text in cells.all_text_contents()]
 
-    agents = ["coding", "tool", "memory", "following"]
-    floor = "floor: what nonsense gets"
+    agents = ["coding", "tool", "memory"]
+    floor = "chance level"
     assert column(1) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+", floor]
-    assert column(6)[7] == "reference"
+    assert column(6)[6] == "reference"
     page.hover("#compare-table th:has-text('Average')")
     page.click("#compare-table th:has-text('Average') button")
     page.click("text=Sort descending")
     names = "#compare-table [data-testid^=cell-][data-testid$='-1']"
     # The base stood first; the floor has no average and stays the last.
     page.wait_for_selector(f":nth-match({names}, 1):has-text('ram')")
-    averages = [float(text.split(" ")[0]) for text in column(5)[:8]]
+    averages = [float(text.split(" ")[0]) for text in column(5)[:7]]
     assert averages == sorted(averages, reverse=True)
     assert "within noise" in page.text_content("#comparison .statement")
     assert page.locator("#comparison .drawing-900 circle").count() == 3
     page.wait_for_selector("#compare-csv", state="visible")
     kinds = [row["kind"] for row in _rows(it.download("#compare-csv"))]
-    assert kinds == ["base", *["agent"] * 4, *["merge"] * 3]
+    assert kinds == ["base", *["agent"] * 3, *["merge"] * 3]
     assert it.download("#compare-figure").read_text(encoding="utf-8").count("<circle") == 3
     report, asked = page.context.new_page(), []
     report.on("request", lambda request: asked.append(request.url))
     shutil.copy(it.download("#compare-report"), tmp_path / "report.html")
     report.goto((tmp_path / "report.html").as_uri())
-    assert report.locator("table").first.locator("tbody tr").count() == 9
+    assert report.locator("table").first.locator("tbody tr").count() == 8
     assert len(asked) == 1
     report.close()
 

@@ -13,7 +13,7 @@ import yaml
 from app_parts import built
 from typer.testing import CliRunner
 
-from ram_studio.app.asking.plan import Asked, How, asked_of
+from ram_studio.app.asking.limits import read_settings
 from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
@@ -21,29 +21,30 @@ from ram_studio.app.check.progress_grid import Scoring
 from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
 from ram_studio.app.history.panel import HistoryPanel
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session import Said, Session
+from ram_studio.app.session.session import Said, Session
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Workspace
 from ram_studio.cli.main import commands as cli
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import Answer, EvalReport, ModelResult, Question
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.question import Reply
+from ram_studio.evals.question import Answer, Question, Reply
+from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.resources import asset_path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
 from chat_model import make_chat_model
 
-DEMO = Asked(limits={"demo": 12})
+DEMO = EvalSettings(limit=12)
 
 
-def visitor(workspace: Workspace, name: str = "tab") -> Session:
+def user(workspace: Workspace, name: str = "tab") -> Session:
     session = workspace.session(name)
-    session.load(load_example("1"))
+    session.load(load_set("shared-style"))
     return session
 
 
@@ -93,9 +94,9 @@ def test_a_stopped_check_goes_on_where_it_was_and_equals_an_uninterrupted_one(
     assert texts(again, "base") == texts(whole, "base")
 
 
-def test_visitors_share_answers_of_shipped_models_and_merges_of_them(tmp_path) -> None:
+def test_users_share_answers_of_shipped_models_and_merges_of_them(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True))
-    one, two = visitor(workspace, "one"), visitor(workspace, "two")
+    one, two = user(workspace, "one"), user(workspace, "two")
     merge(one, workspace)
     evaluate(one, workspace, "coding", "ram+")
     _, last = evaluate(two, workspace, "coding")
@@ -114,7 +115,7 @@ def test_visitors_share_answers_of_shipped_models_and_merges_of_them(tmp_path) -
 
 def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True, max_check_seconds=0.0))
-    session = visitor(workspace)
+    session = user(workspace)
     panel = built(CheckPanel, workspace)
     form = {panel.models: ["base"], panel.kind: "demo", panel.limit: 50, panel.lengths: []}
     *_, last = panel.run(form, session)
@@ -123,7 +124,7 @@ def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_pa
     chat = chatting.ask_all(
         scoring.candidates(session), "x", 4, True, session, workspace, lambda _: None, CancelToken()
     )
-    assert {said.verdict for said in chat.answers} == {"Not asked: stopped before its turn."}
+    assert {said.verdict for said in chat.answers} == {"Not asked: the run was stopped."}
     workspace.close()
 
 
@@ -131,8 +132,10 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     every = scoring.candidates(session)
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": every["base"]._replace(path=str(folder))}
-    how, limits = How(max_tokens=40, think_tokens=8), {"tool": 2, "instructions": 1}
-    plan = Asked(("tool", "instructions", "health"), how=how, limits=limits)
+    limits = {"tool": 2, "instructions": 1}
+    plan = EvalSettings(
+        suites=("tool", "instructions", "health"), limit=limits, max_tokens=40, think_tokens=8
+    )
     seen: list = []
     report = scoring.score_models(chosen, plan, session, workspace, seen.append, CancelToken())
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
@@ -151,16 +154,20 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
 def test_draws_and_asking_until_decided_are_told_beside_the_scores(session, workspace, tmp_path):
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": scoring.candidates(session)["base"]._replace(path=str(folder))}
-    how = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
-    how |= {"difficulty": 1, "until": 40, "most": 50}
-    plan = asked_of(["math-made"], (), workspace.settings, how, {})
+    given = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
+    given |= {"suites": ["math-generated"], "difficulty": 1, "ci_width": 40, "limit": 50}
+    plan = read_settings(given, workspace.settings)
     report = scoring.score_models(
         chosen, plan, session, workspace, lambda event: None, CancelToken()
     )
-    assert all(item.id.startswith("math-made-1-3-") for item in report.items["math-made"])
+    assert all(item.id.startswith("math-generated-1-3-") for item in report.items["math-generated"])
     assert (report.seed, report.until["is_decided"]) == (3, True)
     html = view.report_html(report, ())
-    for said in ("math-made: mean of 2", "math-made: pass@2", "Decided after 50 questions"):
+    for said in (
+        "math-generated: mean of 2",
+        "math-generated: pass@2",
+        "Decided after 50 questions",
+    ):
         assert said in html
 
 
@@ -184,17 +191,18 @@ def _report(**rights: str) -> EvalReport:
     return EvalReport("math", 1, n, {"math": items}, models)
 
 
-def test_the_heat_table_says_better_and_worse_without_colour() -> None:
+def test_the_heat_table_says_better_and_worse_without_color() -> None:
     half = "0" * 20 + "1" * 20
     html = view.report_html(_report(base=half, good="1" * 40, bad="0" * 40, same=half), ())
     assert (html.count("▲ +50.0"), html.count("▼ -50.0")) == (1, 1)
     for said in ("~ +0.0", "35–65 · n 40", "All 6 paired comparisons"):
         assert said in html
     assert "/secret/place" not in html
-    # What cannot be told apart says how many questions it would take.
+    # From a few disagreements nobody knows how many questions would tell two models apart.
     html = view.report_html(_report(base="110100", **{"<i>": "110111"}), ())
-    for said in ("no difference beyond chance", "you would need about", "&lt;i&gt;"):
+    for said in ("no difference beyond chance", "&lt;i&gt;"):
         assert said in html
+    assert "would need" not in html
     assert "<i>" not in html
 
 
@@ -241,7 +249,7 @@ def ask(folder: Path, question: str, limit: int = 8, **options) -> Said:
 
 
 def test_a_chat_tells_how_each_answer_ended(tmp_path) -> None:
-    base = asset_path("example", "base")
+    base = asset_path("independent", "base")
     prompt = "tool: call(user) weather(loc) . user: weather in paris . answer:"
     said = ask(base, prompt, 64)
     assert (said.is_chat, said.verdict) == (False, "Ended by itself.")
@@ -307,7 +315,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert html.count(" checked>") == 1
     assert "&lt;sum&gt;" in html
     assert "<sum>" not in html
-    assert "?step=tune&amp;example=1&amp;epsilon=" in html
+    assert "?step=tune&amp;set=shared-style&amp;epsilon=" in html
     assert html.count("Settings in Tune") == 1
 
     found = past.side_by_side([m.id for m in models], "demo", None, session, workspace)
@@ -315,7 +323,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert {len(items) for items in found.report.items.values()} == {12}
     page = past_view.side_by_side_html(found)
     assert "▲" in page
-    assert "stands beside it. Floor: what" in page
+    assert "stands beside it. Chance level: the score" in page
     assert "r</th>" in page
     files = [Path(file) for file in past.export(found, session)]
     assert [file.suffix for file in files] == [".json", ".csv", ".html"]
@@ -358,18 +366,18 @@ def test_what_the_command_line_merged_and_checked_stands_in_history(session, wor
 def test_only_common_questions_are_compared_and_the_rest_is_named(session, workspace) -> None:
     merge(session, workspace, "ram")
     evaluate(session, workspace, "base")
-    evaluate(session, workspace, "coding", plan=Asked(limits={"demo": 5}))
+    evaluate(session, workspace, "coding", plan=EvalSettings(limit=5))
     ids = {model.name: model.id for model in past.past_models(session, workspace)}
     found = past.side_by_side([ids["base"], ids["coding"]], "demo", None, session, workspace)
     assert {len(items) for items in found.report.items.values()} == {5}
     found = past.side_by_side([ids["base"], ids["ram"]], "demo", None, session, workspace)
     assert found.report is None
     assert found.left_out == {"demo": "not asked of ram"}
-    assert "no check in common" in past_view.side_by_side_html(found)
+    assert "share no check" in past_view.side_by_side_html(found)
 
     # Asked of all at a press, where the very weights are loaded.
     assert past.askable(found.models, session) == ["base", "ram"]
-    assert past.askable(found.models, visitor(workspace, "without the merge")) == []
+    assert past.askable(found.models, user(workspace, "without the merge")) == []
     panel = built(CheckPanel, workspace)
     filled = panel.shared.asking.fill(["base", "ram"], ["demo"], session)
     assert (filled[panel.models], filled[panel.kind]) == (["base", "ram"], "demo")

@@ -12,12 +12,13 @@ from pandas import DataFrame
 
 from ram_studio.app.experiment import panel, table, view, work
 from ram_studio.app.history.work import past_models
-from ram_studio.app.load.examples import load_example
-from ram_studio.app.session import Session
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
+from ram_studio.evals.settings import EvalSettings
 
 TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
 
@@ -66,11 +67,11 @@ TABLE = {
 
 def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
     for preset in work.PRESETS:
-        rows = work.rows_for(load_example("1"), preset, (), TUNED)
+        rows = work.rows_for(load_set("shared-style"), preset, (), TUNED)
         assert len({recipe.base for recipe in rows.values()}) == 1
         assert EXPERIMENTS[preset].title
     tuned = {"epsilon": 1e-4, "r": 0.3, "alpha": 1.0}
-    rows = work.rows_for(load_example("1"), "", work.USUAL, tuned)
+    rows = work.rows_for(load_set("shared-style"), "", work.USUAL, tuned)
     assert len(rows) == len(work.USUAL)
     assert {r.method for r in rows.values()} >= {"ram", "ram+", "ram+s", "ties", "dare-ta"}
     plus = next(r for r in rows.values() if r.method == "ram+")
@@ -85,7 +86,7 @@ def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
 )
 def test_wrong_choices_are_named(preset, chosen, text) -> None:
     with pytest.raises(SettingsError, match=text):
-        work.rows_for(load_example("1"), preset, chosen, TUNED)
+        work.rows_for(load_set("shared-style"), preset, chosen, TUNED)
 
 
 def test_the_page_says_what_is_within_noise_and_escapes_names() -> None:
@@ -145,29 +146,36 @@ def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session:
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(drawing.findall(".//*[@cx]")) == len(table.merge_rows(kept.table)) == 2
     session.comparison = kept
-    session.load(load_example("dense"))
+    session.load(load_set("dense"))
     assert session.comparison is None
 
 
 def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> None:
-    rows = work.rows_for(load_example("1"), "", ["fisher"], TUNED)
+    rows = work.rows_for(load_set("shared-style"), "", ["fisher"], TUNED)
     few = {n: r.model_copy(update={"settings": {"examples": 1}}) for n, r in rows.items()}
-    found = work.compare_work(few, 1, session, workspace)(lambda _: None, CancelToken())
+    found = work.compare_work(few, EvalSettings(limit=1), session, workspace)(
+        lambda _: None, CancelToken()
+    )
     assert "files" not in found.merges["fisher"]["recipe"]["settings"]
     assert str(session.folder) not in found.to_frame().to_csv()
     assert (session.folder / "fisher").is_dir()
 
 
 def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, workspace, monkeypatch):
-    rows, cancel = work.rows_for(load_example("1"), "", ["ram", "ram+"], TUNED), CancelToken()
+    rows, cancel = (
+        work.rows_for(load_set("shared-style"), "", ["ram", "ram+"], TUNED),
+        CancelToken(),
+    )
 
     def stop_at_the_last(event: tuple[str, int, int]) -> None:
-        if event[1] == 6:
+        if event[1] == 5:
             cancel.cancel()
 
-    stopped = work.compare_work(rows, 10, session, workspace)(stop_at_the_last, cancel).to_dict()
+    stopped = work.compare_work(rows, EvalSettings(limit=10), session, workspace)(
+        stop_at_the_last, cancel
+    ).to_dict()
     assert stopped["ending"] == "stopped"
-    sources = ["base", "coding", "tool", "memory", "following"]
+    sources = ["base", "coding", "tool", "memory"]
     assert [row["row"] for row in stopped["rows"]] == [*sources, "ram"]
     assert list(stopped["unfinished"]) == ["ram+"]
     assert "no score" in view.summary_html(stopped)
@@ -195,4 +203,4 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, works
     monkeypatch.setattr("ram_studio.app.history.work.MOST_TRIED", 1)
     names = {model.name for model in past_models(session, workspace)}
     assert names > set(sources)
-    assert len(names) == 6
+    assert len(names) == 5

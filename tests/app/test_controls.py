@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS, make_settings
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge import controls, recipes
-from ram_studio.app.session import Loaded
+from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.sets import load_set
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.errors import SettingsError
 
 
 @pytest.fixture
 def loaded() -> Loaded:
-    return load_example("1")
+    return load_set("shared-style")
 
 
 @pytest.mark.parametrize("method", controls.OFFERED)
@@ -27,7 +27,7 @@ def test_every_setting_has_one_control_and_untouched_ones_give_the_defaults(meth
     assert sorted(mine) == sorted(METHODS[method].settings.model_fields)
     built = [control.build(visible=True) for control in controls.CONTROLS]
     own = controls.own_settings(method, [component.value for component in built])
-    tuned = {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
+    tuned = {"epsilon": EPSILON_GRID[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
     settings = {**controls.tuned_settings(method, tuned), **own}
     assert make_settings(method, settings) == make_settings(method, {})
 
@@ -51,7 +51,9 @@ def test_limits_and_help_come_from_the_model() -> None:
 
 
 def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
-    recipe = recipes.recipe_from(load_example("1"), method, settings, dtype="float32", seed=7)
+    recipe = recipes.recipe_from(
+        load_set("shared-style"), method, settings, dtype="float32", seed=7
+    )
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_yaml(recipe))
     return path
@@ -60,7 +62,7 @@ def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("ram+", {"epsilon": LADDER[20], "r": 0.35, "alpha": 1.5, "shared": "ties"}),
+        ("ram+", {"epsilon": EPSILON_GRID[20], "r": 0.35, "alpha": 1.5, "shared": "ties"}),
         ("ties", {"density": 0.4, "scale": 0.5, "scope": "tensor"}),
         ("dare-ta", {"drop_rate": 0.3, "scale": None}),
         ("wudi", {"solver": "closed", "others": "sum"}),
@@ -74,7 +76,7 @@ def test_a_loaded_recipe_gives_the_same_merge_again(loaded, tmp_path, method, se
     filled = controls.show_controls(recipe.method, boxes, recipe.settings)
     own = controls.own_settings(recipe.method, [filled[box].get("value") for box in boxes])
     if method == "ram+":
-        own |= {"epsilon": LADDER[taken.point], "r": taken.r, "alpha": taken.alpha}
+        own |= {"epsilon": EPSILON_GRID[taken.point], "r": taken.r, "alpha": taken.alpha}
     again = recipes.recipe_from(
         loaded, recipe.method, own, dtype=recipe.dtype, rounding=recipe.rounding, seed=recipe.seed
     )
@@ -89,18 +91,18 @@ def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) ->
     assert "r 7 is not on the slider" in said
     assert "ε 3.21e-06" in said
     assert taken.r == 1.0
-    assert LADDER[taken.point] == pytest.approx(3.21e-6, rel=0.3)
+    assert EPSILON_GRID[taken.point] == pytest.approx(3.21e-6, rel=0.3)
 
 
-FOUR = "{coding: a, tool: b, memory: c, following: d}"
+THREE = "{coding: a, tool: b, memory: c}"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "holds no recipe"),
-        ("base: b\nagents: {x: y}\n", "merges x; loaded here: coding, tool, memory, following"),
-        (f"base: b\nagents: {FOUR}\nmethod: fisher\n", "command line"),
+        ("base: b\nagents: {x: y}\n", "merges x; loaded here: coding, tool, memory"),
+        (f"base: b\nagents: {THREE}\nmethod: fisher\n", "command line"),
         ("base: b\nagents: {coding: a}\nsettings: {temperature: 1}\n", "temperature"),
         ("a: [1", "not valid YAML"),
         ("base: b\nagents: {coding: &x a, tool: *x}\n", "aliases"),

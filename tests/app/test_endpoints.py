@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ram_studio.app.load.examples import load_example
-from ram_studio.evals import AnswerStore
+from ram_studio.app.session.sets import load_set
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
 with pytest.MonkeyPatch.context() as patch:
@@ -33,13 +33,13 @@ def test_the_endpoints_are_public_and_documented(client) -> None:
     assert names == ["analysis", "epsilon", "rule", "r", "alpha", "agents", "by"]
 
 
-def test_preview_is_the_sketch_s(client) -> None:
+def test_preview_is_the_analysis_s(client) -> None:
     answer = client.predict(epsilon=1e-5, rule="ram+", r=0.1, alpha=2.0, api_name="/preview")
-    assert answer == load_example("1").sketch.preview()
+    assert answer == load_set("shared-style").analysis.preview()
     answer = client.predict(
         analysis="dense", epsilon=0, rule="ram+s", agents=["tool", "coding"], api_name="/preview"
     )
-    expected = load_example("dense").sketch.select(["tool", "coding"]).preview(0, "ram+s")
+    expected = load_set("dense").analysis.select(["tool", "coding"]).preview(0, "ram+s")
     assert answer == expected
 
 
@@ -66,11 +66,13 @@ BASE = {"models": ["base"], "limit": 2}
             {**BASE, "suites": ["health", "instructions"]},
             "instructions cannot be asked",
         ),
-        ("evaluate", {**BASE, "suites": ["math"], "until": 10}, "Only suites made to order"),
+        ("evaluate", {**BASE, "suites": ["math"], "ci_width": 10}, "Only generated suites"),
         ("compare", {"rows": ["blend"]}, "no row 'blend'"),
         ("compare", {"rows": []}, "No method is chosen"),
         ("compare", {"preset": "everything"}, "no preset 'everything'"),
+        ("evaluate", {**BASE, "temperature": 3}, "temperature is 3; choose 0 to 2"),
         ("compare", {"limit": 0}, "limit is 0"),
+        ("compare", {"samples": 2}, "Give a temperature"),
         ("compare", {"settings": {"r": -1}}, "r is -1"),
         ("compare", {"settings": {"files": "/etc"}}, "files"),
         ("sweep", {"over": {"fisher.files": ["/etc"]}}, "no method 'fisher' here"),
@@ -90,12 +92,12 @@ def test_what_is_wrong_comes_back_as_one_sentence(client, endpoint, arguments, t
 
 
 def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -> None:
-    example = asset_path("example")
+    example = asset_path("independent")
     agents = {"coder": "coding", "tooler": "tool", "memory": "memory"}
     folders = {name: str(example / folder) for name, folder in agents.items()}
     answer = client.predict(str(example / "base"), folders, api_name="/analyze")
     assert answer["agents"] == list(agents)
-    expected = load_example("independent").sketch.preview()["agents"]
+    expected = load_set("independent").analysis.preview()["agents"]
     found = answer["preview"]["agents"]
     assert found == {name: expected[folder] for name, folder in agents.items()}
 
@@ -104,17 +106,26 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -
     )
     assert {"out", "method", "agents", "bytes_read", "bytes_written", "seconds"} <= set(merged)
     assert (Path(merged["out"]) / "model.safetensors").is_file()
-    # What a page links to when a merge is too large for a zip; its neighbours stay closed.
+    # What a page links to when a merge is too large for a zip; its neighbors stay closed.
     link = f"{app_url}gradio_api/file={merged['out']}/config.json"
     with urllib.request.urlopen(link, timeout=120) as served:
         assert b"qwen2" in served.read()
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(link.replace("/config.json", "/../../../../../etc/passwd"))
     caught.value.close()
-    asked = {"analysis": answer["analysis"], "models": ["coder", merged["merge"]], "limit": 10}
+    models = ["base", "coder", merged["merge"]]
+    asked = {"analysis": answer["analysis"], "models": models, "limit": 10}
     scores = client.predict(**asked, api_name="/evaluate")
     assert list(scores["models"]) == asked["models"]
     assert scores["models"]["coder"]["domains"]["code"]["n"] == 10
+    verdicts = scores["verdicts"]
+    assert [found["domain"] for found in verdicts] == ["code", "tool", "memory"]
+    for found in verdicts:
+        assert found["verdict"] in ("survived", "damaged", "inconclusive")
+        assert found["p"] <= found["p_adjusted"]
+        assert {"value", "low", "high", "reason"} == set(found["retained_gain"])
+        # One agent was evaluated: it was not chosen by its answers.
+        assert (found["specialist"], found["chosen_on"]) == ("coder", 0)
 
 
 def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None:
@@ -127,7 +138,7 @@ def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None
     assert scores["models"]["base"]["domains"]["code"]["n"] == 5
     # It did not run to its end: the last model would have answered 300 questions of each skill.
     with AnswerStore() as store:
-        assert all(run.answered < 4 * 300 for run in store.runs() if run.model == "following")
+        assert all(run.answered < 4 * 300 for run in store.runs() if run.model == "memory")
 
 
 def test_methods_are_compared_without_a_folder(client) -> None:
@@ -135,12 +146,12 @@ def test_methods_are_compared_without_a_folder(client) -> None:
     table = client.predict(rows=rows, settings={"r": 0.2}, limit=5, api_name="/compare")
     assert table["reference"] == "ram+ (r 0.2)"
     names = [row["row"] for row in table["rows"]]
-    sources = ["base", "coding", "tool", "memory", "following"]
+    sources = ["base", "coding", "tool", "memory"]
     assert names == [*sources, "task-arithmetic", "ties", "ram+ (r 0.2)"]
     last = table["rows"][-1]
     assert last["settings"]["r"] == 0.2
     assert last["domains"]["code"]["n"] == 5
-    asked = load_example("1").sketch.preview(r=0.2)["agents"]["coding"]["lambda"]
+    asked = load_set("shared-style").analysis.preview(r=0.2)["agents"]["coding"]["lambda"]
     assert last["agents"]["coding"]["lambda"] == pytest.approx(asked)
     assert table["rows"][0]["versus"]["outcome"] in ("better", "worse", "within noise")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app.load.examples import load_example
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.app.session.sets import load_set
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.report.canvas_page import canvas_data, canvas_page, export_canvas, modules
 
@@ -22,8 +22,8 @@ def test_a_space_is_a_page_and_its_readme(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["nothing", "../../etc", "/etc/passwd/x"])
-def test_only_sketches_and_shipped_sets_are_exported(tmp_path: Path, source: str) -> None:
-    with pytest.raises(EvaluationError, match="is no sketch, no folder with a sketch"):
+def test_only_analyses_and_shipped_sets_are_exported(tmp_path: Path, source: str) -> None:
+    with pytest.raises(EvaluationError, match="is not an analysis, a folder with"):
         export_canvas(source, tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
 
@@ -40,7 +40,7 @@ def test_no_text_of_a_user_ends_the_script_it_stands_in() -> None:
 
 @pytest.mark.browser
 def test_the_file_shows_what_preview_says_and_asks_nobody(browser, tmp_path: Path) -> None:
-    page_file = export_canvas("1", tmp_path / "page.html")
+    page_file = export_canvas("shared-style", tmp_path / "page.html")
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     asked, said = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -50,7 +50,7 @@ def test_the_file_shows_what_preview_says_and_asks_nobody(browser, tmp_path: Pat
     page.wait_for_selector("[data-agent]", state="visible")
     page.wait_for_selector("[data-part=skills][data-measured=here]")
     for point, rule in ((DEFAULT_INDEX, "ram+"), (DEFAULT_INDEX + 1, "ram+s")):
-        expected = load_example("1").sketch.preview(point, rule)["agents"]
+        expected = load_set("shared-style").analysis.preview(point, rule)["agents"]
         for name, numbers in expected.items():
             row = page.locator(f"[data-agent={name}]")
             page.wait_for_function(
@@ -58,8 +58,8 @@ def test_the_file_shows_what_preview_says_and_asks_nobody(browser, tmp_path: Pat
                 ".dataset.lambda - value) < 1e-9",
                 arg=[name, numbers["lambda"]],
             )
-            total, rest = numbers["kept"]["total"], numbers["all_else"]
-            assert float(row.get_attribute("data-kept")) == pytest.approx(total, abs=1e-9)
+            total, rest = numbers["retained"]["total"], numbers["interference"]
+            assert float(row.get_attribute("data-retained")) == pytest.approx(total, abs=1e-9)
             assert float(row.get_attribute("data-others")) == pytest.approx(rest, abs=1e-9)
         page.focus("#epsilon-line")
         page.keyboard.press("ArrowRight")

@@ -6,22 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from random_sketches import make_sketch
+from random_analyses import make_analysis
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app import numbers
 from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progress_html
 from ram_studio.app.load import view as load_view
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_from, read_sources
 from ram_studio.app.merge import view, work
 from ram_studio.app.merge.controls import tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
-from ram_studio.app.session import Loaded, Merged
+from ram_studio.app.session.deep_link import Link, read_link
+from ram_studio.app.session.deep_link import Settings as Tuned
+from ram_studio.app.session.session import Loaded, Merged
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
-from ram_studio.app.tune.deep_link import Link, read_link
-from ram_studio.app.tune.deep_link import Settings as Tuned
-from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.engine.events import Progress
@@ -45,20 +45,22 @@ def test_flags_win_over_the_environment_and_what_cannot_be_is_named(tmp_path: Pa
 
 
 def test_a_link_is_read_and_clamped() -> None:
-    link = read_link({"example": "1", "epsilon": "1e-5", "r": "7", "alpha": "-3", "rule": "ram+"})
-    assert link == Link("1", Tuned(DEFAULT_INDEX, 1.0, 0.0, "ram+"))
+    link = read_link(
+        {"set": "shared-style", "epsilon": "1e-5", "r": "7", "alpha": "-3", "rule": "ram+"}
+    )
+    assert link == Link("shared-style", Tuned(DEFAULT_INDEX, 1.0, 0.0, "ram+"))
     # An unquoted plus arrives as a space.
     assert read_link({"rule": "ram "}).settings.rule == "ram+"
-    assert read_link({"epsilon": "inf"}).settings.point == len(LADDER) - 1
-    for example in ("house", "independent", "dense"):
-        assert read_link({"example": example}).example == example
+    assert read_link({"epsilon": "inf"}).settings.point == len(EPSILON_GRID) - 1
+    for set_name in ("shared-style", "independent", "dense"):
+        assert read_link({"set": set_name}).set_name == set_name
 
 
 @pytest.mark.parametrize(
     "query",
     [
         {},
-        {"example": "../etc"},
+        {"set": "../etc"},
         {"epsilon": "x", "r": "nan", "alpha": "", "rule": "<b>"},
         {"step": "<b>", "lesson": "-1", "element": "9" * 5000},
         {"lesson": "0", "pin": "ram+_1e-5_0.1"},
@@ -76,7 +78,7 @@ TENSOR = "model.layers.1.mlp.up_proj.weight"
     ("query", "shown"),
     [
         ({}, {}),
-        ({"step": "look", "lesson": "3"}, {"step": "tune", "lesson": "3"}),
+        ({"step": "tune", "lesson": "3"}, {"step": "tune", "lesson": "3"}),
         ({"lesson": "ram", "present": "1"}, {"lesson": "ram", "present": True}),
         (
             {"pin": "ram+s_1e-5_0.25_77"},
@@ -92,7 +94,7 @@ TENSOR = "model.layers.1.mlp.up_proj.weight"
 def test_a_link_shows_what_there_is(query: dict[str, str], shown: dict) -> None:
     nothing = {"step": None, "lesson": None, "pin": None, "focus": None, "tensor": None}
     nothing["present"] = False
-    view = read_link(query).view(load_example("1"))
+    view = read_link(query).view(load_set("shared-style"))
     if shown.get("element") == "last":
         shown = {**shown, "element": 128 * 384 - 1}
     assert view == {**nothing, "element": 0, **shown}
@@ -151,7 +153,7 @@ def test_model_folders_are_found_three_levels_deep(tmp_path: Path) -> None:
 
 
 def _loaded(title: str = "x") -> Loaded:
-    return Loaded(title, None, "base", {"agent0": "a", "agent1": "b"}, make_sketch(2))
+    return Loaded(title, None, "base", {"agent0": "a", "agent1": "b"}, make_analysis(2))
 
 
 def test_sessions_are_apart_and_a_key_finds_its_session_again(tmp_path: Path) -> None:
@@ -159,9 +161,9 @@ def test_sessions_are_apart_and_a_key_finds_its_session_again(tmp_path: Path) ->
     one, two = workspace.session("tab-1"), workspace.session("tab-2")
     assert one is workspace.session("tab-1")
     assert one.folder != two.folder
-    assert workspace.attach("reloaded", one.key) is one
-    assert workspace.attach("new tab", "0" * 32).key == "0" * 32
-    assert workspace.attach("strange", "../../etc").key not in (one.key, two.key)
+    assert workspace.session("reloaded", key=one.key) is one
+    assert workspace.session("new tab", key="0" * 32).key == "0" * 32
+    assert workspace.session("strange", key="../../etc").key not in (one.key, two.key)
     workspace.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -224,11 +226,15 @@ def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_pat
     assert "By rounding" not in html
     made = {"unseen": (-0.0004, 0.001), "less": (-0.02, 0.0), "more": (0.0, 0.3)}
     agents = {
-        name: {**numbers, "kept": {"total": 0.5, "rounding": kept}, "all_else_rounding": rest}
-        for name, (kept, rest) in made.items()
+        name: {
+            **numbers,
+            "retained": {"total": 0.5, "rounding": retained},
+            "interference_rounding": rest,
+        }
+        for name, (retained, rest) in made.items()
     }
     html = view.result_html(replace(merged, result={**_RESULT, "agents": agents}), LOCAL)
-    said = " ".join(html.partition("all else:")[2].partition("</p>")[0].split())
+    said = " ".join(html.partition("interference:")[2].partition("</p>")[0].split())
     assert said == "less −2.0 % and 0.00 ×; more 0.0 % and +0.30 ×."
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from loopback_hub import LoopbackHub
 
-from ram_studio.app.asking.plan import misfits_of
+from ram_studio.app.asking.limits import misfits_of
 from ram_studio.app.load import work as load_work
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import Sources
 from ram_studio.app.load.view import fit_html
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import plan_html, plan_merge
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session import Session
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import load_set
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
@@ -33,24 +33,24 @@ AGENTS = ("coding", "tool", "memory")
 
 @pytest.fixture(autouse=True)
 def published(hub: LoopbackHub) -> None:
-    example = load_example("independent")
-    hub.add("lab/base", Path(example.base))
+    set_name = load_set("independent")
+    hub.add("lab/base", Path(set_name.base))
     for name in AGENTS:
-        hub.add(f"lab/{name}", Path(example.agents[name]))
+        hub.add(f"lab/{name}", Path(set_name.agents[name]))
 
 
 def stored(folder: Path) -> list[Path]:
     return list((folder / "hf-home").rglob("*.safetensors"))
 
 
-def analyze(events: list[object], *, download: bool = False) -> load_work.Analysis:
+def analyze(events: list[object], *, download: bool = False) -> load_work.FreshAnalysis:
     sources = Sources("lab/base", {name: f"lab/{name}" for name in AGENTS})
     return load_work.analyze(
         sources, {}, Settings(), events.append, CancelToken(), download=download
     )
 
 
-def test_what_a_stranger_types_is_not_looked_for_on_the_disk(
+def test_public_ids_are_never_looked_up_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own" / "secret").mkdir(parents=True)
@@ -65,11 +65,11 @@ def test_what_a_stranger_types_is_not_looked_for_on_the_disk(
 
 def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tmp_path) -> None:
     found = analyze([])
-    example = load_example("independent")
-    assert np.array_equal(found.sketch.counts.shared, example.sketch.counts.shared)
+    set_name = load_set("independent")
+    assert np.array_equal(found.analysis.counts.shared, set_name.analysis.counts.shared)
     session = Session("s", tmp_path / "session", loaded=found.loaded("models"))
     (tmp_path / "session").mkdir()
-    said = fit_html(found.fit, found.sketch, is_public=False)
+    said = fit_html(found.fit, found.analysis, is_public=False)
     assert "nothing of them is stored" in said
     commits = {name: hub.repositories[f"lab/{name}"].branches["main"] for name in ("base", *AGENTS)}
     assert session.models.base == f"lab/base@{commits['base']}", "later reads are of these files"
@@ -91,15 +91,15 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tm
     assert not stored(tmp_path)
     # A Hub that goes after the count takes nothing away.
     hub.status = 404
-    assert found.loaded("models").sketch is found.sketch
+    assert found.loaded("models").analysis is found.analysis
 
 
-def test_a_visitors_token_is_not_kept_when_what_they_loaded_is_gone(hub: LoopbackHub) -> None:
+def test_a_users_token_is_not_kept_when_what_they_loaded_is_gone(hub: LoopbackHub) -> None:
     loaded = analyze([]).loaded("models")
-    with rights.acting_as("hf_visitor"):
+    with rights.acting_as("hf_user"):
         opened = weakref.ref(open_loaded(loaded))
         assert open_loaded(loaded) is opened()
-    assert "Bearer hf_visitor" in hub.tokens
+    assert "Bearer hf_user" in hub.tokens
     assert open_loaded(loaded) is not opened(), "nor used for who has none"
     del loaded
     gc.collect()

@@ -1,4 +1,4 @@
-"""What a visitor does, in a real browser, at the real app. Every visit must be silent."""
+"""What a user does, in a real browser, at the real app. Every visit must be silent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from color_law import stray_colors
+from color_rules import stray_colors
 from preview import large_profile
 from saved_figures import save_every_figure
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER, snap
-from ram_studio.app.load.examples import example_profile, load_example
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID, snap
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.session.sets import load_set, set_profile
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.resources import asset_path
 
@@ -26,7 +26,7 @@ PHONE = (390, 844)
 
 
 def _assert_cards(cards: dict, point: int, rule: str, r: float, alpha: float) -> None:
-    expected = load_example("1").sketch.preview(point, rule, r, alpha)
+    expected = load_set("shared-style").analysis.preview(point, rule, r, alpha)
     assert set(cards) == set(expected["agents"])
     for name, numbers in expected["agents"].items():
         assert float(cards[name]["epsilon"]) == expected["epsilon"]
@@ -102,7 +102,7 @@ def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> No
     )
     last = {"epsilon": 59 % 40, "r": (59 % 50) / 50, "alpha": (59 % 20) / 2}
     point, r, alpha = last.values()
-    expected = load_example("1").sketch.preview(point, "ram+", r, alpha)
+    expected = load_set("shared-style").analysis.preview(point, "ram+", r, alpha)
     _wait_for_lambda(page, "tool", expected["agents"]["tool"]["lambda"])
     _assert_cards(it.cards(), point, "ram+", r, alpha)
     _is_at(page, last)
@@ -119,7 +119,7 @@ def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> No
     page.fill("#dial-alpha-number", "10")
     page.press("#dial-alpha-number", "Tab")
     page.click("[data-act=pin]")
-    _assert_all_is_seen(it, "example")
+    _assert_all_is_seen(it, "shared-style")
     for layers, agents in ((4, 1), (4, 8), (28, 5), (80, 8)):
         profile = json.dumps(large_profile(layers, agents))
         page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", profile)
@@ -127,7 +127,7 @@ def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> No
             "(n) => document.querySelectorAll('[data-agent]').length === n", arg=agents
         )
         _assert_all_is_seen(it, f"{layers} layers, {agents} agents")
-    page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", example_profile("1"))
+    page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", set_profile("shared-style"))
 
 
 def _tab_to(page, selector: str) -> None:
@@ -144,7 +144,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     it = visit(reduced_motion="no-preference")
     page, keys = it.page, it.page.keyboard
     it.open()
-    _tab_to(page, "#use-example")
+    _tab_to(page, "#use-shared-style")
     keys.press("Enter")
     page.wait_for_selector("[data-agent]", state="visible")
     it.settle()
@@ -159,7 +159,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     _tab_to(page, "#epsilon-line")
     for _ in range(3):
         keys.press("ArrowRight")
-    expected = load_example("1").sketch.preview(DEFAULT_INDEX + 3, "ram+s")
+    expected = load_set("shared-style").analysis.preview(DEFAULT_INDEX + 3, "ram+s")
     _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
     _assert_cards(it.cards(), DEFAULT_INDEX + 3, "ram+s", 0.1, 2.0)
     page.focus(".cv-rows")
@@ -167,14 +167,14 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     keys.press("Enter")
     page.wait_for_selector(".scope-cell[aria-selected]")
     # Of the settings of now, however soon after a move.
-    moved = epsilon_text(LADDER[DEFAULT_INDEX + 3])
+    moved = epsilon_text(EPSILON_GRID[DEFAULT_INDEX + 3])
     page.wait_for_selector(f".scope .facts:has-text('more than {moved} ')")
     keys.press("Escape")
     page.wait_for_selector(".cv-rows:focus")
     page.focus("[data-method='ram+s']")
     _tab_to(page, "#reset")
     keys.press("Enter")
-    reset = load_example("1").sketch.preview()["agents"]["coding"]["lambda"]
+    reset = load_set("shared-style").analysis.preview()["agents"]["coding"]["lambda"]
     _wait_for_lambda(page, "coding", reset)
     _tab_to(page, "#step-tune .next")
     keys.press("Enter")
@@ -214,13 +214,13 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     page.wait_for_selector("#evaluate:not([disabled])")
     page.click("#to-load")
     it.use_example()
-    page.wait_for_selector("#watch >> text=house style")
-    # Kept counts own parts only: what the others do alike is said beside it.
+    page.wait_for_selector("#watch >> text=Drag to see why")
+    # Retained counts own parts only: what the others do alike is said beside it.
     page.wait_for_selector("[data-part=along] >> text=of every update")
     # TIES has no sums: it is merged when it is looked at.
     page.click("[data-method=ties]")
     page.wait_for_selector(".cv-legend >> text=trimmed")
-    page.wait_for_selector("[data-agent=tool]:not([data-kept=''])")
+    page.wait_for_selector("[data-agent=tool]:not([data-retained=''])")
     page.click("[data-method='ram+']")
     page.wait_for_selector("[data-agent=tool][data-lambda^='1']")
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
@@ -232,12 +232,12 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     # The former Look step is Tune now; alpha is clamped.
     tensor = "model.layers.2.mlp.up_proj.weight"
     view = f"pin=ram_0.001_0.2_1&focus=tool&tensor={tensor}&element=129"
-    it.open(f"?step=look&example=1&epsilon=1e-4&r=0.25&alpha=99&rule=ram%2B&{view}")
+    it.open(f"?step=tune&set=shared-style&epsilon=1e-4&r=0.25&alpha=99&rule=ram%2B&{view}")
     page.wait_for_selector("[data-agent]", state="visible")
     assert page.get_attribute("#to-tune", "aria-current") == "step"
     assert page.locator("#stepper button").count() == 4
-    point = LADDER.index(min(LADDER, key=lambda e: abs(e - 1e-4)))
-    expected = load_example("1").sketch.preview(point, "ram+", 0.25, 10.0)
+    point = EPSILON_GRID.index(min(EPSILON_GRID, key=lambda e: abs(e - 1e-4)))
+    expected = load_set("shared-style").analysis.preview(point, "ram+", 0.25, 10.0)
     _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
     _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
     assert "RAM ε 9.98 · 10⁻⁴" in page.text_content(".cv-pinned")
@@ -250,7 +250,7 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     page.keyboard.press("ArrowRight")
     page.wait_for_url("**element=130**")
     query = parse_qs(urlsplit(page.url).query)
-    assert query["pin"] == [f"ram_{LADDER[snap(0.001)]}_0.2_1"]
+    assert query["pin"] == [f"ram_{EPSILON_GRID[snap(0.001)]}_0.2_1"]
     assert (query["focus"], query["tensor"]) == (["tool"], [tensor])
     page.keyboard.press("Escape")
     page.click("[data-agent=tool]")
@@ -270,9 +270,9 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     assert page.is_visible("#drop-rate input")
     assert page.is_hidden("#from-tune")
     recipe = tmp_path / "mine.yaml"
-    loaded = load_example("1")
+    loaded = load_set("shared-style")
     recipe.write_text(
-        recipe_yaml(recipe_from(loaded, "ram+", {"epsilon": LADDER[20], "r": 0.35}, seed=11))
+        recipe_yaml(recipe_from(loaded, "ram+", {"epsilon": EPSILON_GRID[20], "r": 0.35}, seed=11))
     )
     page.set_input_files("input[type=file]", str(recipe))
     page.wait_for_selector("#recipe-status .callout[data-tone=good]")
@@ -282,7 +282,7 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     assert page.input_value("#method input") == "RAM+"
     assert page.input_value("#seed input") == "11"
     page.click("#to-tune")
-    expected = loaded.sketch.preview(20, "ram+", 0.35, 2.0)
+    expected = loaded.analysis.preview(20, "ram+", 0.35, 2.0)
     _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
 
 
@@ -329,7 +329,7 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     it.write("base", tmp_path / "base")
     page.click("#check-fit")
     page.wait_for_selector("#load-status table")
-    assert "They fit together" in page.text_content("#load-status")
+    assert "The models are compatible" in page.text_content("#load-status")
     page.click("#analyze")
     page.wait_for_selector("#to-tune[aria-current=step]")
     save_every_figure(it)
@@ -347,16 +347,16 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     page.wait_for_selector("#pushed .callout[data-tone=bad]")
     assert "There is no merge yet" in page.text_content("#pushed")
 
-    # A sketch alone opens Tune; what needs models says so.
+    # An analysis alone opens Tune; what needs models says so.
     page.click("#to-load")
-    it.write("sketch-source", asset_path("dense", "sketch.safetensors"))
-    page.click("#open-sketch")
+    it.write("analysis-source", asset_path("dense", "analysis.safetensors"))
+    page.click("#open-analysis")
     page.wait_for_selector("#to-tune[aria-current=step]")
-    assert "need the models themselves" in page.text_content("#sketch-status")
+    assert "need the models themselves" in page.text_content("#analysis-status")
     page.click("#to-merge")
     page.click("#merge")
     page.wait_for_selector("#merge-status .callout[data-tone=warn]")
-    assert "Only a sketch is loaded" in page.text_content("#merge-status")
+    assert "Only an analysis is loaded" in page.text_content("#merge-status")
 
 
 @pytest.mark.slow

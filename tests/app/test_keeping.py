@@ -6,6 +6,7 @@ import os
 import signal
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,21 +15,24 @@ from typing import Any
 import pytest
 from app_parts import Clock
 from loopback_hub import serving
+from random_analyses import make_analysis
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 
 from ram_studio.app import leave_at_sigterm
-from ram_studio.app.jobs import Job
-from ram_studio.app.public import disk
-from ram_studio.app.public.disk import Entry
-from ram_studio.app.public.keeper import Keeper, is_left
-from ram_studio.app.public.lanes import Effort, LineFullError
-from ram_studio.app.public.presence import Presence
-from ram_studio.app.public.visitor import address_of, forget_owner_token
-from ram_studio.app.session import Merged, Session
+from ram_studio.app.public.heartbeat import Heartbeats
+from ram_studio.app.public.job_queue import Effort, QueueFullError
+from ram_studio.app.public.session_reaper import SessionReaper, is_abandoned
+from ram_studio.app.public.user import address_of, forget_owner_token
+from ram_studio.app.session import disk
+from ram_studio.app.session.disk import Entry
+from ram_studio.app.session.jobs import Job
+from ram_studio.app.session.session import Loaded, Merged, Session
+from ram_studio.app.session.sets import DEFAULT_SET, load_set
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.app.shell import download_link, head_html, zip_route
-from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.errors import OutputError
@@ -36,17 +40,17 @@ from ram_studio.resources import asset_path
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    made = Workspace(Settings(work_dir=tmp_path, is_space=True, max_disk_bytes=1000))
+def workspace(tmp_path: Path, clock: Clock) -> Iterator[Workspace]:
+    made = Workspace(Settings(work_dir=tmp_path, is_space=True, max_disk_bytes=1000), clock)
     yield made
     made.close()
 
 
 class FakeJob:
-    """A job of clients, that notes why it was stopped."""
+    """A job of clients, that notes why it was stopped. now: when it was queued and began."""
 
-    def __init__(self, *clients: str, entered: float = 1000.0) -> None:
-        self.clients, self.entered, self.began = set(clients), entered, entered
+    def __init__(self, *clients: str, now: float) -> None:
+        self.clients, self.entered, self.began = set(clients), now, now
         self.stopped: list[str] = []
         self.is_done = False
 
@@ -63,60 +67,60 @@ def add_merge(session: Session, name: str, nbytes: int) -> Path:
 
 
 def test_a_job_ends_some_seconds_after_the_last_who_waited_for_it_left(clock: Clock) -> None:
-    presence = Presence(clock)
-    job = FakeJob("old", "new")
-    presence.arrive("old"), presence.arrive("new")
-    presence.leave("old")
+    heartbeats = Heartbeats(clock)
+    job = FakeJob("old", "new", now=clock.now)
+    heartbeats.arrive("old"), heartbeats.arrive("new")
+    heartbeats.leave("old")
     clock.now += 60
-    assert not is_left(job, presence, clock.now), "the reloaded page is there"
-    presence.leave("new")
+    assert not is_abandoned(job, heartbeats, clock.now), "the reloaded page is there"
+    heartbeats.leave("new")
     clock.now += 3
-    assert not is_left(job, presence, clock.now), "it may be a reload"
+    assert not is_abandoned(job, heartbeats, clock.now), "it may be a reload"
     clock.now += 2
-    assert is_left(job, presence, clock.now)
+    assert is_abandoned(job, heartbeats, clock.now)
 
 
 def test_a_page_that_says_it_is_coming_back_keeps_its_job_however_slow_it_is(clock: Clock) -> None:
-    presence = Presence(clock)
-    job = FakeJob("old", "key of the tab")
-    presence.arrive("old"), presence.leave("old")
+    heartbeats = Heartbeats(clock)
+    job = FakeJob("old", "key of the tab", now=clock.now)
+    heartbeats.arrive("old"), heartbeats.leave("old")
     for _ in range(20):
         clock.now += 1.5
-        presence.arrive("key of the tab"), presence.leave("key of the tab")
-        assert not is_left(job, presence, clock.now)
+        heartbeats.arrive("key of the tab"), heartbeats.leave("key of the tab")
+        assert not is_abandoned(job, heartbeats, clock.now)
     clock.now += 5
-    assert is_left(job, presence, clock.now), "closed while it was loading"
+    assert is_abandoned(job, heartbeats, clock.now), "closed while it was loading"
 
 
 def test_a_job_that_nobody_listens_to_ends_and_none_runs_longer_than_it_may(clock: Clock) -> None:
-    presence, done = Presence(clock), []
-    unheard, job, waiting = FakeJob("bot"), FakeJob("a"), FakeJob("a")
+    heartbeats, done, start = Heartbeats(clock), [], clock.now
+    unheard, job, waiting = (FakeJob(client, now=start) for client in ("bot", "a", "a"))
     waiting.began = None
-    presence.arrive("a")
+    heartbeats.arrive("a")
     chores = [(5, lambda: done.append(clock.now))]
     every = [unheard, job, waiting]
-    keeper = Keeper(lambda: every, presence, most_seconds=11, chores=chores, clock=clock)
+    reaper = SessionReaper(lambda: every, heartbeats, most_seconds=11, chores=chores, clock=clock)
     for _ in range(12):
-        keeper.tick()
+        reaper.tick()
         clock.now += 1
-    assert done == [1005, 1010], "what is to be done now and then is done in its time"
+    assert done == [start + 5, start + 10], "what is to be done now and then is done in its time"
     assert set(unheard.stopped) == {"left"}
     assert job.stopped == waiting.stopped == []
-    keeper.tick()
+    reaper.tick()
     assert (job.stopped, waiting.stopped) == (["time"], [])
 
 
 @pytest.mark.parametrize(
     ("space", "way"),
-    [("owner/ram-studio", "duplicate this Space"), ("", "For more, run RAM Studio on a")],
+    [("owner/ram-studio", "duplicate this Space"), ("", "For more, run RAM Studio on your own")],
 )
-def test_who_meets_a_limit_is_told_the_way_out(tmp_path, monkeypatch, space, way) -> None:
+def test_limit_errors_say_what_else_to_do(tmp_path, monkeypatch, space, way) -> None:
     monkeypatch.setenv("SPACE_ID", space)
-    lanes = Workspace(Settings(host="0.0.0.0", work_dir=tmp_path, is_space=bool(space))).lanes
+    queue = Workspace(Settings(host="0.0.0.0", work_dir=tmp_path, is_space=bool(space))).job_queue
     for _ in range(2):
-        lanes.enter(Effort(), "tab", "10.0.0.1")
-    with pytest.raises(LineFullError, match=way):
-        lanes.enter(Effort(), "tab", "10.0.0.1")
+        queue.enter(Effort(), "tab", "10.0.0.1")
+    with pytest.raises(QueueFullError, match=way):
+        queue.enter(Effort(), "tab", "10.0.0.1")
     job = Job(Session("tab", tmp_path), lambda report, cancel: None)
     job.stop("time")
     list(job.updates())
@@ -124,16 +128,21 @@ def test_who_meets_a_limit_is_told_the_way_out(tmp_path, monkeypatch, space, way
     assert (f"/{space}?duplicate=true" in head_html()) == bool(space)
 
 
-def test_a_session_goes_when_its_page_was_closed_or_it_was_idle(workspace: Workspace) -> None:
+def test_a_session_goes_when_its_page_was_closed_or_it_was_idle(
+    workspace: Workspace, clock: Clock
+) -> None:
+    settings = workspace.settings
     there, gone = workspace.session("there"), workspace.session("gone")
     folders = [add_merge(session, "m", 10) for session in (there, gone)]
-    workspace.presence.arrive("there")
-    for session in (there, gone):
-        session.touched -= workspace.settings.gone_seconds + 1
+    workspace.heartbeats.arrive("there")
+    clock.now += settings.gone_seconds - 1
+    workspace.expire()
+    assert [folder.exists() for folder in folders] == [True, True]
+    clock.now += 2
     workspace.expire()
     assert [folder.exists() for folder in folders] == [True, False]
-    there.touched -= workspace.settings.idle_seconds
-    there.job = FakeJob("there")
+    clock.now += settings.idle_seconds
+    there.job = FakeJob("there", now=clock.now)
     workspace.expire()
     assert folders[0].exists(), "its job still runs"
     there.job.is_done = True
@@ -144,24 +153,74 @@ def test_a_session_goes_when_its_page_was_closed_or_it_was_idle(workspace: Works
     assert not root.exists()
 
 
-def test_callers_without_a_session_share_none_and_there_are_not_endlessly_many(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callers_without_a_session_share_none(workspace: Workspace) -> None:
     assert len({workspace.session(who).key for who in (None, None, "")}) == 3
-    monkeypatch.setattr("ram_studio.app.workspace._MOST_SESSIONS", 20)
+
+
+def test_the_session_that_is_missed_least_makes_room(
+    workspace: Workspace, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ram_studio.app.session.workspace._MAX_SESSIONS", 20)
+    monkeypatch.setattr("ram_studio.app.session.workspace._MAX_PER_ADDRESS", 8)
+    folder = add_merge(workspace.session("merged", address="1"), "m", 10)
+    workspace.session("loaded", address="1").data = "something"
+    open_page = workspace.session("open page", address="1")
+    workspace.heartbeats.arrive("open page")
     for number in range(100):
-        workspace.session(f"client{number}")
+        clock.now += 1
+        workspace.session(f"invented{number}", address=str(number % 5))
     assert len(workspace._sessions) <= 20
+    assert workspace.session("open page") is open_page
+    assert workspace.session("loaded").data == "something"
+    for number in range(100):
+        clock.now += 1
+        workspace.session(f"worked{number}", address="2").data = "something"
+    assert sum(s.address == "2" for s in workspace._sessions.values()) == 8
+    assert workspace.session("loaded").data == "something", "of another address"
+    for number in range(100):
+        clock.now += 1
+        workspace.session(f"here{number}", address="1").data = "something"
+    assert workspace.session("loaded").data == ""
+    assert folder.exists()
+    assert workspace.session("open page") is open_page
 
 
-def test_a_visitors_oldest_merges_make_room(tmp_path: Path) -> None:
+def test_a_session_that_was_given_nothing_is_not_kept(workspace: Workspace, clock: Clock) -> None:
+    empty, open_page = workspace.session("empty"), workspace.session("open page")
+    workspace.heartbeats.arrive("open page")
+    clock.now += 59
+    workspace.expire()
+    assert workspace.session("empty") is empty
+    clock.now += 61
+    workspace.expire()
+    assert workspace.session("empty") is not empty
+    assert workspace.session("open page") is open_page
+
+
+def test_what_users_opened_takes_a_bounded_memory(
+    workspace: Workspace, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analysis = make_analysis(2)
+    loaded = Loaded("opened", None, "base", {"agent0": "a", "agent1": "b"}, analysis)
+    monkeypatch.setattr("ram_studio.app.session.workspace._MAX_ANALYSIS_BYTES", 4.5 * loaded.nbytes)
+    for client, address in (("one", "1"), ("a", "2"), ("b", "2"), ("c", "2"), ("d", "2")):
+        clock.now += 1
+        workspace.session(client, address=address).load(replace(loaded, title=client))
+        workspace.free_memory()
+    workspace.session("example").load(load_set(DEFAULT_SET))
+    workspace.free_memory()
+    left = [s.loaded.title for s in workspace._sessions.values() if s.loaded]
+    assert left == ["one", "b", "c", "d", load_set(DEFAULT_SET).title], "of the address with most"
+
+
+def test_a_users_oldest_merges_make_room(tmp_path: Path) -> None:
     session = Session("key", tmp_path)
     for name in ("a", "b", "c"):
         add_merge(session, name, 100)
     assert disk.make_room(session.merges, 100, most_merges=3, most_bytes=1000) == ["a"]
     assert disk.make_room(session.merges, 150, most_merges=9, most_bytes=300) == ["b"]
     assert [path.name for path in (tmp_path / "merges").iterdir()] == ["c"]
-    with pytest.raises(OutputError, match=r"would take 0\.0 GB; one visitor may have"):
+    with pytest.raises(OutputError, match=r"would take 0\.0 GB; one user may have"):
         disk.make_room(session.merges, 301, most_merges=9, most_bytes=300)
 
 
@@ -176,12 +235,15 @@ def test_above_the_watermark_the_oldest_goes_first() -> None:
     assert removed == ["old", "middle", "new"]
 
 
-def test_merges_and_gradios_cache_are_kept_below_the_watermark(workspace: Workspace) -> None:
-    old, new, busy = (workspace.session(name) for name in ("old", "new", "busy"))
-    folders = [add_merge(session, "m", 300) for session in (old, new, busy)]
-    old.touched -= 100
-    busy.touched -= 200
-    busy.job = FakeJob("busy")
+def test_merges_and_gradios_cache_are_kept_below_the_watermark(
+    workspace: Workspace, clock: Clock
+) -> None:
+    busy = workspace.session("busy")
+    clock.now += 100
+    old = workspace.session("old")
+    clock.now += 100
+    folders = [add_merge(s, "m", 300) for s in (old, workspace.session("new"), busy)]
+    busy.job = FakeJob("busy", now=clock.now)
     cached = workspace.gradio_folder / "x" / "upload.yaml"
     cached.parent.mkdir(parents=True)
     cached.write_bytes(b"c" * 200)
@@ -200,7 +262,7 @@ def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(tmp_path, monkeypatc
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         folders = {}
         for name in ("base", "coding"):
-            hub.add(f"owner/{name}", asset_path("example", name))
+            hub.add(f"owner/{name}", asset_path("independent", name))
             folders[name] = open_checkpoint(f"owner/{name}", name=name).folder
     used, entries = disk.hub_models({"owner/coding"})
     assert used == sum(map(disk.folder_bytes, tmp_path.glob("hub/models--*/blobs")))
@@ -226,27 +288,41 @@ def test_a_merge_goes_home_without_a_copy_and_only_ones_own(workspace: Workspace
         assert app.get(f"/downloads/{place}").status_code == 404
 
 
-def request(host: str, forwarded: str = "") -> Any:
-    headers = {"x-forwarded-for": forwarded} if forwarded else {}
+def request(host: str, *forwarded: str) -> Any:
+    headers = Headers(raw=[(b"x-forwarded-for", line.encode()) for line in forwarded])
     return SimpleNamespace(client=SimpleNamespace(host=host), headers=headers)
 
 
 @pytest.mark.parametrize(
     ("forwarded", "is_space", "address"),
     [
-        ("", True, "10.1.2.3"),
-        ("93.184.216.34", True, "93.184.216.34"),
-        ("1.1.1.1, 93.184.216.34, 10.0.0.7", True, "93.184.216.34"),
-        ("not an address", True, "10.1.2.3"),
-        ("2606:2800:220:1:248:1893:25c8:1946", True, "2606:2800:220:1::/64"),
-        ("93.184.216.34", False, "10.1.2.3"),
+        ([], True, "10.1.2.3"),
+        (["93.184.216.34"], True, "93.184.216.34"),
+        (["1.1.1.1, 93.184.216.34, 10.0.0.7"], True, "93.184.216.34"),
+        (["1.1.1.1", "93.184.216.34, 10.0.0.7"], True, "93.184.216.34"),
+        (["93.184.216.34:50123"], True, "93.184.216.34"),
+        (["::ffff:93.184.216.34"], True, "93.184.216.34"),
+        (["[::ffff:93.184.216.34]:443"], True, "93.184.216.34"),
+        (["1.1.1.1, ::ffff:10.0.0.7"], True, "1.1.1.1"),
+        (["not an address", "[]:1", "1:2:3"], True, "10.1.2.3"),
+        (["2606:2800:220:1:248:1893:25c8:1946"], True, "2606:2800:220:1::/64"),
+        (["[2606:2800:220:1:248:1893:25c8:1946]:443"], True, "2606:2800:220:1::/64"),
+        (["93.184.216.34"], False, "10.1.2.3"),
     ],
 )
-def test_an_address_is_what_the_proxy_saw(forwarded: str, is_space: bool, address: str) -> None:
-    assert address_of(request("10.1.2.3", forwarded), is_space=is_space) == address
+def test_an_address_is_what_the_proxy_saw(
+    forwarded: list[str], is_space: bool, address: str
+) -> None:
+    assert address_of(request("10.1.2.3", *forwarded), is_space=is_space) == address
 
 
-def test_the_owners_token_is_not_sent_for_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_a_socket_for_both_protocols_are_told_apart() -> None:
+    addresses = {address_of(request(f"::ffff:10.1.2.{n}"), is_space=False) for n in (3, 4)}
+    assert addresses == {"10.1.2.3", "10.1.2.4"}
+    assert address_of(request("testclient"), is_space=True) == "testclient"
+
+
+def test_the_owners_token_is_not_sent_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers
 
@@ -257,7 +333,7 @@ def test_the_owners_token_is_not_sent_for_visitors(monkeypatch: pytest.MonkeyPat
     assert build_hf_headers()["authorization"] == "Bearer hf_owner"
     forget_owner_token()
     assert "authorization" not in build_hf_headers()
-    assert build_hf_headers(token="hf_visitor")["authorization"] == "Bearer hf_visitor"
+    assert build_hf_headers(token="hf_user")["authorization"] == "Bearer hf_user"
 
 
 @pytest.mark.timeout(60)  # it waited for itself
@@ -271,7 +347,7 @@ def test_a_second_sigterm_does_not_keep_the_first_from_ending_the_app(workspace,
     root, before = workspace.root, signal.getsignal(signal.SIGTERM)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr("ram_studio.app.workspace.shutil.rmtree", remove)
+            patch.setattr("ram_studio.app.session.workspace.shutil.rmtree", remove)
             leave_at_sigterm(workspace)
             with pytest.raises(SystemExit):
                 os.kill(os.getpid(), signal.SIGTERM)

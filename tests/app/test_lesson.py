@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 from app_parts import run
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app.load.examples import (
-    FOLDERS,
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.app.session.sets import (
     RECORD,
     SKILLS,
-    example_profile,
-    load_example,
+    TITLES,
+    load_set,
+    set_profile,
     shipped_file,
 )
 
 pytestmark = pytest.mark.browser
 
-LINKS = {folder: link for link, folder in FOLDERS.items()}
 IDS = ("changed", "average", "sum", "ram", "epsilon", "rounding", "limits")
 OF_TABLE = ["average", "sum", "ram", "epsilon", "limits"]
 """Scenes that need a table of measured settings."""
@@ -53,29 +52,29 @@ SCENES_JS = """async (sets) => {
 
 
 def table_of(folder: str) -> dict:
-    return json.loads(gzip.decompress(shipped_file(LINKS[folder], SKILLS).read_bytes()))
+    return json.loads(gzip.decompress(shipped_file(folder, SKILLS).read_bytes()))
 
 
 def record_of(folder: str) -> dict:
-    return json.loads(shipped_file(LINKS[folder], RECORD).read_text(encoding="utf-8"))
+    return json.loads(shipped_file(folder, RECORD).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def scenes(module_page) -> dict[str, dict[str, Any]]:
     sets = {
         folder: {
-            "profile": json.loads(example_profile(link)),
+            "profile": json.loads(set_profile(folder)),
             "table": table_of(folder),
             "record": record_of(folder),
         }
-        for folder, link in LINKS.items()
+        for folder in TITLES
     }
     return {scene["id"]: scene for scene in run(module_page, SCENES_JS, sets)}
 
 
 def least_alone(point: int) -> float:
     """Return the least share that an agent which learned a skill changed alone."""
-    agents = load_example("house").sketch.preview(point)["agents"]
+    agents = load_set("shared-style").analysis.preview(point)["agents"]
     own = [agents[name] for name in ("coding", "tool", "memory")]
     return min(agent["unique"] / agent["active"] for agent in own)
 
@@ -104,12 +103,9 @@ def test_every_scene_begins_unanswered_and_can_be_answered(scenes) -> None:
 def test_what_is_told_is_what_the_files_hold(scenes) -> None:
     alone = scenes["changed"]["measured"]["value"]
     assert alone == pytest.approx(least_alone(DEFAULT_INDEX), rel=1e-12)
-    # Four agents, three skills.
-    asked = "for one skill: coding, tool and memory; and following, for what the model could do"
-    assert asked in scenes["changed"]["ask"]
     assert "coding, tool and memory each solve their own skill" in scenes["average"]["ask"]
-    assert "all 4 agents" in scenes["average"]["ask"]
-    assert "4 times" in scenes["sum"]["reveal"]
+    assert "all 3 agents" in scenes["average"]["ask"]
+    assert "3 times" in scenes["sum"]["reveal"]
     merges = {
         "average": {"method": "task-arithmetic", "scale": None},
         "sum": {"method": "task-arithmetic", "scale": 1.0},
@@ -123,7 +119,7 @@ def test_what_is_told_is_what_the_files_hold(scenes) -> None:
     assert scenes["rounding"]["target"]["point"] == DEFAULT_INDEX
     assert scenes["rounding"]["measured"]["value"] < 0.5  # most of a small push is lost
     # Few weights are those of the record.
-    found = record_of("example")["few_weights"]
+    found = record_of("independent")["few_weights"]
     own = found["agents"]["coding"]
     (fewest,) = (row for row in own["rows"] if row["k"] == 300)
     assert fewest["largest"] == own["whole"] == 1
@@ -250,7 +246,7 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
             assert page.locator(".ls-head .done").count() == scene
         elif scene == IDS.index("epsilon"):
             # Other models of the same names, at the same settings: the formula is theirs.
-            rho = record_of("example")["agents"]["coding"]["rho"]
+            rho = record_of("independent")["agents"]["coding"]["rho"]
             page.wait_for_selector(f".cv-formula:has-text('= {rho:.1f}')")
         move(learner)
         said = learner.answered(scene)

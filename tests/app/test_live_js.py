@@ -8,9 +8,10 @@ import math
 import numpy as np
 import pytest
 from app_parts import run
-from random_sketches import make_sketch
+from random_analyses import make_analysis
+from verdict_table import analysis_of, cases
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
     PRECISION,
@@ -20,10 +21,10 @@ from ram_studio.algorithm.meters.rounding_meter import (
     stochastic_error,
 )
 from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
-from ram_studio.app.load.examples import build_profile
 from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.session.sets import build_profile
 from ram_studio.app.templates import render
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
@@ -33,10 +34,10 @@ SETTINGS = [(0.0, 0.0), (1.0, 10.0), (0.37, 0.613)]
 
 @pytest.mark.parametrize("n_agents", [1, 3, 7])
 def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
-    sketch = make_sketch(n_agents, seed=n_agents)
+    analysis = make_analysis(n_agents, seed=n_agents)
     rules = [rule for rule in RULES if rule != MAGNITUDE_RULE]
     # Counts follow the point alone, and factors the counts: not every setting at every point.
-    cases = [[point, rule, 0.1, 2.0] for point in range(len(LADDER)) for rule in rules]
+    cases = [[point, rule, 0.1, 2.0] for point in range(len(EPSILON_GRID)) for rule in rules]
     cases += [[k, rule, *how] for k in (0, 9, 40) for rule in rules for how in SETTINGS]
     answers = run(
         page,
@@ -48,15 +49,15 @@ def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
               agents: result.agents.map((a) => ({...a, rho: plain(a.rho)}))};
           });
         }""",
-        build_profile(sketch),
+        build_profile(analysis),
         cases,
     )
     unbounded = 0
     for (point, rule, r, alpha), answer in zip(cases, answers, strict=True):
-        expected = sketch.preview(point, rule, r, alpha)
+        expected = analysis.preview(point, rule, r, alpha)
         assert answer["epsilon"] == expected["epsilon"]
-        assert answer["byCount"] == sketch.model.by_count[0, point, 1:].tolist()
-        elsewhere = sketch.dialects(point) if point < 10 else {}
+        assert answer["byCount"] == analysis.model.by_count[0, point, 1:].tolist()
+        elsewhere = analysis.dialects(point) if point < 10 else {}
         for place, mine in enumerate(answer["agents"]):
             theirs = expected["agents"][mine["name"]]
             told = {**mine["dialects"], "authors-script": mine["dialects"]["script"]}
@@ -69,55 +70,55 @@ def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
             assert float(mine["rho"]) == pytest.approx(rho, rel=1e-12, abs=0)
             assert mine["lambda"] == pytest.approx(theirs["lambda"], rel=1e-12, abs=0)
             assert mine["density"] == pytest.approx(theirs["density"], rel=1e-12, abs=0)
-    # The random sketches make agent 0 unbounded wherever it is not alone.
+    # The random analyses make agent 0 unbounded wherever it is not alone.
     assert unbounded or n_agents == 1
 
 
 @pytest.fixture(scope="module")
-def real_sketch():
-    """A sketch with everything that a pass finds: the example's, counted now."""
-    folders = {name: asset_path("example", name) for name in ("coding", "tool", "memory")}
-    return analyze(asset_path("example", "base"), folders, device="cpu")
+def real_analysis():
+    """An analysis with everything that a pass finds: the example's, counted now."""
+    folders = {name: asset_path("independent", name) for name in ("coding", "tool", "memory")}
+    return analyze(asset_path("independent", "base"), folders, device="cpu")
 
 
-def test_the_rule_by_size_of_change_is_that_of_python(page, real_sketch) -> None:
-    points = range(len(LADDER))
+def test_the_rule_by_size_of_change_is_that_of_python(page, real_analysis) -> None:
+    points = range(len(EPSILON_GRID))
     answers = run(
         page,
         """(profile, points) => points.map((k) => RAM.compute(profile, k, "ram+m", 0.3, 1.25)
           .agents.map((a) => [a.rhoM === Infinity ? null : a.rhoM, a.lambda]))""",
-        build_profile(real_sketch),
+        build_profile(real_analysis),
         list(points),
     )
     differs = 0
     for k, answer in zip(points, answers, strict=True):
-        expected = real_sketch.preview(k, "ram+m", 0.3, 1.25)["agents"].values()
+        expected = real_analysis.preview(k, "ram+m", 0.3, 1.25)["agents"].values()
         for (rho, factor), agent in zip(answer, expected, strict=True):
             assert rho == (agent["rho_m"] and pytest.approx(agent["rho_m"], rel=1e-12))
             assert factor == pytest.approx(agent["lambda"], rel=1e-12)
             differs += agent["rho_m"] != agent["rho"]
-    assert differs > len(LADDER)
+    assert differs > len(EPSILON_GRID)
 
 
-def test_what_is_kept_at_every_point_is_that_of_python(page, real_sketch) -> None:
-    points = list(range(0, len(LADDER), 5))
+def test_what_is_kept_at_every_point_is_that_of_python(page, real_analysis) -> None:
+    points = list(range(0, len(EPSILON_GRID), 5))
     methods = [*RULES, "task-arithmetic-mean", "task-arithmetic-sum"]
     answers = run(
         page,
         """(profile, points, methods) => methods.map((method) => points.map((point) =>
           RAM.outcomeOf(profile, { point, r: 0.3, alpha: 1.25, method }).agents
-            .map((a) => [a.kept.sum, a.others])))""",
-        build_profile(real_sketch),
+            .map((a) => [a.retained.sum, a.others])))""",
+        build_profile(real_analysis),
         points,
         methods,
     )
     names = {"task-arithmetic-mean": "average", "task-arithmetic-sum": "sum"}
     for method, answer in zip(methods, answers, strict=True):
         for point, agents in zip(points, answer, strict=True):
-            preview = real_sketch.preview(point, method if method in RULES else "ram", 0.3, 1.25)
+            preview = real_analysis.preview(point, method if method in RULES else "ram", 0.3, 1.25)
             told = preview["methods"][names[method]] if method in names else preview["agents"]
             for found, expected in zip(agents, told.values(), strict=True):
-                wanted = [expected["kept"]["total"], expected["all_else"]]
+                wanted = [expected["retained"]["total"], expected["interference"]]
                 assert found == pytest.approx(wanted, abs=1e-9), (method, point)
 
 
@@ -141,7 +142,7 @@ def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
     answers = run(
         page,
         """(curves, precisions, factors) => curves.map((curve, i) => factors.map((x) => {
-          const kept = RAM.keptToNearest(curve, x, precisions[i]);
+          const kept = RAM.retainedToNearest(curve, x, precisions[i]);
           return [kept.value, kept.low, kept.high, RAM.stochasticError(curve, x)];
         }))""",
         curves,
@@ -153,7 +154,7 @@ def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
         for factor, numbers in zip(factors, row, strict=True):
             expected = [*estimate(curve, factor), stochastic_error(curve, factor)]
             assert numbers == pytest.approx(expected, rel=1e-12, abs=1e-15)
-    assert page.evaluate("() => RAM.keptToNearest(null, 1.1, 8)") is None
+    assert page.evaluate("() => RAM.retainedToNearest(null, 1.1, 8)") is None
 
 
 def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+") -> None:
@@ -169,7 +170,7 @@ def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+"
     run(page, show, render("tune/canvas.html.j2"), profile, [point, r, 2, rule])
     page.wait_for_function(
         "(e) => document.querySelector('[data-agent]')?.dataset.epsilon === String(e)",
-        arg=LADDER[point],
+        arg=EPSILON_GRID[point],
     )
 
 
@@ -177,24 +178,24 @@ def text_of(page, part: str) -> str:
     return page.inner_text(f"[data-part={part}]")
 
 
-def test_rounding_signs_and_sizes_are_told(page, real_sketch) -> None:
-    profile = build_profile(real_sketch)
+def test_rounding_signs_and_sizes_are_told(page, real_analysis) -> None:
+    profile = build_profile(real_analysis)
     mount(page, profile, point=DEFAULT_INDEX)
-    factors = [a["lambda"] for a in real_sketch.preview()["agents"].values()]
-    rows = text_of(page, "kept").splitlines()
+    factors = [a["lambda"] for a in real_analysis.preview()["agents"].values()]
+    rows = text_of(page, "retained").splitlines()
     assert rows[0].split("\t")[1:] == [f"{x:.3f}" for x in factors]
-    for t, (name, factor) in enumerate(zip(real_sketch.agents, factors, strict=True)):
+    for t, (name, factor) in enumerate(zip(real_analysis.agents, factors, strict=True)):
         for d, dtype in enumerate(DTYPES):
             sent = profile["rounding"]["agents"][t][d]
             curve = curve_from_dict(sent["curves"][sent["points"][DEFAULT_INDEX]], dtype)
-            kept, low, high = estimate(curve, factor)
-            full = real_sketch.steps.curve(t, DEFAULT_INDEX, dtype)
+            retained, low, high = estimate(curve, factor)
+            full = real_analysis.steps.curve(t, DEFAULT_INDEX, dtype)
             assert low <= estimate(full, factor).value <= high
             told = rows[1 + 2 * d].split("\t")[1 + t]
-            assert told.startswith(f"{kept:.3f}"), (name, dtype)
+            assert told.startswith(f"{retained:.3f}"), (name, dtype)
             assert rows[2 + 2 * d].split("\t")[1 + t].startswith(f"{factor:.3f}")
             # The example's agents changed by many steps: little is lost.
-            assert kept - 1 >= 0.9 * (factor - 1)
+            assert retained - 1 >= 0.9 * (factor - 1)
     assert "at least nine tenths" in text_of(page, "rounding-line")
     dots = page.locator("[data-part=rounding-chart] path:visible").count()
     assert dots == sum(c is not None for layer in profile["rounding"]["layers"] for c, *_ in layer)
@@ -208,7 +209,7 @@ def test_rounding_signs_and_sizes_are_told(page, real_sketch) -> None:
     assert f"{100 * conflict:.1f} %" in line
     assert f"{100 * mass:.1f} %" in line
     rows = [row.split("\t") for row in text_of(page, "agree-agents").splitlines()]
-    for row, agent in zip(rows, real_sketch.preview()["agents"].values(), strict=True):
+    for row, agent in zip(rows, real_analysis.preview()["agents"].values(), strict=True):
         assert float(row[1]) == pytest.approx(agent["rho"], rel=1e-2)
         assert float(row[2]) == pytest.approx(agent["rho_m"], rel=1e-2)
     assert len(text_of(page, "pairs").splitlines()) >= 3
@@ -217,28 +218,46 @@ def test_rounding_signs_and_sizes_are_told(page, real_sketch) -> None:
     assert page.locator("[data-part=relations-chart] rect.bar").count() == len(profile["layers"])
 
 
-def test_advice_is_python_s_sentence(page, real_sketch) -> None:
-    profile = json.loads(json.dumps(build_profile(real_sketch)))
+def test_advice_is_python_s_sentence(page, real_analysis) -> None:
+    profile = json.loads(json.dumps(build_profile(real_analysis)))
     # As RL leaves it: every change one step of bfloat16, so that 1.2 steps round back to one.
     one_step = {"cells": [[1.0, 1.0, 0.0]], "loose": 0.0, "spread": 0.0, "noise": 0.0}
     for agent in profile["rounding"]["agents"][:2]:
         agent[0]["curves"] = [one_step] * len(agent[0]["curves"])
     mount(page, profile, point=DEFAULT_INDEX)
-    preview = real_sketch.preview()["agents"]
-    lost = {name: (preview[name]["lambda"], 1.0) for name in real_sketch.agents[:2]}
+    preview = real_analysis.preview()["agents"]
+    lost = {name: (preview[name]["lambda"], 1.0) for name in real_analysis.agents[:2]}
     assert text_of(page, "rounding-line") == rounding_advice("bfloat16", lost)
     assert page.get_attribute("[data-part=rounding-line]", "data-tone") == "note"
     verdict = text_of(page, "verdict")
-    assert verdict.startswith("Rounding to nearest in bfloat16 takes part of λ")
-    assert f"{real_sketch.agents[0]} 1.000 instead of" in verdict
+    assert verdict.startswith("Rounding to nearest in bfloat16 takes part of lambda:")
+    assert f"{real_analysis.agents[0]} 1.000 instead of" in verdict
     mount(page, profile, point=DEFAULT_INDEX, r=0.0)
     assert "Nothing is rescaled" in text_of(page, "rounding-line")
 
 
-def test_old_sketches_say_what_to_do(page) -> None:
+def test_an_agent_that_changed_nothing_has_no_retained_share(page, tmp_path) -> None:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    profile = build_profile(make_sketch(2))
+    (case,) = (case for case in cases() if case["name"] == "two agents are the base")
+    analysis = analysis_of(case, tmp_path)
+    mount(page, build_profile(analysis), point=DEFAULT_INDEX)
+    python = analysis.preview()["agents"]
+    for name, share, text in (("coding", "1", "100 %"), ("tool", "", "–"), ("memory", "", "–")):
+        row = page.locator(f"[data-agent={name}]")
+        assert row.get_attribute("data-retained") == share
+        assert (row.get_attribute("data-others") == "") == (python[name]["interference"] is None)
+        assert row.locator(".cv-number").inner_text() == text
+        assert (python[name]["retained"] is None) == (share == "")
+    assert page.get_attribute("[data-part=verdict]", "data-verdict") == case["key"]
+    assert text_of(page, "verdict").replace("\u00a0", " ").startswith(case["text"])
+    assert complaints == []
+
+
+def test_old_analyses_say_what_to_do(page) -> None:
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    profile = build_profile(make_analysis(2))
     assert profile["relations"] is profile["rounding"] is None
     mount(page, profile, point=DEFAULT_INDEX, rule="ram+m")
     for part in ("rounding", "relations"):
@@ -247,13 +266,13 @@ def test_old_sketches_say_what_to_do(page) -> None:
     row = page.locator("[data-agent]").first
     assert row.locator(".cv-lambda b").inner_text() == "–"
     assert "analyze again" in text_of(page, "lambda-formula")
-    assert row.get_attribute("data-kept") == ""
+    assert row.get_attribute("data-retained") == ""
     assert complaints == []
 
 
 def test_numbers_are_worded_as_in_python(page) -> None:
-    assert page.evaluate("(xs) => xs.map(RAM.epsilon)", list(LADDER)) == [
-        epsilon_text(x) for x in LADDER
+    assert page.evaluate("(xs) => xs.map(RAM.epsilon)", list(EPSILON_GRID)) == [
+        epsilon_text(x) for x in EPSILON_GRID
     ]
     texts = page.evaluate(
         "() => [RAM.count(999999), RAM.count(4.22e6), RAM.count(7e9), RAM.percent(0.00001),"
@@ -263,7 +282,7 @@ def test_numbers_are_worded_as_in_python(page) -> None:
 
 
 def test_names_from_elsewhere_stay_text(page) -> None:
-    profile = build_profile(make_sketch(2))
+    profile = build_profile(make_analysis(2))
     profile["agents"][0] = "<img src=x onerror=window.hacked=1>"
     mount(page, profile, point=DEFAULT_INDEX)
     assert "<img" in page.inner_text("[data-agent] >> nth=0")

@@ -1,4 +1,4 @@
-"""What visitors are told about the machine, and GPUs that are lent by the call."""
+"""What users are told about the machine, and answers on ZeroGPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from ram_studio.app.asking.plan import Asked
-from ram_studio.app.check import lent_gpu
 from ram_studio.app.check import work as check
+from ram_studio.app.check import zerogpu
 from ram_studio.app.public import machine
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.load import resolve_device
+from ram_studio.evals.settings import EvalSettings
 
 
 class Spaces(ModuleType):
@@ -33,12 +33,12 @@ class Spaces(ModuleType):
 
     def GPU(self, duration: int) -> Callable[[Any], Any]:
         def decorate(work: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-            def lent(*arguments: Any) -> Iterator[Any]:
+            def on_gpu(*arguments: Any) -> Iterator[Any]:
                 self.calls.append(work.__name__)
                 for batch in work(*pickle.loads(pickle.dumps(arguments))):
                     yield pickle.loads(pickle.dumps(batch))
 
-            return lent
+            return on_gpu
 
         self.seconds.append(duration)
         return decorate
@@ -49,23 +49,23 @@ def spaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spaces]:
     made = Spaces()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "spaces", made)
-        importlib.reload(lent_gpu)
-        patch.setattr(check, "LentGpuEngine", lent_gpu.LentGpuEngine)
+        importlib.reload(zerogpu)
+        patch.setattr(check, "ZeroGpuEngine", zerogpu.ZeroGpuEngine)
         yield made
-    importlib.reload(lent_gpu)
+    importlib.reload(zerogpu)
 
 
 def score(workspace: Any, session: Any, cancel: CancelToken) -> Any:
-    plan = Asked(limits={"demo": 4})
+    plan = EvalSettings(limit=4)
     models = check.choose(["base", "coding"], session)
     return check.score_models(models, plan, session, workspace, lambda event: None, cancel)
 
 
-def test_answers_come_from_a_lent_gpu_and_are_the_same(workspace, session, spaces, monkeypatch):
-    lent = score(workspace, session, CancelToken())
-    assert spaces.seconds == [lent_gpu.LENT_SECONDS]
+def test_zerogpu_answers_equal_local_ones(workspace, session, spaces, monkeypatch):
+    shared = score(workspace, session, CancelToken())
+    assert spaces.seconds == [zerogpu.ZEROGPU_SECONDS]
     assert spaces.calls == ["_answers", "_answers"]
-    monkeypatch.setattr(check, "lends_gpus", lambda: False)
+    monkeypatch.setattr(check, "has_zerogpu", lambda: False)
     own = score(workspace, session, CancelToken())
 
     def texts(report: Any) -> list[Any]:
@@ -74,7 +74,7 @@ def test_answers_come_from_a_lent_gpu_and_are_the_same(workspace, session, space
             for model in report.models.values()
         ]
 
-    assert texts(lent) == texts(own)
+    assert texts(shared) == texts(own)
     assert len(spaces.calls) == 2
 
 
@@ -90,19 +90,19 @@ def test_a_gpu_that_is_not_lent_is_told_in_words_and_stop_is_asked_for_between_b
         raise gr.Error("You have exceeded your GPU quota")
         yield
 
-    monkeypatch.setattr(lent_gpu, "_answers", refuse)
-    with pytest.raises(EvaluationError, match=r"No GPU was lent .* exceeded your GPU quota"):
+    monkeypatch.setattr(zerogpu, "_answers", refuse)
+    with pytest.raises(EvaluationError, match=r"No GPU was available .* exceeded your GPU quota"):
         score(workspace, session, CancelToken())
 
 
 def test_a_gpu_that_is_only_lent_is_not_taken_for_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.with_lent_gpu(60)(resolve_device) is resolve_device, "without the package"
+    assert machine.with_zerogpu(60)(resolve_device) is resolve_device, "without the package"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.empty", lambda *_, **__: None)  # tried on a GPU that is named
     assert resolve_device("auto") == "cuda"
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     assert (resolve_device("auto"), resolve_device("cuda")) == ("cpu", "cuda")
-    assert "a GPU lent for answers" in machine.hardware_text()
+    assert "ZeroGPU for answers" in machine.hardware_text()
 
 
 def test_the_machine_is_what_its_container_may_use(tmp_path, monkeypatch) -> None:

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app.asking.plan import asked_of
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.app.asking.limits import read_settings
 from ram_studio.app.check import work as check
 from ram_studio.app.experiment.work import plan_over, sweep_work
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.shared import Tuned
+from ram_studio.app.session.deep_link import SHOWN
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.shared import Tuned
 from ram_studio.app.tune import measured, ties
-from ram_studio.app.tune.deep_link import SHOWN
 from ram_studio.app.tune.measured import measure_work, measured_rows, shipped_table, tuned_recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError, Stopped
+from ram_studio.evals.settings import EvalSettings
 
 DEFAULT = Tuned(DEFAULT_INDEX, 0.1, 2.0, "ram+")
 
@@ -35,17 +36,17 @@ def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace
     told: list[tuple[str, int, int]] = []
     measure_work(recipe, session, workspace)(told.append, CancelToken())
     assert told[-1][1:] == (240, 240)
-    found, shipped = measured_rows(session, workspace), shipped_table("1")
+    found, shipped = measured_rows(session, workspace), shipped_table("shared-style")
     assert (found["prompts"], found["gold"]) == (shipped["prompts"], shipped["gold"])
     (row,) = found["rows"]
-    settings = {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
+    settings = {"epsilon": EPSILON_GRID[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
     assert (row["method"], row["settings"], row["k"]) == ("ram+", settings, DEFAULT_INDEX)
     (theirs,) = [
         r for r in shipped["rows"] if r["method"] == "ram+" and r["settings"] == row["settings"]
     ]
     assert row["right"] == theirs["right"]
     # Of other models nothing of it counts.
-    session.load(load_example("dense"))
+    session.load(load_set("dense"))
     assert measured_rows(session, workspace) is None
 
 
@@ -61,7 +62,7 @@ def test_every_method_of_the_canvas_has_a_recipe_and_plain_merges_are_rows(sessi
 
 def test_of_large_models_ties_is_merged_by_a_job(session, workspace) -> None:
     shipped = ties.find_ties(session)
-    session.load(replace(session.models, example=None, title="mine"))
+    session.load(replace(session.models, set_name=None, title="mine"))
     # Nor are one's own models asked a shipped set's questions.
     with pytest.raises(SettingsError, match="a merge the same ones in Check"):
         measure_work(tuned_recipe(session.models, DEFAULT), session, workspace)
@@ -69,8 +70,8 @@ def test_of_large_models_ties_is_merged_by_a_job(session, workspace) -> None:
     assert session.ties is None
     ties.ties_work(session)(print, CancelToken())
     assert session.ties == shipped
-    assert 0.3 < session.ties[1]["kept"] < 1.1
-    session.load(load_example("dense"))
+    assert 0.3 < session.ties[1]["retained"] < 1.1
+    session.load(load_set("dense"))
     assert session.ties is None
 
 
@@ -78,12 +79,12 @@ def test_of_large_models_ties_is_merged_by_a_job(session, workspace) -> None:
 def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further(
     session, workspace
 ) -> None:
-    session.load(replace(session.models, example=None, title="mine"))
+    session.load(replace(session.models, set_name=None, title="mine"))
 
     def asked(suites, limits, *names):
         every = check.candidates(session)
         chosen = {name: every[name] for name in names or every}
-        plan = asked_of(suites, (), workspace.settings, {}, limits)
+        plan = read_settings({"suites": suites, "limit": limits}, workspace.settings)
         check.score_models(chosen, plan, session, workspace, lambda event: None, CancelToken())
 
     asked(["demo"], {"demo": 12})
@@ -92,7 +93,7 @@ def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further
     merging = merge_work(recipe_from(session.models, "ram+", {}), session, workspace.settings)
     merging(lambda event: None, CancelToken())
     asked(["demo"], {"demo": 12}, "ram+")
-    found, shipped = measured_rows(session, workspace), shipped_table("1")
+    found, shipped = measured_rows(session, workspace), shipped_table("shared-style")
     assert (found["n"], found["domains"]) == (12, ["code", "tool", "memory"])
     assert set(found["prompts"]) < set(shipped["prompts"])
     rows = [(row["kind"], row["method"]) for row in found["rows"]]
@@ -104,7 +105,7 @@ def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further
         theirs = by_name[row["method"]]["right"]
         assert row["right"] == "".join(theirs[place] for place in places)
 
-    plan = plan_over(session.models, {"r": "0.2:0.4:2"}, {}, items=12, held_out=0, suites=["demo"])
+    plan = plan_over(session.models, {"r": "0.2:0.4:2"}, {}, EvalSettings(limit=12), held_out=0)
     sweep_work(plan, session, workspace)(lambda state: None, CancelToken())
     swept = measured_rows(session, workspace)
     assert swept["prompts"] == found["prompts"]

@@ -1,4 +1,4 @@
-"""The microscope in the Tune step: what the server sends, and what a visitor sees of it."""
+"""The microscope in the Tune step: what the server sends, and what a user sees of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from app_parts import built, tuned
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app.jobs import NEED_LOAD
-from ram_studio.app.load.examples import load_example
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.load.work import open_loaded
+from ram_studio.app.session.jobs import NEED_LOAD
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.shared import Shared, Tuned
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
-from ram_studio.app.shared import Shared, Tuned
 from ram_studio.app.tune import microscope_data, microscope_panel
 from ram_studio.app.tune.microscope_data import ScopeForm
 from ram_studio.app.tune.microscope_panel import ScopePanel
-from ram_studio.app.workspace import Workspace
 from ram_studio.engine.microscope import view as scope
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
@@ -49,7 +49,7 @@ def show(panel: ScopePanel) -> Callable[..., dict]:
 
     def shown(tensor: str = MATRIX, *, jumps: bool = False, tuned: Tuned = TUNED, **form) -> dict:
         given = ScopeForm(tuned, tensor=tensor, **form)
-        updates = panel.show(load_example("1"), given, jumps=jumps)
+        updates = panel.show(load_set("shared-style"), given, jumps=jumps)
         return {names[box]: update for box, update in updates.items()}
 
     return shown
@@ -60,11 +60,11 @@ def value_of(text: str) -> float:
 
 
 def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
-    loaded, tuned = load_example("1"), TUNED._replace(point=DEFAULT_INDEX + 2, r=0.5)
+    loaded, tuned = load_set("shared-style"), TUNED._replace(point=DEFAULT_INDEX + 2, r=0.5)
     shown = show(start=40, tuned=tuned, rounding="stochastic")
     message, data = shown["status"], shown["view"]
     assert message == ""
-    epsilon = LADDER[DEFAULT_INDEX + 2]
+    epsilon = EPSILON_GRID[DEFAULT_INDEX + 2]
     view = scope.microscope(
         loaded.base,
         loaded.agents,
@@ -74,7 +74,7 @@ def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
         methods={"ram+": {"r": 0.5}},
         epsilon=epsilon,
         rounding="stochastic",
-        sketch=loaded.sketch,
+        analysis=loaded.analysis,
     )
     (mine,) = (m for m in data["methods"] if m["method"] == "ram+")
     seen = view.methods["ram+"]
@@ -194,12 +194,12 @@ def test_what_was_asked_before_does_not_take_the_place_of_a_later_answer(
 
 
 def test_changed_files_are_read_anew(tmp_path) -> None:
-    example = load_example("1")
+    set_name = load_set("shared-style")
     folders = {}
-    for name, folder in {"base": example.base, **example.agents}.items():
+    for name, folder in {"base": set_name.base, **set_name.agents}.items():
         folders[name] = str(shutil.copytree(folder, tmp_path / name))
     base = folders.pop("base")
-    loaded = replace(example, base=base, agents=folders)
+    loaded = replace(set_name, base=base, agents=folders)
     first = open_loaded(loaded)
     assert open_loaded(loaded) is first
     shutil.copyfile(f"{base}/model.safetensors", f"{folders['tool']}/model.safetensors")
@@ -209,7 +209,7 @@ def test_changed_files_are_read_anew(tmp_path) -> None:
 
 
 @pytest.mark.browser
-def test_a_visitor_looks_at_single_weights(example) -> None:
+def test_a_user_looks_at_single_weights(example) -> None:
     it, page = example, example.page
     it.open_layer()
     assert ".layers.1." in page.inner_text(".scope-tensor")
@@ -236,7 +236,7 @@ def test_a_visitor_looks_at_single_weights(example) -> None:
     after = page.inner_text(".scope-detail h3")
     number = [int(re.sub(r"\D", "", text)) for text in (before, after)]
     assert number[1] - number[0] == 1 + WIDTH
-    # A cell says in words what its colour and markers say.
+    # A cell says in words what its color and markers say.
     label = page.get_attribute(".scope-cell[aria-selected]", "aria-label")
     assert label.startswith(after)
     assert any(word in label for word in ("shared by", "unique to", "moved too", "by nobody"))

@@ -21,7 +21,7 @@ def client(space_url: str):
 
 
 def test_folders_are_refused_also_in_settings(client) -> None:
-    for base in ("/etc", "assets/example/base", "../x/y", "~/models"):
+    for base in ("/etc", "assets/independent/base", "../x/y", "~/models"):
         with pytest.raises(Exception, match="not a Hub id"):
             client.predict(base, {"a": "owner/name"}, api_name="/analyze")
     with pytest.raises(Exception, match="does not open"):
@@ -34,7 +34,7 @@ def test_answers_name_no_folder(client) -> None:
     table = client.predict(rows=["ram"], limit=1, api_name="/compare")
     assert "/" not in merged["out"]
     for text in (json.dumps(merged), json.dumps(scores), json.dumps(table)):
-        assert str(asset_path("example").parent) not in text
+        assert str(asset_path("independent").parent) not in text
         assert "/tmp" not in text
 
 

@@ -1,4 +1,4 @@
-"""Whose rights are used at the Hub: a visitor's own once signed in, never the owner's."""
+"""Whose rights are used at the Hub: a user's own once signed in, never the owner's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from http_user import HttpUser, RefusedError, tell
 from itsdangerous import TimestampSigner
 from loopback_hub import LoopbackHub, serving
-from visitor import RefusedError, Visitor, tell
 
-from ram_studio.app.public.visitor import may_push, offers_sign_in
+from ram_studio.app.public.user import may_push, offers_sign_in
 from ram_studio.resources import asset_path
 
 OWNER, FRIEND = "hf_of_the_owner", "hf_of_a_friend"
@@ -42,26 +42,26 @@ class Place:
         self.url, self.hub, self.folder = url, hub, folder
 
     def visit(
-        self, story: Callable[[Visitor], Coroutine[Any, Any, Any]], cookie: str | None
+        self, story: Callable[[HttpUser], Coroutine[Any, Any, Any]], cookie: str | None
     ) -> Any:
-        """Tell the story of a visitor who opened the page; ``hub.asked`` holds what it led to."""
+        """Tell the story of a user who opened the page; ``hub.asked`` holds what it led to."""
         self.hub.asked.clear()
 
         async def told() -> Any:
-            async with Visitor(self.url) as visitor:
+            async with HttpUser(self.url) as user:
                 if cookie is not None:
-                    visitor.http.headers["cookie"] = f"session={cookie}"
-                await visitor.open()
-                return await story(visitor)
+                    user.http.headers["cookie"] = f"session={cookie}"
+                await user.open()
+                return await story(user)
 
         return tell(told())
 
     def analyze(self, cookie: str | None = None, **models: Any) -> Any:
-        """Have a visitor of its own analyze models and merge them."""
+        """Have a user of its own analyze models and merge them."""
 
-        async def story(visitor: Visitor) -> Any:
-            found = await visitor.call("analyze", **models)
-            await visitor.call("merge", analysis=found["analysis"], method="ram")
+        async def story(user: HttpUser) -> Any:
+            found = await user.call("analyze", **models)
+            await user.call("merge", analysis=found["analysis"], method="ram")
             return found
 
         return self.visit(story, cookie)
@@ -73,7 +73,7 @@ class Place:
 
 
 def cookie_of(token: str, *, lasts: float = 600) -> str:
-    """Return the cookie that Gradio gives a visitor whom the Hub signed in."""
+    """Return the cookie that Gradio gives a user whom the Hub signed in."""
     name = {"name": "A Friend", "preferred_username": "friend", "profile": "", "picture": ""}
     info = {"access_token": token, "scope": "openid profile gated-repos", "userinfo": name}
     info["expires_at"] = int(time.time() + lasts)
@@ -86,10 +86,10 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
     folder = tmp_path_factory.mktemp("place")
     with serving() as hub:
         for name in ("base", "coding"):
-            hub.add(f"owner/{name}", asset_path("example", name))
-        hub.add("owner/secret", asset_path("example", "tool"), is_private=True)
+            hub.add(f"owner/{name}", asset_path("independent", name))
+        hub.add("owner/secret", asset_path("independent", "tool"), is_private=True)
         gated = {"is_gated": True, "readers": frozenset({OWNER, FRIEND})}
-        hub.add("owner/gated", asset_path("example", "tool"), **gated)
+        hub.add("owner/gated", asset_path("independent", "tool"), **gated)
         more = {
             **OAUTH,
             "HF_TOKEN": OWNER,
@@ -104,7 +104,7 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
             yield Place(url, hub, folder)
 
 
-def test_the_owners_token_opens_nothing_for_visitors(place: Place) -> None:
+def test_the_owners_token_opens_nothing_for_users(place: Place) -> None:
     public = {"base": "owner/base", "agents": {"a": "owner/coding"}}
     assert place.analyze(**public)["agents"] == ["a"]
     assert place.tokens == {None}
@@ -113,7 +113,7 @@ def test_the_owners_token_opens_nothing_for_visitors(place: Place) -> None:
     assert place.tokens == {None}
 
 
-def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: Place) -> None:
+def test_a_users_token_opens_what_they_may_read_and_goes_nowhere_else(place: Place) -> None:
     models = {"base": "owner/base", "agents": {"a": "owner/coding", "b": "owner/gated"}}
     with pytest.raises(RefusedError, match=r"is gated: accept .* sign in with Hugging Face"):
         place.analyze(**models)
@@ -129,7 +129,7 @@ def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: 
             place.analyze(cookie, **models)
         assert place.tokens == {None}
     with pytest.raises(RefusedError, match=r"is gated: accept .* use an account that may"):
-        place.analyze(cookie_of("hf_of_a_stranger"), **models)
+        place.analyze(cookie_of("hf_of_another_user"), **models)
     for file in place.folder.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
@@ -137,18 +137,18 @@ def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: 
             assert FRIEND.encode() not in content, file
 
 
-def test_a_visitor_signs_in_at_the_hub_and_out_again(place: Place) -> None:
+def test_a_user_signs_in_at_the_hub_and_out_again(place: Place) -> None:
     def cookies(answer: httpx.Response) -> dict[str, str]:
         return {"cookie": answer.headers["set-cookie"].split(";")[0]}
 
-    place.hub.visitor = FRIEND
+    place.hub.user = FRIEND
     with httpx.Client(base_url=place.url) as browser:
         sent = browser.get("/login/huggingface")
         asked = parse_qs(urlsplit(sent.headers["location"]).query)
         assert sent.headers["location"].startswith(f"{place.hub.address}/oauth/authorize?")
         assert asked["scope"] == [OAUTH["OAUTH_SCOPES"]]
         assert asked["redirect_uri"][0].startswith(f"https://{HOST}/login/callback")
-        # The Hub asks the visitor, and sends the browser back with a code.
+        # The Hub asks the user, and sends the browser back with a code.
         back = {"code": asked["nonce"][0], "state": asked["state"][0]}
         signed = browser.get("/login/callback", params=back, headers=cookies(sent))
         assert signed.headers["location"].startswith("/")
@@ -161,12 +161,12 @@ def test_a_visitor_signs_in_at_the_hub_and_out_again(place: Place) -> None:
 
 
 def test_a_merge_goes_to_the_account_of_who_signed_in_and_of_nobody_else(place: Place) -> None:
-    async def push(visitor: Visitor) -> str:
-        await visitor.press("use-example")
-        await visitor.press("merge")
-        visitor.fill("push-name", "friend/merged")
-        await visitor.press("push")
-        return str(visitor.shows("pushed"))
+    async def push(user: HttpUser) -> str:
+        await user.press("use-shared-style")
+        await user.press("merge")
+        user.fill("push-name", "friend/merged")
+        await user.press("push")
+        return str(user.shows("pushed"))
 
     place.hub.owner = "friend"
     said = place.visit(push, None)
@@ -182,9 +182,9 @@ def test_a_merge_goes_to_the_account_of_who_signed_in_and_of_nobody_else(place: 
 
 def test_the_button_is_there_where_one_can_sign_in(place: Place, space_url: str) -> None:
     async def buttons(url: str) -> set[str]:
-        async with Visitor(url) as visitor:
-            await visitor.open()
-            ids = {c["props"].get("elem_id") for c in visitor.config["components"]}
+        async with HttpUser(url) as user:
+            await user.open()
+            ids = {c["props"].get("elem_id") for c in user.config["components"]}
             return {"sign-in", "push"} & ids
 
     assert tell(buttons(place.url)) == {"sign-in", "push"}

@@ -1,4 +1,4 @@
-"""What is stored, as the page tells it: in Load from headers, after the pass, in the details."""
+"""The file check, as the page tells it: in Load from headers, after the pass, in the details."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_sketches import make_sketch
+from random_analyses import make_analysis
 from safetensors.torch import load_file, save_file
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.details import panel as details
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.view import fit_html, report_of, storage_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import rounding_caution
-from ram_studio.app.session import Loaded
+from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.sets import load_set
 from ram_studio.checkpoints.fit.storage_report import storage_report
-from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.resources import asset_path
 
 
@@ -43,7 +43,7 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
     sources = {"base": "base", "tool": "tool", "noisy": "base", "twin": "base"}
     paths = {}
     for name, source in sources.items():
-        paths[name] = shutil.copytree(asset_path("example", source), folder / name)
+        paths[name] = shutil.copytree(asset_path("independent", source), folder / name)
     rng = torch.Generator().manual_seed(0)
     tensors = load_file(paths["base"] / "model.safetensors")
     noisy = {
@@ -59,8 +59,8 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
     settings.write_text(json.dumps({**known, "chat_template": "{{ 'other' }}"}))
     agents = {name: str(path) for name, path in paths.items() if name != "base"}
     fit = load(paths["base"], agents)
-    sketch = analyze_report(fit, device="cpu")
-    return paths, Loaded("mixed", None, str(paths["base"]), agents, sketch)
+    analysis = analyze_report(fit, device="cpu")
+    return paths, Loaded("mixed", None, str(paths["base"]), agents, analysis)
 
 
 def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> None:
@@ -78,8 +78,8 @@ def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> No
 def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -> None:
     _, loaded = mixed
     fit = load(loaded.base, loaded.agents)
-    html = fit_html(fit, loaded.sketch, is_public=False)
-    preview = loaded.sketch.preview()
+    html = fit_html(fit, loaded.analysis, is_public=False)
+    preview = loaded.analysis.preview()
     stored, rounded = preview["agents"], preview["as_base_dtype"]["agents"]
     for name in loaded.agents:
         row = cells(html, name)
@@ -99,17 +99,17 @@ def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -
 def test_the_details_tell_it_at_the_epsilon_of_tune_and_without_the_files(mixed, tmp_path) -> None:
     _, loaded = mixed
     stored, _ = details.shown(loaded, DEFAULT_INDEX + 8, False)
-    density = loaded.sketch.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]
+    density = loaded.analysis.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]
     assert f"{density:.2%}".replace("%", " %") in cells(stored, "tool")
-    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.sketch)
+    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
     html = storage_html(report_of(gone, DEFAULT_INDEX))
     assert cells(html, "noisy")[-1] == "storage, not training"
     assert "Head and embedding" not in html
 
 
-def test_the_example_has_nothing_odd() -> None:
-    html = storage_html(report_of(load_example("1"), DEFAULT_INDEX))
-    assert "what differs from the base was trained" in html
+def test_the_file_check_of_the_example_finds_no_problem() -> None:
+    html = storage_html(report_of(load_set("shared-style"), DEFAULT_INDEX))
+    assert "All differences from the base come from training" in html
     assert "<details>" in html
     assert "callout" not in html
     assert "rounded" not in words(html)
@@ -128,10 +128,10 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
             for n, t in base.items()
         }
         save_file(moved, Path(agents[name]) / "model.safetensors", {"format": "pt"})
-    sketch = analyze_report(load(paths["base"], agents), device="cpu")
-    loaded = Loaded("steps", None, str(paths["base"]), agents, sketch)
+    analysis = analyze_report(load(paths["base"], agents), device="cpu")
+    loaded = Loaded("steps", None, str(paths["base"]), agents, analysis)
     recipe = recipe_from(loaded, "ram+", {})
-    factor = sketch.preview()["agents"]["one"]["lambda"]
+    factor = analysis.preview()["agents"]["one"]["lambda"]
     told = rounding_caution(loaded, recipe, "bfloat16")
     assert f"one 1.000 instead of {factor:.3f}; two 1.000" in told
     for quiet in (
@@ -147,8 +147,8 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
 
 
 def test_names_are_escaped() -> None:
-    sketch = make_sketch(2)
-    object.__setattr__(sketch, "agents", ("<img src=x>", "b&b"))
-    html = storage_html(storage_report(None, sketch))
+    analysis = make_analysis(2)
+    object.__setattr__(analysis, "agents", ("<img src=x>", "b&b"))
+    html = storage_html(storage_report(None, analysis))
     assert "<img" not in html
     assert "&lt;img src=x&gt;" in html

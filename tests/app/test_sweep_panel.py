@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from app_parts import built, tuned
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.experiment import sweep_figure, table
 from ram_studio.app.experiment.sweep_panel import SweepPanel, found_html
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
-from ram_studio.app.load.examples import load_example
-from ram_studio.app.session import Session
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.race import Loss
 from ram_studio.evals.experiment.table import Recheck, SweepRow, SweepState
 from ram_studio.evals.report.score import Average, DomainScore
@@ -54,7 +54,7 @@ def values(panel: SweepPanel, **changes) -> dict:
 
 
 def plan(panel: SweepPanel, **changes):
-    session = Session("key", Path(), load_example("1"))
+    session = Session("key", Path(), load_set("shared-style"))
     return panel.plan(values(panel, **changes), session)
 
 
@@ -65,7 +65,7 @@ def state() -> SweepState:
             label=label,
             values={"method": "ram+", "r": r},
             method="ram+",
-            settings={"epsilon": LADDER[3], "r": r, "alpha": 2.0},
+            settings={"epsilon": EPSILON_GRID[3], "r": r, "alpha": 2.0},
             status=status,
             domains={"code": DomainScore(60 if status != "dropped" else 15, correct)},
             factors={"coding": 1.0 + r},
@@ -95,7 +95,7 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
     first = made.candidates()[0].recipe
     assert first.method == "ram+"
     assert first.settings["alpha"] == 3.0
-    assert first.settings["epsilon"] == LADDER[DEFAULT_INDEX]
+    assert first.settings["epsilon"] == EPSILON_GRID[DEFAULT_INDEX]
     assert made.recipe.settings["r"] == 0.2
     soft = plan(panel, methods=["ram", "ram+s", "ties"], scale=(True, 0.5, 1.0, 2))
     own = [f"ram+s (r {r})" for r in ("0", "0.2", "0.4")]
@@ -133,9 +133,9 @@ def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
     traces = {trace.name: trace for trace in figure.data if trace.name}
     assert list(traces["RAM+"].x) == [0.1, 0.2]
     assert list(traces["RAM+"].y) == [pytest.approx(100 * 50 / 60), 80.0]
-    grey = traces["Clearly worse"]
-    assert list(grey.x) == [0.3]
-    assert grey.opacity < 1
+    gray = traces["Clearly worse"]
+    assert list(gray.x) == [0.3]
+    assert gray.opacity < 1
     assert traces["Best"].x == (0.1,)
     assert traces["Best, on held-out questions"].y == (75.0,)
     low, high = state.rows[0].score.ci95
@@ -157,7 +157,7 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     assert [row[0] for row in shown] == ["<b>best</b>", "start", "bad", "loser"]
     assert [row[-1] for row in shown] == [
         "best",
-        "not told apart · where it started",
+        "no significant difference · where it started",
         "failed · <i>does not fit</i>",
         "dropped · +1 −13 of 15",
     ]
@@ -218,5 +218,5 @@ def test_stopping_keeps_what_is_finished(session, panel):
     assert session.sweep.ending == "stopped"
     assert "What is finished is kept" in update[panel.controls.status]
     assert session.sweep.recheck is None
-    session.load(load_example("dense"))
+    session.load(load_set("dense"))
     assert session.sweep is None

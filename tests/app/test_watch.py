@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from ram_studio.app.load import watch
-from ram_studio.app.load.examples import FOLDERS
 from ram_studio.app.load.watch import RIVALS, caution_html, record_of, watch_html
 from ram_studio.app.load.work import cautions_of
-from ram_studio.demo import rivals
-from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.app.session.sets import TITLES
+from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.resources import asset_path
+from training.shipped import rivals
 
 
 def percents(text: str) -> list[float]:
     return [float(found) for found in re.findall(r"([\d.]+) %", text)]
 
 
-@pytest.mark.parametrize("example", FOLDERS)
-def test_every_figure_to_watch_is_in_the_record(example):
-    record = record_of(example)
+@pytest.mark.parametrize("set_name", TITLES)
+def test_every_figure_to_watch_is_in_the_record(set_name):
+    record = record_of(set_name)
     known = [
         row[name]
         for row in (*record["scores"].values(), *record["merges"].values())
@@ -31,30 +31,30 @@ def test_every_figure_to_watch_is_in_the_record(example):
     known += [agent["unique_share"] for agent in record["agents"].values()]
     for seed in record.get("seeds", {}).values():
         known += [row["average"] for row in seed["rows"].values()]
-    found = percents(watch_html(example))
+    found = percents(watch_html(set_name))
     assert len(found) >= 3
     for figure in found:
         assert any(abs(100 * value - figure) <= 0.0501 for value in known), figure
 
 
-def test_the_house_set_names_its_best_rival_and_tells_of_the_one_outside_the_list():
-    record = record_of("house")
+def test_the_default_set_names_its_best_rival_and_tells_of_the_one_outside_the_list():
+    record = record_of("shared-style")
     rows = record["seeds"][str(record["seed"])]["rows"]
     name = watch.best_rival(rows)
     assert rows[name]["average"] == max(rows[rival]["average"] for rival in RIVALS)
-    text = watch_html("house")
+    text = watch_html("shared-style")
     assert f"({name})" in text
-    assert "without trimming" in text
+    assert watch.UNTRIMMED in text
     # The page and the build speak of the same rows.
     assert watch.UNTRIMMED == rivals.UNTRIMMED
-    assert {*RIVALS, rivals.UNTRIMMED} == {*rivals.TUNED, "average", "sum"}
+    assert {*RIVALS} == {*rivals.TUNED, "average", "sum"}
 
 
 def test_what_to_know_of_own_models_stands_above_the_canvas(tmp_path: Path) -> None:
-    shutil.copytree(asset_path("example", "tool"), tmp_path / "tool")
+    shutil.copytree(asset_path("independent", "tool"), tmp_path / "tool")
     file = tmp_path / "tool" / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": "{{ 1 }}"}))
-    fit = load(asset_path("example", "base"), {"tool": tmp_path / "tool"})
+    fit = load(asset_path("independent", "base"), {"tool": tmp_path / "tool"})
     found = cautions_of(fit, analyze_report(fit, device="cpu"))
     assert any("chat template" in text for text in found)
     said = caution_html((*found, "<b>More</b>"))

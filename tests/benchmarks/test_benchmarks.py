@@ -14,7 +14,7 @@ import pytest
 import zoo
 from safetensors import safe_open
 
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def test_shards_of_a_zoo_are_indexed(tmp_path, monkeypatch):
 
 def test_agents_change_their_share_of_the_base(tiny):
     agents = {name: tiny / name for name in zoo.agent_names(3)}
-    sketch = analyze(tiny / "base", agents, threads=1)
-    changed = sketch.model.active[0, 0] / sketch.total
+    analysis = analyze(tiny / "base", agents, threads=1)
+    changed = analysis.model.active[0, 0] / analysis.total
     assert changed == pytest.approx(zoo.DENSITIES[:3], abs=0.01)
 
 

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
@@ -82,7 +82,7 @@ def read_all(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
             # In two pieces, to be the same wherever a block begins.
             middle = own.numel // 3
             parts = [
-                sources.elements(own, *span) for span in ((0, middle), (middle, own.numel - middle))
+                sources.decoded(own, *span) for span in ((0, middle), (middle, own.numel - middle))
             ]
             found[tensor.name] = torch.cat([torch.from_numpy(p) for p in parts]).view(own.shape)
     return found

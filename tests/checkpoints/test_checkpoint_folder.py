@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read import checkpoint as checkpoint_module
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
-from ram_studio.checkpoints.read.derived import Scaled
 from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.checkpoints.virtual.quantized import Scaled
 
 INDEX = "model.safetensors.index.json"
 
@@ -270,6 +270,6 @@ def test_equal_bytes_of_another_dtype_derive_other_tensors(tmp_path):
         write_checkpoint(tmp_path, stored | {"scale": torch.ones(1, 1)}), name="base"
     ).tensors
     a, b, c = (
-        replace(found[n], derived=Scaled(found[n], found["scale"], (1, 1), (4, 4))) for n in "abc"
+        replace(found[n], virtual=Scaled(found[n], found["scale"], (1, 1), (4, 4))) for n in "abc"
     )
     assert [same_bytes(a, other) for other in (b, c)] == [True, False]

@@ -13,9 +13,10 @@ from checkpoint_zoo import QWEN_CONFIG, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
-from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_folder
+from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify

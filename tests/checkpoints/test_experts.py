@@ -11,11 +11,11 @@ from checkpoint_zoo import write_checkpoint
 from pandas.testing import assert_frame_equal
 from safetensors.torch import load_file
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.partial import add_partial
-from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze, load, partial_sketch
+from ram_studio.engine.analyze import analyze, load, partial_analysis
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.reading.sources import Sources
@@ -103,8 +103,8 @@ GROUPS = [
 ]
 
 
-def rows(sketch: Sketch) -> object:
-    frame = sketch.to_frame(by="expert").sort_values(["expert", "agent"])
+def rows(analysis: Analysis) -> object:
+    frame = analysis.to_frame(by="expert").sort_values(["expert", "agent"])
     return frame.reset_index(drop=True).drop(columns="rho_m", errors="ignore")
 
 
@@ -129,14 +129,14 @@ def test_agents_in_another_layout_are_read_as_their_base_has_it(tmp_path, ours, 
             piece, wanted = bytearray(2 * (tensor.numel - 1)), expected[tensor.name].flatten()[1:]
             sources.read_into(tensor.agents[own], 2, memoryview(piece))
             assert torch.equal(torch.frombuffer(piece, dtype=torch.bfloat16), wanted), tensor.name
-    sketch = analyze(folder, agents)
+    analysis = analyze(folder, agents)
     hidden, inner = size
-    for _, frame in sketch.to_frame(by="expert").groupby("agent"):
+    for _, frame in analysis.to_frame(by="expert").groupby("agent"):
         found = frame.set_index("expert").loc[["1/2", "0/router", "0/0"], "active"].tolist()
         assert found == [1 + inner, hidden, 0]
     sources = {"base": str(folder), "agents": {n: str(path) for n, path in agents.items()}}
     recipe = make_recipe({**sources, "method": "ram"})
-    merged = load_file(merge(recipe, tmp_path / "out", sketch=sketch).out / "model.safetensors")
+    merged = load_file(merge(recipe, tmp_path / "out", analysis=analysis).out / "model.safetensors")
     assert merged.keys() == expected.keys()
     assert all(torch.equal(merged[name], tensor) for name, tensor in expected.items())
 
@@ -155,14 +155,14 @@ def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path):
             f"a{t}": write_checkpoint(folder / f"a{t}", form(agent), config=CONFIG)
             for t, agent in enumerate(agents)
         }
-        sketch = analyze(folder / "base", paths)
-        frames.append(rows(sketch))
-        again = load_sketch(save_sketch(sketch, folder / "s.sketch"))
+        analysis = analyze(folder / "base", paths)
+        frames.append(rows(analysis))
+        again = load_analysis(save_analysis(analysis, folder / "s.analysis"))
         assert_frame_equal(rows(again), frames[-1])
         assert_frame_equal(
-            rows(sketch.select(["a1"])), rows(analyze(folder / "base", {"a1": paths["a1"]}))
+            rows(analysis.select(["a1"])), rows(analyze(folder / "base", {"a1": paths["a1"]}))
         )
-        whole = sketch.to_frame()
+        whole = analysis.to_frame()
         experts = frames[-1].groupby("agent")[["active", "total"]].sum()
         assert experts.loc["a0", "total"] == whole["total"][0] - 30, "all but the embedding"
     for frame in frames[1:]:
@@ -180,7 +180,7 @@ def test_parts_of_a_model_add_up_to_the_same_experts(tmp_path):
     names = [tensor.name for tensor in report.counted]
     cut = names.index("model.layers.1.mlp.experts.down_proj")
     first, second = (
-        partial_sketch(report, RunOptions.of(), tensors, part=("plan", number, 2))
+        partial_analysis(report, RunOptions.of(), tensors, part=("plan", number, 2))
         for number, tensors in enumerate((report.counted[:cut], report.counted[cut:]), start=1)
     )
     whole = analyze(folders[0], {"a": folders[1]})

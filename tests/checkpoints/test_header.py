@@ -13,18 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
-from ram_studio.checkpoints.read.header import (
-    MAX_HEADER_BYTES,
-    TensorInfo,
-    read_header,
-)
+from ram_studio.checkpoints.read.describe import who
+from ram_studio.checkpoints.read.header import MAX_HEADER_BYTES, read_header
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.errors import CheckpointError
 
 ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
 def refuse(path: Path, *expected: str) -> None:
-    refused(lambda: read_header(path, agent="coder"), 'Agent "coder"', path.name, *expected)
+    refused(lambda: read_header(path, who("coder")), 'Agent "coder"', path.name, *expected)
 
 
 DTYPES = """BOOL bool  U8 uint8  I8 int8  I16 int16  I32 int32  I64 int64  F16 float16  F32 float32
@@ -154,7 +152,7 @@ def test_any_file_is_refused_or_as_its_header_describes_it(tmp_path_factory, con
     path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
     path.write_bytes(data.draw(contents))
     try:
-        header = read_header(path, agent="coder")
+        header = read_header(path, who("coder"))
     except CheckpointError:
         refuse(path)
         return

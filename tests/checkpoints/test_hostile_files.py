@@ -22,7 +22,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.header import LENGTH_BYTES
-from ram_studio.checkpoints.record.licences import licence_of
+from ram_studio.checkpoints.record.licenses import license_of
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.errors import CheckpointError, RamStudioError
 
@@ -61,10 +61,10 @@ def test_it_is_refused_in_one_line_and_little_memory(outcome, case):
 
 
 def test_a_link_to_weights_kept_elsewhere_is_followed(tmp_path):
-    kept = write_checkpoint(tmp_path / "kept", small_tensors(), shards=2)
+    retained = write_checkpoint(tmp_path / "kept", small_tensors(), shards=2)
     folder = tmp_path / "model"
     folder.mkdir()
-    for file in kept.iterdir():
+    for file in retained.iterdir():
         (folder / file.name).symlink_to(file)
     opened = open_checkpoint(folder, name="base")
     assert opened.tensors.keys() == small_tensors().keys()
@@ -85,7 +85,7 @@ def test_no_file_of_the_reader_is_carried_into_a_merge(tmp_path, name):
         sidecar_files(opened)
     assert str(folder / name) in str(caught.value)
     assert str(key) in str(caught.value)
-    assert licence_of(opened).id is None
+    assert license_of(opened).id is None
     # Inside the folder a link is as good as the file.
     (folder / name).unlink()
     (folder / "own").write_text("own")
@@ -204,7 +204,7 @@ def test_any_config_tokenizer_and_card_fit_or_are_refused_by_name(
     def fit() -> CompatibilityReport:
         opened = [open_checkpoint(folder / name, name=name) for name in ("base", "a")]
         sidecar_files(opened[0], dtype="float32")
-        licence_of(opened[1])
+        license_of(opened[1])
         return check_compatibility(opened[0], opened[1:])
 
     report, _ = _attempt(fit, RamStudioError)

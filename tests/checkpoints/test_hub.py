@@ -104,7 +104,7 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(hub, source, tmp_path):
     ("asked", "how", "words"),
     [
         (f"{MODEL}@v9", {}, ["has no revision `v9`", "{hub}/owner/model/tree/main"]),
-        (MODEL, {"is_gated": True}, ["is gated", "licence on {hub}/owner/model", "auth login`"]),
+        (MODEL, {"is_gated": True}, ["is gated", "license on {hub}/owner/model", "auth login`"]),
         (MODEL, {"is_private": True}, ["is not on {hub}, or is private", "`hf auth login`"]),
         (
             "owner/typo",

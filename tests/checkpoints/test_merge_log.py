@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checkpoint_zoo import small_tensors, write_checkpoint
 
-from ram_studio.checkpoints.record.merge_log import (
+from ram_studio.engine.merge_log import (
     MERGE_LOG_FILE,
     PastMerge,
     past_merges,
@@ -19,7 +19,7 @@ from ram_studio.errors import OutputError
 RECIPE = "base: b\nagents: {a: x}\nmethod: ram\nsettings: {epsilon: 1.0e-05}\n"
 
 NUMBERS = {"rho": None, "lambda": 1.0, "effective_lambda": 1.0}
-NUMBERS |= {"kept": {"total": 0.9}, "all_else": 2.0, "all_else_rounding": 0.1}
+NUMBERS |= {"retained": {"total": 0.9}, "interference": 2.0, "interference_rounding": 0.1}
 
 
 def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:
@@ -27,7 +27,7 @@ def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:
     numbers = {**NUMBERS, "further": 0.5}
     result = {"out": str(out), "method": "ram", "agents": {"a": numbers}}
     result |= {"seconds": 0.5, "bytes_written": 296}
-    remember_merge(store, result, RECIPE, name=name, title="a", example="1")
+    remember_merge(store, result, RECIPE, name=name, title="a", set_name="dense")
     return past_merges(store)
 
 
@@ -36,7 +36,7 @@ def test_what_was_merged_comes_back_newest_first(tmp_path):
     assert past_merges(store) == []
     remember(tmp_path, store, "first")
     second, first = remember(tmp_path, store, "second")
-    assert (first.name, first.title, first.example) == ("first", "a", "1")
+    assert (first.name, first.title, first.set_name) == ("first", "a", "dense")
     assert (first.method, first.seconds, first.nbytes) == ("ram", 0.5, 296)
     assert first.settings == {"epsilon": 1e-5}
     assert first.agents == {"a": NUMBERS}

@@ -1,10 +1,11 @@
-"""Profiles: a sketch made small enough to pass on, the same to look at."""
+"""Profiles: an analysis made small enough to pass on, the same to look at."""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -14,27 +15,28 @@ from checkpoint_zoo import refused
 from safetensors import safe_open
 from safetensors.numpy import load_file, save, save_file
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.meters.profile import client_profile
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_profile, save_sketch
-from ram_studio.errors import SketchError
+from ram_studio.checkpoints.read.content_hash import hash_bytes
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis, save_profile
+from ram_studio.errors import AnalysisError
 from ram_studio.resources import asset_path
 
 
 @pytest.fixture(scope="module")
-def whole() -> Sketch:
-    return load_sketch(asset_path("example", "sketch.safetensors"))
+def whole() -> Analysis:
+    return load_analysis(asset_path("independent", "analysis.safetensors"))
 
 
 @pytest.fixture(scope="module")
-def file(whole: Sketch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(whole: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_profile(whole, tmp_path_factory.mktemp("profile") / "p.safetensors")
 
 
-def test_a_profile_shows_what_the_sketch_shows(whole, file):
-    small = load_sketch(file)
+def test_a_profile_shows_what_the_analysis_shows(whole, file):
+    small = load_analysis(file)
     assert small.is_profile
-    assert file.stat().st_size < asset_path("example", "sketch.safetensors").stat().st_size
+    assert file.stat().st_size < asset_path("independent", "analysis.safetensors").stat().st_size
     for by in ("tensor", "module"):
         expected, found = whole.preview(by=by), small.preview(by=by)
         for group in expected["groups"].values():
@@ -61,43 +63,93 @@ def close(one: object, other: object) -> bool:
 
 
 def test_what_a_profile_does_not_hold_is_said(file):
-    small = load_sketch(file)
-    with pytest.raises(SketchError, match="by layer, not by tensor; take the whole sketch"):
+    small = load_analysis(file)
+    with pytest.raises(AnalysisError, match="by layer, not by tensor; take the whole analysis"):
         small.grouped_relations("tensor")
     assert not small.has_magnitudes
 
 
 def test_a_profile_saved_again_is_the_same_file(file, tmp_path):
-    again = save_sketch(load_sketch(file), tmp_path / "again")
+    again = save_analysis(load_analysis(file), tmp_path / "again")
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_a_packed_sketch_is_the_sketch_bit_for_bit(whole, tmp_path):
-    packed = save_sketch(whole, tmp_path / "packed", packed=True)
-    plain, again = save_sketch(whole, tmp_path / "plain"), tmp_path / "again"
+def test_a_packed_analysis_is_the_analysis_bit_for_bit(whole, tmp_path):
+    packed = save_analysis(whole, tmp_path / "packed", packed=True)
+    plain, again = save_analysis(whole, tmp_path / "plain"), tmp_path / "again"
     assert packed.stat().st_size * 10 < plain.stat().st_size
-    assert save_sketch(load_sketch(packed), again).read_bytes() == plain.read_bytes()
+    assert save_analysis(load_analysis(packed), again).read_bytes() == plain.read_bytes()
     # As earlier versions packed it: the arrays as they are, deflated.
     old = np.frombuffer(zlib.compress(save(load_file(plain))), np.uint8)
     header = header_of(plain) | {"format": 4}
-    save_file({"packed": old}, tmp_path / "old", {"ram_studio_sketch": json.dumps(header)})
-    assert save_sketch(load_sketch(tmp_path / "old"), again).read_bytes() == plain.read_bytes()
+    save_file({"packed": old}, tmp_path / "old", {"ram_studio_analysis": json.dumps(header)})
+    assert save_analysis(load_analysis(tmp_path / "old"), again).read_bytes() == plain.read_bytes()
 
 
 def header_of(file: Path) -> dict:
     with safe_open(file, framework="np") as opened:
-        return json.loads(opened.metadata()["ram_studio_sketch"])
+        return json.loads(opened.metadata()["ram_studio_analysis"])
 
 
 def test_a_changed_or_damaged_profile_and_other_files_are_refused(file, tmp_path):
-    changes = {"blake3": "0" * 64, "ladder": [0.0], "agents": ["one"], "tensors": ["w"]}
+    changes = {"blake3": "0" * 64, "epsilon_grid": [0.0], "agents": ["one"], "tensors": ["w"]}
     wrong = [("agents", [1, 2, 3]), ("warnings", [None]), ("sources", []), ("dtypes", {"a": 1})]
     for key, value in [*changes.items(), *wrong, ("format", 3), ("format", 99)]:
         header = json.dumps(header_of(file) | {key: value})
-        save_file(load_file(file), tmp_path / "p", {"ram_studio_sketch": header})
-        refused(lambda: load_sketch(tmp_path / "p"), kind=SketchError)
+        save_file(load_file(file), tmp_path / "p", {"ram_studio_analysis": header})
+        refused(lambda: load_analysis(tmp_path / "p"), kind=AnalysisError)
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     for content in (data, data[:-10], struct.pack("<Q", 2) + b"{}", b"\x80\x04pickle", b""):
         (tmp_path / "p").write_bytes(content)
-        refused(lambda: load_sketch(tmp_path / "p"), kind=SketchError)
+        refused(lambda: load_analysis(tmp_path / "p"), kind=AnalysisError)
+
+
+def forged(file: Path, header: dict, sizes: dict[str, int], words: bytes = b"{}") -> Path:
+    """Write a profile whose arrays are zeros of these sizes, with a right checksum."""
+    arrays = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
+    packed = zlib.compress(save(arrays | {"shapes": np.frombuffer(words, np.uint8)}), 9)
+    header = header | {"format": 6, "blake3": hash_bytes(packed)}
+    told = {"ram_studio_analysis": json.dumps(header)}
+    save_file({"packed": np.frombuffer(packed, np.uint8)}, file, told)
+    return file
+
+
+def agents_of(count: int) -> list[str]:
+    return [f"a{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("agents", "tensors", "sizes", "words"),
+    [
+        # As its header speaks of them, and far more than its size can hold.
+        (6, 2_000, {"numel": 16_000, "counts.patterns": 2_000 * 58 * 64 * 8}, b"{}"),
+        (6, 50, {"counts.patterns": 100_000_000}, b"{}"),
+        (6, 50, {"anything": 50_000_000}, b"{}"),
+        (6, 50, {"steps.exact": 50_000_000}, b"{}"),
+        (6, 50, {}, b"[" * 50_000_000),
+        (6, 50, {}, b"[" + b"[]," * 10_000_000 + b"[]]"),
+        (4_000, 1, {"magnitudes": 4_000 * 4_096 * 4}, b"{}"),
+        (6, 50, {f"relations.{n}": 10 for n in range(20_000)}, b"{}"),
+    ],
+)
+def test_a_bomb_is_refused_before_it_takes_memory(file, tmp_path, agents, tensors, sizes, words):
+    names = [f"w{number}" for number in range(tensors)]
+    header = header_of(file) | {"agents": agents_of(agents), "tensors": names}
+    bomb = forged(tmp_path / "bomb", header, sizes, words)
+    assert bomb.stat().st_size < 600_000
+    tracemalloc.start()
+    try:
+        refused(lambda: load_analysis(bomb), kind=AnalysisError)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "1", '"x"', '{"format": 6}', '{"format": []}']
+)
+def test_a_header_of_any_words_is_refused(file, tmp_path, text):
+    save_file(load_file(file), tmp_path / "p", {"ram_studio_analysis": text})
+    refused(lambda: load_analysis(tmp_path / "p"), kind=AnalysisError)

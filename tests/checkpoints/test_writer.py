@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
+from ram_studio.checkpoints.write.new_folder import CheckpointWriter
 from ram_studio.checkpoints.write.output_folder import check_output
-from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.errors import OutputError
 
 TENSORS = small_tensors()
@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_used_is_refused(tmp_path, monkeypatch, out, word
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     source = write_checkpoint(tmp_path / "source", small_tensors())
     (tmp_path / "linked").symlink_to(source)
-    before, kept = sorted(os.listdir(tmp_path)), files_of(source)
+    before, retained = sorted(os.listdir(tmp_path)), files_of(source)
     for call, answer in answers.items():
         monkeypatch.setattr(f"os.{call}", lambda *given, answer=answer: answer)
     with (
@@ -172,7 +172,7 @@ def test_a_place_that_cannot_be_used_is_refused(tmp_path, monkeypatch, out, word
         pass
     monkeypatch.undo()
     assert nothing_left(tmp_path, *before)
-    assert files_of(source) == kept
+    assert files_of(source) == retained
     check_output(tmp_path / "beside", needed_bytes=1, sources=[source])
 
 

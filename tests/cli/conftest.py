@@ -27,8 +27,8 @@ def home(tmp_path: Path, monkeypatch) -> Path:
 @pytest.fixture
 def example() -> list[str]:
     """The options that name the example's base and agents."""
-    named = [("--agent", f"{a}={asset_path('example', a)}") for a in AGENTS]
-    return ["--base", str(asset_path("example", "base")), *(x for pair in named for x in pair)]
+    named = [("--agent", f"{a}={asset_path('independent', a)}") for a in AGENTS]
+    return ["--base", str(asset_path("independent", "base")), *(x for pair in named for x in pair)]
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def recipe(tmp_path: Path):
     """Write a recipe of the example with further fields; returns its path."""
 
     def write(**fields: object) -> Path:
-        agents = {name: str(asset_path("example", name)) for name in AGENTS}
-        values = {"base": str(asset_path("example", "base")), "agents": agents, **fields}
+        agents = {name: str(asset_path("independent", name)) for name in AGENTS}
+        values = {"base": str(asset_path("independent", "base")), "agents": agents, **fields}
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump(values, sort_keys=False))
         return path

@@ -8,17 +8,18 @@ import shutil
 import pytest
 import yaml
 from safetensors import safe_open
+from verdict_table import analysis_of, cases
 
 from ram_studio import __version__
-from ram_studio.algorithm.ladder import LADDER
-from ram_studio.checkpoints.record.merge_log import past_merges
-from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.cli.options import parse_size
+from ram_studio.engine.merge_log import past_merges
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
-SKETCH = asset_path("example", "sketch.safetensors")
+ANALYSIS = asset_path("independent", "analysis.safetensors")
 
 
 def test_version_and_help(cli):
@@ -30,28 +31,38 @@ def test_version_and_help(cli):
         assert f"\n  {command} " in out
 
 
-def test_analyze_writes_a_sketch_that_preview_reads(cli, example, tmp_path):
-    sketch = tmp_path / "s.safetensors"
-    code, out, err = cli("analyze", *example, "--sketch", sketch, "--json")
+def test_analyze_says_what_epsilon_leaves_of_each_update(cli, tmp_path):
+    for case in cases()[:2]:
+        analysis_of(case, folder := tmp_path / case["name"].replace(" ", "-"))
+        base, *agents = case["dtypes"]
+        named = [f"--agent={name}={folder / name}" for name in agents]
+        code, out, _ = cli("analyze", "--base", folder / base, *named)
+        assert code == 0
+        assert case["text"] in " ".join(out.split())
+
+
+def test_analyze_writes_an_analysis_that_preview_reads(cli, example, tmp_path):
+    analysis = tmp_path / "s.safetensors"
+    code, out, err = cli("analyze", *example, "--analysis", analysis, "--json")
     assert (code, err) == (0, "")
     analyzed = json.loads(out)
-    assert analyzed["sketch"] == str(sketch)
-    code, out, _ = cli("preview", sketch, "--json")
+    assert analyzed["analysis"] == str(analysis)
+    code, out, _ = cli("preview", analysis, "--json")
     assert code == 0
     assert analyzed["towers"] is analyzed["experts"] is None, "this model has none"
-    more = ("sketch", "warnings", "storage", "towers", "experts")
+    more = ("analysis", "warnings", "storage", "towers", "experts")
     assert json.loads(out) == {k: v for k, v in analyzed.items() if k not in more}
 
 
 def test_preview_prints_the_contract(cli):
-    code, out, _ = cli("preview", SKETCH, "--json", "--rule", "ram+s")
+    code, out, _ = cli("preview", ANALYSIS, "--json", "--rule", "ram+s")
     result = json.loads(out)
     assert code == 0
     counted = {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
     assert set(result) == counted | {"relations", "rounding", "methods"}
     assert list(result["agents"]) == ["coding", "tool", "memory"]
-    numbers = "total active unique shared overlap density rho rho_m lambda kept"
-    told = {*numbers.split(), "all_else", "all_else_rounding"}
+    numbers = "total active unique shared overlap density rho rho_m lambda retained"
+    told = {*numbers.split(), "interference", "interference_rounding"}
     assert set(result["agents"]["tool"]) == told
     pairs = "coding+tool coding+memory tool+memory coding+tool+memory"
     assert set(result["patterns"]) == {*AGENTS, *pairs.split()}
@@ -59,19 +70,19 @@ def test_preview_prints_the_contract(cli):
     assert tool["lambda"] == 1 + 0.1 * tool["rho"] / (1 + tool["rho"])
     assert sum(tool["overlap"]) == tool["active"] == tool["unique"] + tool["shared"]
     # Without an agent its elements count as if it were not there.
-    _, out, _ = cli("preview", SKETCH, "--agents", "tool,memory", "--json")
+    _, out, _ = cli("preview", ANALYSIS, "--agents", "tool,memory", "--json")
     every = result["patterns"]
     both = json.loads(out)["patterns"]["tool+memory"]
     assert both == every["tool+memory"] + every["coding+tool+memory"]
     for by in ("layer", "module", "tensor"):
-        _, out, _ = cli("preview", SKETCH, "--by", by, "--json")
+        _, out, _ = cli("preview", ANALYSIS, "--by", by, "--json")
         groups = json.loads(out)["groups"].values()
         assert sum(group["agents"]["tool"]["active"] for group in groups) == tool["active"]
-    # An epsilon off the ladder goes to the nearest point, and that is said.
-    code, out, err = cli("preview", SKETCH, "--epsilon", "2.1e-5", "--json")
+    # An epsilon off the epsilon grid goes to the nearest point, and that is said.
+    code, out, err = cli("preview", ANALYSIS, "--epsilon", "2.1e-5", "--json")
     assert code == 0
-    assert json.loads(out)["epsilon"] in LADDER
-    assert "2.1e-05 is not on the sketch's ladder" in err
+    assert json.loads(out)["epsilon"] in EPSILON_GRID
+    assert "2.1e-05 is not on the grid" in err
 
 
 def files_of(folder):
@@ -86,7 +97,7 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     told = "out method agents bytes_read bytes_written seconds peak_rss_bytes"
     assert set(result) == set(told.split())
     told = {"rho", "lambda", "effective_lambda", "effective_lambda_range"}
-    told |= {"kept", "all_else", "all_else_rounding"}
+    told |= {"retained", "interference", "interference_rounding"}
     assert set(result["agents"]["tool"]) == told
     assert result["method"] == "ram+"
     # It joins the list that History shows.
@@ -99,12 +110,12 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     checked = json.loads(out)
     assert code == 0
     assert checked["compared_bytes"] == checked["total_bytes"] > 0
-    # A sketch saves the counting and changes nothing.
-    assert cli("merge", *example, "--out", tmp_path / "sketched", "--sketch", SKETCH)[0] == 0
-    assert files_of(tmp_path / "sketched") == files_of(out_folder)
+    # An analysis saves the counting and changes nothing.
+    assert cli("merge", *example, "--out", tmp_path / "analyzed", "--analysis", ANALYSIS)[0] == 0
+    assert files_of(tmp_path / "analyzed") == files_of(out_folder)
 
 
-def test_passport_recipe_reproduces_the_merge_bit_for_bit(cli, example, tmp_path):
+def test_provenance_recipe_reproduces_the_merge_bit_for_bit(cli, example, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     options = ("--rounding", "stochastic", "--seed", "7", "--r", "0.2")
     assert cli("merge", *example, "--out", first, *options, "--json")[0] == 0
@@ -151,7 +162,7 @@ def test_max_shard_size_splits_the_output(cli, example, tmp_path):
         (("--max-shard-size", "0"), "shard size is '0'"),
         (("--rounding", "up"), "rounding"),
         (("--threads", "0"), "threads is 0"),
-        (("--sketch", "nothing.safetensors"), "nothing.safetensors does not exist"),
+        (("--analysis", "nothing.safetensors"), "nothing.safetensors does not exist"),
     ],
 )
 def test_bad_settings_are_one_clear_line_and_write_nothing(cli, example, tmp_path, arguments, text):
@@ -181,10 +192,10 @@ def test_usage_errors_exit_with_2(cli, arguments):
 
 
 @pytest.mark.parametrize("preset", ["paper", "authors-script", "mergekit"])
-def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path, preset):
+def test_presets_give_the_dialects_that_the_analysis_shows(cli, example, tmp_path, preset):
     code, out, _ = cli("merge", *example, "--preset", preset, "--out", tmp_path / preset, "--json")
     assert code == 0
-    shown = load_sketch(SKETCH).dialects()[preset].tolist()
+    shown = load_analysis(ANALYSIS).dialects()[preset].tolist()
     merged = [a["lambda"] for a in json.loads(out)["agents"].values()]
     assert merged == pytest.approx(shown, rel=1e-12)
 
@@ -192,7 +203,7 @@ def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path,
 def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    base, other = asset_path("example", "base"), tmp_path / "other"
+    base, other = asset_path("independent", "base"), tmp_path / "other"
     shutil.copytree(base, other)
     tensors = load_file(base / "model.safetensors")
     moved = {name: 0.5 - tensor for name, tensor in tensors.items()}
@@ -206,19 +217,19 @@ def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli,
     code, _, said = cli("merge", *options, "--out", tmp_path / "out")
     assert (code, (tmp_path / "out").exists()) == (1, False)
     assert "of all elements. Is this the base it was trained from?" in said
-    assert "--yes-other-base" in said
-    code, _, said = cli("merge", *options, "--yes-other-base", "--out", tmp_path / "out")
+    assert "--allow-base-mismatch" in said
+    code, _, said = cli("merge", *options, "--allow-base-mismatch", "--out", tmp_path / "out")
     assert code == 0
     assert 'warning: Agent "far" changed about' in said
 
 
 def test_a_merge_can_keep_an_agents_tokenizer(cli, tmp_path):
     tool = tmp_path / "tool"
-    shutil.copytree(asset_path("example", "tool"), tool)
+    shutil.copytree(asset_path("independent", "tool"), tool)
     (tool / "chat_template.jinja").write_text("{{ messages }} of the tool agent")
-    options = ["--base", str(asset_path("example", "base")), "--agent", f"tool={tool}"]
+    options = ["--base", str(asset_path("independent", "base")), "--agent", f"tool={tool}"]
     assert cli("merge", *options, "--like", "tool", "--out", tmp_path / "out")[0] == 0
-    kept = (tmp_path / "out" / "chat_template.jinja").read_text()
-    assert kept == "{{ messages }} of the tool agent"
+    retained = (tmp_path / "out" / "chat_template.jinja").read_text()
+    assert retained == "{{ messages }} of the tool agent"
     code, _, said = cli("merge", *options, "--like", "nobody", "--out", tmp_path / "other")
     assert (code, "name of an agent" in said) == (1, True)

@@ -8,8 +8,9 @@ import pytest
 
 from ram_studio.resources import asset_path
 
-BASE, CODING = (str(asset_path("example", name)) for name in ("base", "coding"))
+BASE, CODING = (str(asset_path("independent", name)) for name in ("base", "coding"))
 SOURCES = ("--base", BASE, "--agent", f"coding={CODING}")
+HARNESS = ("--engine", "lm-eval", "--tasks", "x")
 FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p.txt")
 
 
@@ -18,13 +19,28 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
     [
         (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 1, "Device 'tpu'"),
         (
-            ("evaluate", BASE, "--engine", "lm-eval", "--tasks", "x", "--until", "3"),
+            (
+                "evaluate",
+                BASE,
+                "--engine",
+                "lm-eval",
+                "--tasks",
+                "x",
+                "--ci-width",
+                "3",
+                "--suite",
+                "math-generated",
+            ),
             *(2, "lm-eval's tasks have an end"),
         ),
-        (("compare", *SOURCES, "--batch-size", "0", "--limit", "1"), 1, "batch size is 0"),
+        (
+            ("compare", *SOURCES, "--batch-size", "0", "--limit", "1"),
+            1,
+            "batch_size is 0; choose at least 1",
+        ),
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
         (("fisher", *FISHER[1:-1], "."), 1, ". cannot be read: Is a directory."),
-        (("preview", "."), 1, "The sketch . cannot be read: "),
+        (("preview", "."), 1, "The analysis . cannot be read: "),
         (("delta", "make", BASE, CODING, "--out", "delta"), 1, "not end in .safetensors"),
     ],
 )

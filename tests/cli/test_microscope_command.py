@@ -12,13 +12,21 @@ TENSOR = "model.layers.0.mlp.up_proj.weight"
 
 
 @pytest.fixture
-def sketch() -> tuple[str, str]:
-    return ("--sketch", str(asset_path("example", "sketch.safetensors")))
+def analysis() -> tuple[str, str]:
+    return ("--analysis", str(asset_path("independent", "analysis.safetensors")))
 
 
-def test_the_table_and_the_worked_example(cli, example, sketch):
+def test_the_table_and_the_worked_example(cli, example, analysis):
     code, out, err = cli(
-        "microscope", *example, *sketch, "--tensor", TENSOR, "--find", "unique:tool", "--count", "3"
+        "microscope",
+        *example,
+        *analysis,
+        "--tensor",
+        TENSOR,
+        "--find",
+        "unique:tool",
+        "--count",
+        "3",
     )
     assert (code, err) == (0, "")
     assert "(384 x 128, BF16), epsilon 1e-05" in out
@@ -27,7 +35,7 @@ def test_the_table_and_the_worked_example(cli, example, sketch):
     assert "Read 24 bytes of tensor data." in out
 
 
-def test_the_json_is_the_merge(cli, example, sketch, tmp_path):
+def test_the_json_is_the_merge(cli, example, analysis, tmp_path):
     from safetensors import safe_open
 
     from ram_studio.algorithm import rounding
@@ -35,10 +43,10 @@ def test_the_json_is_the_merge(cli, example, sketch, tmp_path):
     out_dir = tmp_path / "merged"
     how = ("--rounding", "stochastic", "--seed", "3")
     settings = ("--r", "0.5", "--alpha", "1")
-    code, _, err = cli("merge", *example, *sketch, *how, *settings, "--out", out_dir)
+    code, _, err = cli("merge", *example, *analysis, *how, *settings, "--out", out_dir)
     assert code == 0, err
     code, out, _ = cli(
-        *("microscope", *example, *sketch, *how, "--tensor", TENSOR, "--at", "5,7"),
+        *("microscope", *example, *analysis, *how, "--tensor", TENSOR, "--at", "5,7"),
         *("--window", "30x20", "--method", "ram+:r=0.5,alpha=1", "--json"),
     )
     assert code == 0

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ram_studio.checkpoints.record.merge_log import past_merges
+from ram_studio.engine.merge_log import past_merges
 
 AGENTS = ("coding", "tool", "memory")
 PART = ("merge", "--plan", "p", "--part", "1", "--out", "o")
@@ -19,28 +19,28 @@ def files_of(folder):
 def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp_path, home):
     recipe, size = recipe(), ("--max-shard-size", "500KB")
     assert cli("merge", recipe, "--out", tmp_path / "one", *size)[0] == 0
-    assert cli("analyze", *example, "--sketch", tmp_path / "one.sketch")[0] == 0
-    plan, out, sketch = (tmp_path / name for name in ("plan.json", "out", "sum.sketch"))
+    assert cli("analyze", *example, "--analysis", tmp_path / "one.analysis")[0] == 0
+    plan, out, analysis = (tmp_path / name for name in ("plan.json", "out", "sum.analysis"))
     code, text, _ = cli("plan", recipe, "--parts", 3, "--out", plan, *size, "--json")
     assert code == 0
     listed = json.loads(text)
     assert [part["part"] for part in listed["parts"]] == [1, 2, 3]
     assert all(part["shards"] for part in listed["parts"])
     assert listed["digest"] == json.loads(plan.read_text())["digest"]
-    files = [tmp_path / f"{i}.sketch" for i in (1, 2, 3)]
+    files = [tmp_path / f"{i}.analysis" for i in (1, 2, 3)]
     for i, file in enumerate(files, start=1):
-        analyze = ("analyze", "--plan", plan, "--part", i, "--sketch", file, "--relations")
+        analyze = ("analyze", "--plan", plan, "--part", i, "--analysis", file, "--relations")
         code, text, _ = cli(*analyze, "--json")
         assert (code, json.loads(text)["part"]) == (0, i)
-    code, text, _ = cli("sketch", "add", *files[:2], "--out", sketch)
+    code, text, _ = cli("analysis", "add", *files[:2], "--out", analysis)
     assert code == 0
     assert "parts 1, 2 of 3" in text
-    merging = ("merge", "--plan", plan, "--sketch", sketch, "--out", out, "--part")
+    merging = ("merge", "--plan", plan, "--analysis", analysis, "--out", out, "--part")
     code, _, err = cli(*merging, 1)
     assert code == 1
-    assert "Part 1 of 3: The sketch" in err
-    assert cli("sketch", "add", *files, "--out", sketch)[0] == 0
-    assert sketch.read_bytes() == (tmp_path / "one.sketch").read_bytes()
+    assert "Part 1 of 3: Analysis" in err
+    assert cli("analysis", "add", *files, "--out", analysis)[0] == 0
+    assert analysis.read_bytes() == (tmp_path / "one.analysis").read_bytes()
     for i in (3, 1, 2):
         code, text, _ = cli(*merging, i, "--json")
         assert (code, json.loads(text)["part"]) == (0, i)
@@ -62,8 +62,8 @@ def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp
         (("analyze", "--plan", "p", "--part", "1", "--base", "b"), "leave out --base"),
         ((*PART, "--alpha", "1"), "leave out --alpha"),
         ((*PART, "--set", "r=1", "--like", "a"), "leave out --set, --like"),
-        ((*PART, "--yes-other-base", "--stream"), "leave out --stream, --yes-other-base"),
-        (("analyze", "--plan", "p", "--part", "1"), "no sketch was given"),
+        ((*PART, "--allow-base-mismatch", "--stream"), "leave out --stream, --allow-base-mismatch"),
+        (("analyze", "--plan", "p", "--part", "1"), "no analysis was given"),
     ],
 )
 def test_what_does_not_go_with_a_plan_is_a_usage_error(cli, arguments, words):

@@ -28,17 +28,17 @@ def noisy(tmp_path: Path) -> list[str]:
     return ["--base", str(tmp_path / "base"), "--agent", f"coder={tmp_path / 'coder'}"]
 
 
-def test_inspect_warns_from_headers_and_judges_with_a_sketch(cli, noisy, tmp_path):
+def test_inspect_warns_from_headers_and_judges_with_an_analysis(cli, noisy, tmp_path):
     code, out, err = cli("inspect", *noisy)
     assert (code, err) == (0, "")
     assert 'warning: Agent "coder": 1 of 1 tensors are stored in F32, in the base in F16' in out
     assert "its config differs" in out
-    sketch = tmp_path / "s.safetensors"
-    code, out, err = cli("analyze", *noisy, "--sketch", sketch)
+    analysis = tmp_path / "s.safetensors"
+    code, out, err = cli("analyze", *noisy, "--analysis", analysis)
     assert code == 0
     assert 'Agent "coder": storage, not training.' in err
     assert "storage" in out
-    code, out, _ = cli("inspect", *noisy, "--sketch", sketch, "--json")
+    code, out, _ = cli("inspect", *noisy, "--analysis", analysis, "--json")
     storage = json.loads(out)["storage"]
     assert storage["is_complete"]
     coder = storage["agents"]["coder"]
@@ -49,7 +49,7 @@ def test_inspect_warns_from_headers_and_judges_with_a_sketch(cli, noisy, tmp_pat
     assert json.loads(out)["storage"] == storage
     (tmp_path / "coder" / "config.json").unlink()
     write(tmp_path / "other", np.zeros(3000, np.float16))
-    other = [*noisy[:2], "--agent", f"coder={tmp_path / 'other'}", "--sketch", sketch]
+    other = [*noisy[:2], "--agent", f"coder={tmp_path / 'other'}", "--analysis", analysis]
     code, _, err = cli("inspect", *other)
     assert code == 1
     assert "differs from the files given for coder" in err
@@ -58,8 +58,8 @@ def test_inspect_warns_from_headers_and_judges_with_a_sketch(cli, noisy, tmp_pat
 def test_verify_says_match_or_names_what_differs(cli, noisy, tmp_path):
     out = tmp_path / "merged"
     assert cli("merge", *noisy, "--out", out)[0] == 0
-    passport = json.loads((out / "ram_studio.json").read_text())
-    assert passport["base"]["files"]["model.safetensors"]["hash"].startswith("blake3:")
+    provenance = json.loads((out / "ram_studio.json").read_text())
+    assert provenance["base"]["files"]["model.safetensors"]["hash"].startswith("blake3:")
     code, text, _ = cli("verify", out, "--full")
     assert code == 0
     assert [line.split(":")[0] for line in text.splitlines()] == ["MATCH"] * 3
@@ -86,8 +86,8 @@ def test_verify_says_match_or_names_what_differs(cli, noisy, tmp_path):
 def test_no_hash_leaves_the_hashes_out(cli, noisy, tmp_path):
     out = tmp_path / "merged"
     assert cli("merge", *noisy, "--out", out, "--no-hash")[0] == 0
-    passport = json.loads((out / "ram_studio.json").read_text())
-    assert passport["base"]["files"] is None
+    provenance = json.loads((out / "ram_studio.json").read_text())
+    assert provenance["base"]["files"] is None
     code, text, _ = cli("verify", out, "--sources")
     assert code == 0
-    assert "note: The passport has no content hashes" in text
+    assert "note: The provenance has no content hashes" in text

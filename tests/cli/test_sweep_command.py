@@ -8,14 +8,14 @@ import signal
 
 import pytest
 
-from ram_studio.evals import AnswerStore
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
-BASE = asset_path("example", "base")
-SOURCES = [str(BASE), *(f"-a{name}={asset_path('example', name)}" for name in AGENTS)]
-SKETCH = ("--sketch", asset_path("example", "sketch.safetensors"))
-COMMON = (*SKETCH, "--device", "cpu")
+BASE = asset_path("independent", "base")
+SOURCES = [str(BASE), *(f"-a{name}={asset_path('independent', name)}" for name in AGENTS)]
+ANALYSIS = ("--analysis", asset_path("independent", "analysis.safetensors"))
+COMMON = (*ANALYSIS, "--device", "cpu")
 
 
 def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):

@@ -143,8 +143,8 @@ def _run(order: dict[str, Any]) -> int:
 
 def _serve() -> None:
     from ram_studio.checkpoints.record.recipe import make_recipe
-    from ram_studio.engine.analyse import load
-    from ram_studio.engine.in_memory import ModelSink
+    from ram_studio.engine.analyze import load
+    from ram_studio.engine.in_memory import TensorSink
     from ram_studio.engine.job import MergeJob
     from ram_studio.engine.merge import merge as _merge  # noqa: F401  (imported once, for all)
     from ram_studio.engine.passes.driver import RunOptions
@@ -153,7 +153,7 @@ def _serve() -> None:
     first = json.loads(sys.stdin.readline())
     recipe = make_recipe(first["recipe"])
     job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
-    job.run(job.plan(), ModelSink({}, {}))
+    job.run(job.plan(), TensorSink({}, {}))
     print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()

@@ -24,13 +24,13 @@ from engine_zoo import (
     refused,
     write_folder,
 )
-from test_analyze_counts import assert_same_sketch
+from test_analyze_counts import assert_same_analysis
 from test_source_faults import TENSOR, poisoned
 
-from ram_studio.checkpoints.write.writer import CheckpointWriter
-from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.checkpoints.write.shard_writer import ShardWriter
+from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
-from ram_studio.engine.in_memory import ModelSink
+from ram_studio.engine.in_memory import TensorSink
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
@@ -102,11 +102,11 @@ def assert_same_results(a: MergeResult, b: MergeResult) -> None:
 @pytest.mark.parametrize(
     ("agents", "dtypes"), [(1, None), (3, None), (7, None), (3, ("BF16", "F32", "F16"))]
 )
-def test_a_device_makes_the_same_sketch(tmp_path, device, agents, dtypes):
+def test_a_device_makes_the_same_analysis(tmp_path, device, agents, dtypes):
     zoo = make_zoo(tmp_path, agents, agent_dtypes=dtypes, seed=1)
     expected = zoo.analyze()
     assert (expected.rounded is None) == (dtypes is None)
-    assert_same_sketch(zoo.analyze(device=device), expected)
+    assert_same_analysis(zoo.analyze(device=device), expected)
 
 
 @on_devices
@@ -115,10 +115,10 @@ def test_blocks_and_threads_do_not_change_what_a_device_counts(big, device, thre
     report = big.load()
     expected = big.analyze()
     for groups in (1, 2):
-        sketch = analyze_report(
+        analysis = analyze_report(
             report, device=device, threads=threads, block_elements=groups * GROUP_ELEMENTS
         )
-        assert_same_sketch(sketch, expected)
+        assert_same_analysis(analysis, expected)
 
 
 @on_devices
@@ -206,7 +206,7 @@ def test_a_file_changed_between_the_passes_is_refused(big, device):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     try:
         with pytest.raises(SourceChangedError, match=rf"{path} changed after it was loaded"):
-            job.run(plan, ModelSink({}, {}))
+            job.run(plan, TensorSink({}, {}))
     finally:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -255,14 +255,14 @@ def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, mon
             cancel.cancel()
 
     # A sink that waits for the stop: some blocks are then on their way.
-    original = CheckpointWriter.write
+    original = ShardWriter.write
 
     def write(self, *arguments):
         if threading.current_thread() is not threading.main_thread():
             assert cancel._event.wait(60)
         original(self, *arguments)
 
-    monkeypatch.setattr(CheckpointWriter, "write", write)
+    monkeypatch.setattr(ShardWriter, "write", write)
     with refused(Stopped, tmp_path / "stopped"):
         merge(big.recipe(), tmp_path / "stopped", on_progress=stop, cancel=cancel, **options)
 

@@ -14,12 +14,13 @@ from safetensors.torch import save_file
 
 from ram_studio.algorithm.rounding import STORAGE
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.checkpoints.fit.on_base import on_base
-from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, open_folder
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.virtual.deltas import overlay_delta
 from ram_studio.engine import delta as delta_module
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.delta import apply_delta, make_delta, read_info
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
@@ -90,7 +91,7 @@ def test_a_delta_is_an_agent_wherever_its_base_is(pair, tmp_path) -> None:
     outs = []
     for name, sources in agents.items():
         recipe = make_recipe({"base": str(base), "agents": sources, "method": "ram"})
-        outs.append(merge(recipe, tmp_path / name).passport)
+        outs.append(merge(recipe, tmp_path / name).provenance)
     assert outs[0].shards == outs[1].shards
     assert verify(tmp_path / "delta", with_sources=True, full=True).source_files == 4
 
@@ -125,7 +126,7 @@ def test_what_does_not_pay_or_fit_is_refused(pair, tmp_path) -> None:
         make_delta(base, agent, out)
     with pytest.raises(CompatibilityError, match="delta of another base"):
         apply_delta(agent, out, tmp_path / "again")
-    with pytest.raises(CheckpointError, match="is no delta"):
+    with pytest.raises(CheckpointError, match="is not a delta"):
         read_info(base)
     data = bytearray(out.read_bytes())
     data[-1] ^= 1
@@ -214,10 +215,11 @@ def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
         tmp_path / "d.safetensors",
         {"format": DELTA_FORMAT, "base": base.fingerprint},
     )
-    agent = on_base(open_folder(tmp_path / "d.safetensors", name="a"), base)
+    agent = open_folder(tmp_path / "d.safetensors", name="a")
+    agent = overlay_delta(agent, agent.delta, base)
     with Sources(base, agent) as sources:
-        found = sources.elements(agent.tensors["w"], 2**31 - 2, 10).tolist()
-        first = sources.elements(agent.tensors["w"], 0, 3).tolist()
+        found = sources.decoded(agent.tensors["w"], 2**31 - 2, 10).tolist()
+        first = sources.decoded(agent.tensors["w"], 0, 3).tolist()
     assert found == [0, 2, 3, 0, 0, 0, 0, 4, 0, 0]
     assert first == [0, 1, 0]
 

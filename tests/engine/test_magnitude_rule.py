@@ -1,4 +1,4 @@
-"""Rule ram+m: rho by magnitude, the same from a sketch, a pass of its own, and in verification."""
+"""Rule ram+m: rho by magnitude, from an analysis, a pass of its own, and in verification."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import math
 import pytest
 import reference
 from engine_zoo import Zoo, contents, make_zoo
-from test_sketches_in_merges import rewritten
+from test_analyses_in_merges import rewritten
 
 from ram_studio.algorithm import naming
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.engine.merge import merge
-from ram_studio.errors import SketchError
+from ram_studio.errors import AnalysisError
 
 
 def magnitude_ratio(zoo: Zoo, agent: int, epsilon: float, tensors: list[str]) -> float:
@@ -37,9 +37,11 @@ def zoo(tmp_path_factory) -> Zoo:
     return make_zoo(tmp_path_factory.mktemp("zoo"), 3, seed=21)
 
 
-def merged(zoo: Zoo, out, *, sketch=None, **settings: object):
+def merged(zoo: Zoo, out, *, analysis=None, **settings: object):
     values = {"r": 0.3, "alpha": 1e6, **settings}
-    return merge(zoo.recipe(method="ram+m", settings=values, dtype="float32"), out, sketch=sketch)
+    return merge(
+        zoo.recipe(method="ram+m", settings=values, dtype="float32"), out, analysis=analysis
+    )
 
 
 def weights_of(out) -> dict[str, bytes]:
@@ -59,10 +61,10 @@ def test_lambda_is_that_of_a_plain_loop(zoo, tmp_path, epsilon):
 
 @pytest.mark.parametrize("scope", ["layer", "tensor"])
 def test_scopes_weigh_inside_each_layer_or_tensor(zoo, scope):
-    sketch = zoo.analyze()
-    magnitude = sketch.relations.magnitude[:, DEFAULT_INDEX]
-    ratios = sketch.ratios(DEFAULT_INDEX, scope, magnitude=magnitude)
-    for row, tensor in zip(ratios, sketch.tensors, strict=True):
+    analysis = zoo.analyze()
+    magnitude = analysis.relations.magnitude[:, DEFAULT_INDEX]
+    ratios = analysis.ratios(DEFAULT_INDEX, scope, magnitude=magnitude)
+    for row, tensor in zip(ratios, analysis.tensors, strict=True):
         same = [
             name
             for name in zoo.counted
@@ -74,17 +76,17 @@ def test_scopes_weigh_inside_each_layer_or_tensor(zoo, scope):
 
 
 @pytest.mark.parametrize("scope", ["global", "layer", "tensor"])
-def test_a_sketch_gives_the_same_bytes_as_a_pass_of_its_own(zoo, tmp_path, scope):
-    sketch = zoo.analyze()
-    path = save_sketch(sketch, tmp_path / "a.sketch")
-    with_sketch = merged(zoo, tmp_path / "one", sketch=load_sketch(path), scope=scope)
+def test_an_analysis_gives_the_same_bytes_as_a_pass_of_its_own(zoo, tmp_path, scope):
+    analysis = zoo.analyze()
+    path = save_analysis(analysis, tmp_path / "a.analysis")
+    with_analysis = merged(zoo, tmp_path / "one", analysis=load_analysis(path), scope=scope)
     without = merged(zoo, tmp_path / "two", scope=scope)
-    assert with_sketch.agents == without.agents
+    assert with_analysis.agents == without.agents
     assert weights_of(tmp_path / "one") == weights_of(tmp_path / "two")
-    assert with_sketch.bytes_read < without.bytes_read
+    assert with_analysis.bytes_read < without.bytes_read
     # Counts alone do not save the pass, and the result is the same.
-    lean = dataclasses.replace(sketch, relations=None, steps=None)
-    merged(zoo, tmp_path / "three", sketch=lean, scope=scope)
+    lean = dataclasses.replace(analysis, relations=None, steps=None)
+    merged(zoo, tmp_path / "three", analysis=lean, scope=scope)
     assert weights_of(tmp_path / "three") == weights_of(tmp_path / "one")
 
 
@@ -96,19 +98,19 @@ def test_seven_agents_are_weighed_too(tmp_path):
         assert agent.rho_m == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_sketch_of_counts_says_what_is_missing(zoo):
-    sketch = zoo.analyze(relations=False)
-    assert (sketch.relations, sketch.steps) == (None, None)
-    agents = sketch.preview()["agents"].values()
+def test_an_analysis_of_counts_says_what_is_missing(zoo):
+    analysis = zoo.analyze(relations=False)
+    assert (analysis.relations, analysis.steps) == (None, None)
+    agents = analysis.preview()["agents"].values()
     assert all("rho_m" not in agent for agent in agents)
-    with pytest.raises(SketchError, match=r"counts only.*ram\+m.*analyze"):
-        sketch.preview(rule="ram+m")
+    with pytest.raises(AnalysisError, match=r"counts only.*ram\+m.*analyze"):
+        analysis.preview(rule="ram+m")
 
 
 def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
-    sketch = zoo.analyze()
+    analysis = zoo.analyze()
     for by in ("model", "layer", "tensor"):
-        preview = sketch.preview(rule="ram+m", r=0.5, alpha=3.0, by=by)
+        preview = analysis.preview(rule="ram+m", r=0.5, alpha=3.0, by=by)
         json.dumps(preview, allow_nan=False)
         for found in (preview, *preview.get("groups", {}).values()):
             for agent in found["agents"].values():
@@ -116,15 +118,15 @@ def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
                 assert agent["lambda"] == 1 + 0.5 * min(rho_m, 3.0)
 
 
-def test_a_sketch_of_format_1_still_loads(zoo, tmp_path):
+def test_an_analysis_of_format_1_still_loads(zoo, tmp_path):
     lean = zoo.analyze(relations=False)
-    path = save_sketch(lean, tmp_path / "old.sketch")
+    path = save_analysis(lean, tmp_path / "old.analysis")
 
     def as_of_old(header, arrays):
         del header["layers"]
         header["format"] = 1
 
     rewritten(path, as_of_old)
-    loaded = load_sketch(path)
+    loaded = load_analysis(path)
     assert (loaded.relations, loaded.steps) == (None, None)
     assert loaded.preview() == lean.preview()

@@ -13,7 +13,7 @@ MEASURE = """
 import sys
 from pathlib import Path
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
 
 folder = Path(sys.argv[1])

@@ -17,7 +17,7 @@ from engine_zoo import (
     write_folder,
 )
 
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 
@@ -85,13 +85,13 @@ def test_blocks_do_not_matter_where_an_agents_rows_end_between_them(tmp_path):
         assert [name for name in first if other[name] != first[name]] == []
 
 
-def test_a_sketch_saves_a_pass_and_changes_nothing(big, tmp_path):
-    sketch = big.analyze()
-    path = save_sketch(sketch, tmp_path / "zoo.sketch")
+def test_an_analysis_saves_a_pass_and_changes_nothing(big, tmp_path):
+    analysis = big.analyze()
+    path = save_analysis(analysis, tmp_path / "zoo.analysis")
     without = merge(big.recipe(), tmp_path / "without")
     results = [
-        merge(big.recipe(), tmp_path / "fresh", sketch=sketch),
-        merge(big.recipe(), tmp_path / "loaded", sketch=load_sketch(path)),
+        merge(big.recipe(), tmp_path / "fresh", analysis=analysis),
+        merge(big.recipe(), tmp_path / "loaded", analysis=load_analysis(path)),
     ]
     for result in results:
         assert contents(result.out) == contents(without.out)
@@ -127,10 +127,10 @@ def test_the_order_of_agents_changes_nothing_but_rounding(tmp_path):
         assert untouched > 0.9
 
 
-def test_the_passport_does_not_depend_on_the_day_or_the_place(tmp_path):
+def test_the_provenance_does_not_depend_on_the_day_or_the_place(tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 2, seed=24)
     merge(zoo.recipe(), tmp_path / "a")
     merge(zoo.recipe(), tmp_path / "deeper" / "b")
     assert contents(tmp_path / "a") == contents(tmp_path / "deeper" / "b")
-    passport = json.loads((tmp_path / "a" / "ram_studio.json").read_text())
-    assert passport["recipe"]["base"] == str(zoo.base_path)
+    provenance = json.loads((tmp_path / "a" / "ram_studio.json").read_text())
+    assert provenance["recipe"]["base"] == str(zoo.base_path)

@@ -31,7 +31,7 @@ from engine_zoo import (
     write_folder,
 )
 
-from ram_studio.checkpoints.record.passport import read_passport
+from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.result import MergeResult
@@ -133,7 +133,7 @@ def assert_results_are_recomputable(zoo: Zoo, result: MergeResult, merged: Tenso
         effective = reference.effective_scaling(base, agents, 1e-5, t, stored)
         expected = effective and pytest.approx(effective, rel=1e-6)  # None without unique elements
         assert agent.effective_scaling_factor == expected
-        record = read_passport(result.out).agents[name]
+        record = read_provenance(result.out).agents[name]
         assert record.effective_scaling_factor == agent.effective_scaling_factor
         assert list(record.overlap) == overlap[t]
 
@@ -196,11 +196,11 @@ def test_any_epsilon_is_honoured_exactly(tmp_path, agents, epsilon):
     assert [a.scaling_factor for a in result.agents.values()] == pytest.approx(factors, rel=1e-12)
     assert_merged_like_reference(zoo, merged, factors, epsilon=epsilon)
     assert_unchanged_is_the_base(zoo, merged, epsilon)
-    sketch = zoo.analyze()
-    with_sketch = merge(
-        zoo.recipe(settings={"epsilon": epsilon}), tmp_path / "sketched", sketch=sketch
+    analysis = zoo.analyze()
+    with_analysis = merge(
+        zoo.recipe(settings={"epsilon": epsilon}), tmp_path / "analyzed", analysis=analysis
     )
-    assert with_sketch.agents == result.agents
+    assert with_analysis.agents == result.agents
 
 
 @pytest.mark.parametrize("agents", [3, 7])

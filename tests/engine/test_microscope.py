@@ -18,7 +18,7 @@ from ram_studio.engine.merge import merge
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.lens import Seen, spacing
 from ram_studio.engine.microscope.search import find_element
-from ram_studio.errors import SettingsError, SketchError
+from ram_studio.errors import AnalysisError, SettingsError
 
 SETTINGS = {
     "ram+": {"r": 0.4, "alpha": 1.5},
@@ -40,7 +40,7 @@ def zoo(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sketch(zoo):
+def analysis(zoo):
     return zoo.analyze(device="cpu")
 
 
@@ -57,7 +57,9 @@ def seen_bits(seen: Seen) -> np.ndarray:
 @pytest.mark.parametrize(
     ("mode", "output"), [("nearest", None), ("stochastic", None), ("stochastic", "F16")]
 )
-def test_every_shown_element_is_the_one_a_merge_writes(zoo, sketch, tmp_path, method, mode, output):
+def test_every_shown_element_is_the_one_a_merge_writes(
+    zoo, analysis, tmp_path, method, mode, output
+):
     own = SETTINGS.get(method, {})
     how = {"dtype": output and NAMES[output], "rounding": mode, "seed": 7}
     merge(zoo.recipe(method=method, settings=own, **how), tmp_path / "out", device="cpu")
@@ -71,7 +73,7 @@ def test_every_shown_element_is_the_one_a_merge_writes(zoo, sketch, tmp_path, me
             continue
         start = min(3, tensor.numel - 1)
         spans = scope.run_of(tensor, start, 70)
-        view = scope.look(report, tensor, spans, {"it": recipe}, sketch=sketch)
+        view = scope.look(report, tensor, spans, {"it": recipe}, analysis=analysis)
         seen = view.methods["it"]
         assert seen.reason is None
         expected = merged_bits(stored[name])[view.index]
@@ -119,13 +121,13 @@ class Reads:
         return counted
 
 
-def test_only_the_bytes_shown_are_read(zoo, sketch, monkeypatch):
+def test_only_the_bytes_shown_are_read(zoo, analysis, monkeypatch):
     report = zoo.load()
     tensor = scope.find_tensor(report, "model.embed_tokens.weight")
     spans = scope.window_of(tensor, 2, 3, 4, 5)
     recipes = {m: scope.recipe_for(report, m, SETTINGS.get(m, {})) for m in SHOWN}
     reads = Reads(monkeypatch)
-    view = scope.look(report, tensor, spans, recipes, sketch=sketch)
+    view = scope.look(report, tensor, spans, recipes, analysis=analysis)
     width = zoo.base["model.embed_tokens.weight"].element_size()
     assert reads.nbytes == view.bytes_read == 20 * width * 4  # four rows of five, four checkpoints
     assert view.index.tolist() == [8 * r + c for r in range(2, 6) for c in range(3, 8)]
@@ -155,33 +157,33 @@ def test_windows_and_runs_are_cut_at_the_tensors_edges(zoo):
             wrong()
 
 
-def test_methods_that_cannot_be_shown_say_why(zoo, sketch):
+def test_methods_that_cannot_be_shown_say_why(zoo, analysis):
     name = "model.layers.0.mlp.up_proj.weight"
     sources = zoo.base_path, zoo.agent_paths
     blind = scope.microscope(*sources, name).methods
     for method in ("ram+", "ram+s", "ties", "dare-ties"):
-        assert "give the sketch" in blind[method].reason
+        assert "give the analysis" in blind[method].reason
         assert blind[method].stored is None
     for method in ("ram", "task-arithmetic", "dare-ta"):
         assert blind[method].reason is None
-    seeing = scope.microscope(*sources, name, sketch=sketch).methods
+    seeing = scope.microscope(*sources, name, analysis=analysis).methods
     assert [m for m, seen in seeing.items() if seen.reason] == UNSHOWN
     assert "Fisher file" in seeing["fisher"].reason
     assert "as a whole" in seeing["wudi"].reason
     # A bias is no matrix: WUDI averages it, element by element.
     bias = scope.microscope(*sources, "model.layers.0.self_attn.q_proj.bias", methods=["wudi"])
     assert bias.methods["wudi"].reason is None
-    off = scope.microscope(*sources, name, sketch=sketch, epsilon=1.234e-5, methods=["ram+"])
+    off = scope.microscope(*sources, name, analysis=analysis, epsilon=1.234e-5, methods=["ram+"])
     assert "no counts at epsilon 1.234e-05" in off.methods["ram+"].reason
     scoped = {"ties": {"scope": "tensor"}}
-    view = scope.microscope(*sources, name, sketch=sketch, methods=scoped)
+    view = scope.microscope(*sources, name, analysis=analysis, methods=scoped)
     assert "scope global" in view.methods["ties"].reason
 
 
-def test_a_sketch_of_other_files_is_refused(zoo, sketch, tmp_path):
+def test_an_analysis_of_other_files_is_refused(zoo, analysis, tmp_path):
     other = make_zoo(tmp_path / "other", 3, seed=99)
-    with pytest.raises(SketchError, match="differs from the files given"):
-        scope.microscope(other.base_path, other.agent_paths, "model.norm.weight", sketch=sketch)
+    with pytest.raises(AnalysisError, match="differs from the files given"):
+        scope.microscope(other.base_path, other.agent_paths, "model.norm.weight", analysis=analysis)
 
 
 def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch):
@@ -249,9 +251,9 @@ def test_steps_are_those_of_torch():
         assert got.tolist() == expected.tolist()
 
 
-def test_the_view_is_json(zoo, sketch):
+def test_the_view_is_json(zoo, analysis):
     view = scope.microscope(
-        zoo.base_path, zoo.agent_paths, "model.norm.weight", count=8, sketch=sketch
+        zoo.base_path, zoo.agent_paths, "model.norm.weight", count=8, analysis=analysis
     )
     data = json.loads(json.dumps(view.to_dict(), allow_nan=False))
     assert data["index"] == list(range(8))

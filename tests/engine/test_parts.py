@@ -24,11 +24,10 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.partial import add_partial
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
 from ram_studio.checkpoints.record.part_receipt import read_receipt
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.checkpoints.write import part_folder
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts import steps
@@ -36,11 +35,11 @@ from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import cut, make_plan
 from ram_studio.engine.parts.steps import analyze_part, merge_part
 from ram_studio.errors import (
+    AnalysisError,
     CheckpointError,
     OutputError,
     PlanError,
     SettingsError,
-    SketchError,
     Stopped,
 )
 
@@ -63,7 +62,7 @@ def good(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]
     return contents(out)
 
 
-def sketch_in_parts(plan, relations=True):
+def analysis_in_parts(plan, relations=True):
     """Analyze all parts, the last first, through files."""
     count = len(plan.parts)
     return add_partial(
@@ -71,13 +70,13 @@ def sketch_in_parts(plan, relations=True):
     ).whole()
 
 
-def merge_all(plan, out, sketch) -> None:
+def merge_all(plan, out, analysis) -> None:
     for part in plan.parts:
-        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+        merge_part(plan, part.part, out, analysis=analysis, **CPU)
 
 
-def merge_in_parts(plan, out, sketch) -> None:
-    merge_all(plan, out, sketch)
+def merge_in_parts(plan, out, analysis) -> None:
+    merge_all(plan, out, analysis)
     finish(plan, out, **CPU)
 
 
@@ -87,7 +86,7 @@ def plan(zoo: Zoo):
 
 
 @pytest.fixture(scope="module")
-def sketch(zoo: Zoo):
+def analysis(zoo: Zoo):
     return zoo.analyze(**CPU)
 
 
@@ -97,7 +96,7 @@ def test_any_number_of_parts_gives_the_bytes_of_one_machine(zoo, good, parts, tm
     assert plan == make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD)
     assert [part.part for part in plan.parts] == list(range(1, parts + 1))
     out = tmp_path / "out"
-    merge_in_parts(plan, out, sketch_in_parts(plan))
+    merge_in_parts(plan, out, analysis_in_parts(plan))
     assert contents(out) == good
 
 
@@ -110,10 +109,10 @@ def test_any_number_of_parts_gives_the_bytes_of_one_machine(zoo, good, parts, tm
     ],
     ids=["plain", "dtypes", "seven"],
 )
-def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
+def test_the_analyses_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
     made = make_zoo(tmp_path / "zoo", **{"agents": 3, "shards": 2, "seed": 9, **zoo_options})
     plan = make_plan(made.recipe(), 4, max_shard_bytes=SHARD)
-    whole = save_sketch(made.analyze(**CPU), tmp_path / "whole")
+    whole = save_analysis(made.analyze(**CPU), tmp_path / "whole")
     files = [
         save_partial(analyze_part(plan, i, relations=True, **CPU), tmp_path / f"part-{i}")
         for i in (3, 1, 4, 2)
@@ -123,7 +122,7 @@ def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
     assert odd.missing == [2, 4]
     for found in (files, halves):
         added = add_partial([load_partial(file) for file in found]).whole()
-        assert save_sketch(added, tmp_path / "added").read_bytes() == whole.read_bytes()
+        assert save_analysis(added, tmp_path / "added").read_bytes() == whole.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +144,13 @@ STOCHASTIC = {"settings": {"scope": "tensor"}, "rounding": "stochastic", "seed":
     [*({"method": name} | OWN.get(name, {}) for name in METHODS), STOCHASTIC],
     ids=lambda changes: changes.get("method", "stochastic"),
 )
-def test_every_method_merges_in_parts(zoo, sketch, fisher, changes, tmp_path):
+def test_every_method_merges_in_parts(zoo, analysis, fisher, changes, tmp_path):
     if changes.get("method") == "fisher":
         changes = {**changes, "settings": {"files": str(fisher)}}
     recipe = zoo.recipe(**changes)
     merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
     plan = make_plan(recipe, 2, max_shard_bytes=SHARD)
-    merge_in_parts(plan, tmp_path / "parts", sketch)
+    merge_in_parts(plan, tmp_path / "parts", analysis)
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
 
 
@@ -176,13 +175,13 @@ def test_tied_heads_may_lie_in_another_part_than_their_embedding(tmp_path):
         write_folder(folder, tensors, tied=True)
     merge(made.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **CPU)
     plan = make_plan(made.recipe(), 5, max_shard_bytes=SHARD)
-    merge_in_parts(plan, tmp_path / "parts", sketch_in_parts(plan))
+    merge_in_parts(plan, tmp_path / "parts", analysis_in_parts(plan))
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
 
 
-def test_what_a_sketch_does_not_hold_is_refused_when_planning(zoo):
+def test_what_an_analysis_does_not_hold_is_refused_when_planning(zoo):
     for changes, words in (
-        ({"settings": {"epsilon": 1.23456e-5}}, "epsilons of the ladder"),
+        ({"settings": {"epsilon": 1.23456e-5}}, "on the epsilon grid"),
         ({"method": "ties", "settings": {"scope": "tensor"}}, "scope tensor"),
     ):
         with pytest.raises(SettingsError, match=words):
@@ -192,17 +191,17 @@ def test_what_a_sketch_does_not_hold_is_refused_when_planning(zoo):
             make_plan(zoo.recipe(), parts)
 
 
-def test_no_hashes_are_made_where_none_are_wanted(zoo, sketch, tmp_path):
+def test_no_hashes_are_made_where_none_are_wanted(zoo, analysis, tmp_path):
     merge(zoo.recipe(), tmp_path / "one", hash_sources=False, **CPU)
     plan = make_plan(zoo.recipe(), 2, hash_sources=False)
-    merge_in_parts(plan, tmp_path / "parts", sketch)
+    merge_in_parts(plan, tmp_path / "parts", analysis)
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
 
 
-def test_nothing_looks_finished_before_it_is(plan, sketch, good, tmp_path):
+def test_nothing_looks_finished_before_it_is(plan, analysis, good, tmp_path):
     out = tmp_path / "out"
     for part in plan.parts:
-        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+        merge_part(plan, part.part, out, analysis=analysis, **CPU)
         assert not {"config.json", "model.safetensors.index.json"} & set(os.listdir(out))
         with pytest.raises(CheckpointError, match="not finished"):
             open_checkpoint(out, name="base")
@@ -210,22 +209,22 @@ def test_nothing_looks_finished_before_it_is(plan, sketch, good, tmp_path):
     assert contents(out) == good
 
 
-def test_doing_a_step_again_changes_nothing(plan, sketch, good, tmp_path):
+def test_doing_a_step_again_changes_nothing(plan, analysis, good, tmp_path):
     out = tmp_path / "out"
-    first = merge_part(plan, 2, out, sketch=sketch, **CPU)
-    again = merge_part(plan, 2, out, sketch=sketch, **CPU)
+    first = merge_part(plan, 2, out, analysis=analysis, **CPU)
+    again = merge_part(plan, 2, out, analysis=analysis, **CPU)
     assert (first.is_done_before, again.is_done_before) == (False, True)
     victim = out / first.shards[0]
     victim.unlink()
-    assert not merge_part(plan, 2, out, sketch=sketch, **CPU).is_done_before
-    merge_in_parts(plan, out, sketch)
+    assert not merge_part(plan, 2, out, analysis=analysis, **CPU).is_done_before
+    merge_in_parts(plan, out, analysis)
     told = finish(plan, out, **CPU)
-    assert merge_part(plan, 1, out, sketch=sketch, **CPU).is_done_before
+    assert merge_part(plan, 1, out, analysis=analysis, **CPU).is_done_before
     assert contents(out) == good
     recorded = json.loads(good["ram_studio.json"])["agents"]
     for name, agent in told.to_dict()["agents"].items():
         assert agent["lambda"] == recorded[name]["scaling_factor"]
-        assert agent["kept"] == recorded[name]["kept"]
+        assert agent["retained"] == recorded[name]["retained"]
 
 
 def test_a_part_is_analyzed_once(plan, tmp_path, monkeypatch):
@@ -234,7 +233,7 @@ def test_a_part_is_analyzed_once(plan, tmp_path, monkeypatch):
     of_another = file.read_bytes()
     first = analyze_part(plan, 2, file, **CPU)
     assert file.read_bytes() != of_another
-    monkeypatch.setattr(steps, "partial_sketch", None)
+    monkeypatch.setattr(steps, "partial_analysis", None)
     assert analyze_part(plan, 2, file, **CPU).parts == first.parts
     with pytest.raises(TypeError):
         analyze_part(plan, 2, file, relations=True, **CPU)
@@ -245,22 +244,22 @@ def test_relations_are_collected_where_the_method_merges_by_them(zoo, plan, tmp_
     assert analyze_part(by_magnitude, 1, **CPU).sums is not None
     assert analyze_part(plan, 1, **CPU).sums is None
     counts = add_partial([analyze_part(by_magnitude, i, relations=False, **CPU) for i in (1, 2)])
-    with pytest.raises(SketchError, match=r"^Part 1 of 2: .*holds counts alone"):
-        merge_part(by_magnitude, 1, tmp_path / "out", sketch=counts.whole(), **CPU)
+    with pytest.raises(AnalysisError, match=r"^Part 1 of 2: .*holds counts alone"):
+        merge_part(by_magnitude, 1, tmp_path / "out", analysis=counts.whole(), **CPU)
 
 
-def test_a_stopped_part_leaves_nothing(plan, sketch, tmp_path):
+def test_a_stopped_part_leaves_nothing(plan, analysis, tmp_path):
     cancel = CancelToken()
     cancel.cancel()
     with pytest.raises(Stopped):
-        merge_part(plan, 1, tmp_path / "out", sketch=sketch, cancel=cancel, **CPU)
+        merge_part(plan, 1, tmp_path / "out", analysis=analysis, cancel=cancel, **CPU)
     assert not any(tmp_path.iterdir())
 
 
 KILLED = """
 import os, signal, sys
 from ram_studio.checkpoints.record.part_plan import load_plan
-from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.engine.parts.steps import merge_part
 write, calls = ShardWriter.write, []
@@ -270,16 +269,16 @@ def fatal(self, *piece):
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, *piece)
 ShardWriter.write = fatal
-plan, sketch, out = sys.argv[1:]
-merge_part(load_plan(plan), 2, out, sketch=load_sketch(sketch), device="cpu", threads=1)
+plan, analysis, out = sys.argv[1:]
+merge_part(load_plan(plan), 2, out, analysis=load_analysis(analysis), device="cpu", threads=1)
 """
 
 
-def test_a_killed_part_is_done_again(plan, sketch, good, tmp_path):
-    out, file, counts = tmp_path / "out", tmp_path / "plan.json", tmp_path / "sketch"
+def test_a_killed_part_is_done_again(plan, analysis, good, tmp_path):
+    out, file, counts = tmp_path / "out", tmp_path / "plan.json", tmp_path / "analysis"
     save_plan(plan, file)
-    save_sketch(sketch, counts)
-    merge_part(plan, 1, out, sketch=sketch, **CPU)
+    save_analysis(analysis, counts)
+    merge_part(plan, 1, out, analysis=analysis, **CPU)
     done = subprocess.run(
         [sys.executable, "-c", KILLED, file, counts, out],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -288,37 +287,37 @@ def test_a_killed_part_is_done_again(plan, sketch, good, tmp_path):
     assert done.returncode == -signal.SIGKILL
     with pytest.raises(PlanError, match="parts 2, 3 of 3 missing"):
         finish(plan, out, **CPU)
-    merge_in_parts(load_plan(file), out, load_sketch(counts))
+    merge_in_parts(load_plan(file), out, load_analysis(counts))
     assert contents(out) == good
 
 
-def test_a_finish_that_was_broken_off_is_done_again(plan, sketch, good, tmp_path, monkeypatch):
+def test_a_finish_that_was_broken_off_is_done_again(plan, analysis, good, tmp_path, monkeypatch):
     out = tmp_path / "out"
 
     def fail(path):
         raise OSError(5, "input/output error")
 
-    merge_all(plan, out, sketch)
+    merge_all(plan, out, analysis)
     with monkeypatch.context() as broken:
-        broken.setattr(part_folder.shutil, "rmtree", fail)
+        broken.setattr(shutil, "rmtree", fail)
         with pytest.raises(OutputError, match="input/output"):
             finish(plan, out, **CPU)
     finish(plan, out, **CPU)
     assert contents(out) == good
 
 
-def test_parts_that_are_missing_or_damaged_are_named(plan, sketch, tmp_path):
+def test_parts_that_are_missing_or_damaged_are_named(plan, analysis, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
         finish(plan, out, **CPU)
-    merge_all(plan, out, sketch)
+    merge_all(plan, out, analysis)
     shard = out / next(iter(plan.parts[1].shards))
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
     with pytest.raises(PlanError, match=rf"^Part 2 of 3: {shard.name} not as written"):
         finish(plan, out, **CPU)
-    merge_part(plan, 2, out, sketch=sketch, **CPU)  # is not taken for done
+    merge_part(plan, 2, out, analysis=analysis, **CPU)  # is not taken for done
     finish(plan, out, **CPU)
 
 
@@ -332,78 +331,80 @@ def test_parts_that_are_missing_or_damaged_are_named(plan, sketch, tmp_path):
         lambda r: replace(r, header=r.header.model_copy(update={"shards": {}})),
     ],
 )
-def test_a_receipt_that_cannot_be_is_refused(plan, sketch, tmp_path, change):
+def test_a_receipt_that_cannot_be_is_refused(plan, analysis, tmp_path, change):
     out = tmp_path / "out"
-    merge_all(plan, out, sketch)
+    merge_all(plan, out, analysis)
     [file] = out.rglob("part-2.receipt")
     file.write_bytes(change(read_receipt(file.read_bytes(), "2")).to_bytes())
     with pytest.raises(PlanError, match=r"^Part 2 of 3: its receipt is damaged"):
         finish(plan, out, **CPU)
 
 
-def test_what_is_of_another_plan_is_refused(zoo, plan, sketch, tmp_path):
+def test_what_is_of_another_plan_is_refused(zoo, plan, analysis, tmp_path):
     other = make_plan(zoo.recipe(seed=1), 3, max_shard_bytes=SHARD)
     mixed = [analyze_part(plan, 1, **CPU), analyze_part(other, 2, **CPU)]
-    with pytest.raises(SketchError, match="part 2 of 3 is of another plan"):
+    with pytest.raises(AnalysisError, match="part 2 of 3 is of another plan"):
         add_partial(mixed)
-    with pytest.raises(SketchError, match="Part 1 of 3 is given twice"):
+    with pytest.raises(AnalysisError, match="Part 1 of 3 is given twice"):
         add_partial([mixed[0], mixed[0]])
-    with pytest.raises(SketchError, match=r"holds part 1 of 3; parts 2, 3 of 3 missing"):
+    with pytest.raises(AnalysisError, match=r"holds part 1 of 3; parts 2, 3 of 3 missing"):
         mixed[0].whole()
     partial = save_partial(mixed[0], tmp_path / "partial")
-    with pytest.raises(SketchError, match="part 1 of 3 only"):
-        load_sketch(partial)
-    with pytest.raises(SketchError, match="not one of a part"):
-        load_partial(save_sketch(sketch, tmp_path / "whole"))
+    with pytest.raises(AnalysisError, match="part 1 of 3 only"):
+        load_analysis(partial)
+    with pytest.raises(AnalysisError, match="not one of a part"):
+        load_partial(save_analysis(analysis, tmp_path / "whole"))
     out = tmp_path / "out"
-    merge_part(plan, 1, out, sketch=sketch, **CPU)
+    merge_part(plan, 1, out, analysis=analysis, **CPU)
     with pytest.raises(OutputError, match=r"^Part 2 of 3: .*parts of another plan"):
-        merge_part(other, 2, out, sketch=sketch, **CPU)
-    with pytest.raises(SketchError, match=r"^Part 2 of 3: The method needs counts"):
+        merge_part(other, 2, out, analysis=analysis, **CPU)
+    with pytest.raises(AnalysisError, match=r"^Part 2 of 3: The method needs counts"):
         merge_part(plan, 2, out, **CPU)
     with pytest.raises(PlanError, match="part is 4; expected 1 to 3"):
-        merge_part(plan, 4, out, sketch=sketch, **CPU)
+        merge_part(plan, 4, out, analysis=analysis, **CPU)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(OutputError, match=r"^Part 1 of 3: .*not empty"):
-        merge_part(plan, 1, tmp_path / "full", sketch=sketch, **CPU)
+        merge_part(plan, 1, tmp_path / "full", analysis=analysis, **CPU)
 
 
-def test_sources_and_sketches_that_changed_are_refused(tmp_path):
+def test_sources_and_analyses_that_changed_are_refused(tmp_path):
     made = make_zoo(tmp_path / "zoo", 2)
     plan = make_plan(made.recipe(), 2, max_shard_bytes=SHARD)
-    sketch = made.analyze(**CPU)
+    analysis = made.analyze(**CPU)
     out = tmp_path / "out"
-    merge_part(plan, 1, out, sketch=sketch, **CPU)
+    merge_part(plan, 1, out, analysis=analysis, **CPU)
     shard = made.folder / "agent1" / "model.safetensors"
     tensors = read_folder(shard.parent)
     tensors["model.norm.weight"] += 1
     save_file(tensors, shard, {"format": "pt"})
     for step in (
         lambda: analyze_part(plan, 2, **CPU),
-        lambda: merge_part(plan, 2, out, sketch=sketch, **CPU),
+        lambda: merge_part(plan, 2, out, analysis=analysis, **CPU),
     ):
         with pytest.raises(PlanError, match=r'^Part 2 of 2: 1 source changed .*Agent "agent1"'):
             step()
     anew = make_plan(made.recipe(), 2, max_shard_bytes=SHARD)
-    with pytest.raises(SketchError, match=r"^Part 2 of 2: The sketch is of .* agent1"):
-        merge_part(anew, 2, tmp_path / "new", sketch=sketch, **CPU)
+    with pytest.raises(AnalysisError, match=r"^Part 2 of 2: The analysis is of .* agent1"):
+        merge_part(anew, 2, tmp_path / "new", analysis=analysis, **CPU)
 
 
-def test_a_sketch_of_other_counts_is_refused_by_the_part_that_finds_out(plan, sketch, tmp_path):
-    patterns = sketch.counts.patterns.copy()
-    row = next(i for i, t in enumerate(sketch.tensors) if t.name == "model.norm.weight")
+def test_an_analysis_of_other_counts_is_refused_by_the_part_that_finds_out(
+    plan, analysis, tmp_path
+):
+    patterns = analysis.counts.patterns.copy()
+    row = next(i for i, t in enumerate(analysis.tensors) if t.name == "model.norm.weight")
     patterns[row, :, 1] += 1
     patterns[row, :, 0] -= 1
-    wrong = replace(sketch, counts=OverlapCounts.from_patterns(sketch.counts.numel, patterns))
+    wrong = replace(analysis, counts=OverlapCounts.from_patterns(analysis.counts.numel, patterns))
     outcomes = []
     for part in plan.parts:
         try:
-            merge_part(plan, part.part, tmp_path / "out", sketch=wrong, **CPU)
-        except SketchError as error:
+            merge_part(plan, part.part, tmp_path / "out", analysis=wrong, **CPU)
+        except AnalysisError as error:
             outcomes.append(str(error))
     assert len(outcomes) == 1
-    assert "of 3: The sketch does not belong to these files" in outcomes[0]
+    assert "of 3: The analysis does not belong to these files" in outcomes[0]
 
 
 def test_a_plan_that_was_changed_is_refused(plan, tmp_path):

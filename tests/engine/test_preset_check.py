@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.engine.reading.preset_check import check_preset
 
-CARD = "---\nlicense: {licence}\nbase_model:\n- {base}\n---\n"
+CARD = "---\nlicense: {license}\nbase_model:\n- {base}\n---\n"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     zoo = make_zoo(tmp_path / "zoo", 2, shards=2)
     found = {"base": zoo.base_path, **zoo.agent_paths}
     for folder in found.values():
-        (folder / "README.md").write_text(CARD.format(licence="mit", base="Lab/base"))
+        (folder / "README.md").write_text(CARD.format(license="mit", base="Lab/base"))
     return found
 
 
@@ -58,7 +58,7 @@ def test_a_set_as_listed_is_told_with_sizes_and_nothing_is_fetched(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"licence": "apache-2.0"}, "its licence is mit, listed is apache-2.0"),
+        ({"license": "apache-2.0"}, "its license is mit, listed is apache-2.0"),
         ({"dtype": "F32"}, "its dtype is BF16, listed is F32"),
         ({"elements": 12}, "its number of stored elements is "),
     ],
@@ -79,11 +79,11 @@ def test_another_base_is_found_by_card_shape_and_numbers(
     hub: LoopbackHub, folders: dict[str, Path]
 ) -> None:
     card = folders["agent1"] / "README.md"
-    card.write_text(CARD.format(licence="mit", base="other/model"))
+    card.write_text(CARD.format(license="mit", base="other/model"))
     [told] = check_preset(publish(hub, folders)).refusals
     assert "names another base (other/model), the set lists lab/base" in told
 
-    card.write_text(CARD.format(licence="mit", base="lab/base"))
+    card.write_text(CARD.format(license="mit", base="lab/base"))
     for file in folders["agent1"].glob("*.safetensors"):
         other = {n: t + 1 if t.is_floating_point() else t for n, t in load_file(file).items()}
         save_file(other, file)

@@ -12,7 +12,7 @@ from engine_zoo import contents, make_zoo
 from loopback_hub import LoopbackHub
 
 from ram_studio.checkpoints.hub.push import PushAhead, PushProgress, check_push, push
-from ram_studio.checkpoints.record.passport import read_passport
+from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
@@ -91,8 +91,8 @@ def test_nothing_is_made_public_without_a_second_yes(hub: LoopbackHub, merged: P
 
 
 def test_a_place_one_may_not_write_to_is_refused_in_words(hub: LoopbackHub, merged: Path) -> None:
-    with pytest.raises(HubError, match=r"strangers/x was not written.*new name under an account"):
-        push(merged, "strangers/x")
+    with pytest.raises(HubError, match=r"others/x was not written.*new name under an account"):
+        push(merged, "others/x")
 
 
 @pytest.mark.parametrize("name", ["merged", "a/b/c", "me/x@v1", "/tmp/x"])
@@ -104,23 +104,23 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
 def test_nothing_but_the_merge_goes_up(hub: LoopbackHub, merged: Path, tmp_path: Path) -> None:
     key, card = tmp_path / "id_rsa", merged / "README.md"
     key.write_text("private")
-    passport, text = read_passport(merged), card.read_bytes()
+    provenance, text = read_provenance(merged), card.read_bytes()
     card.unlink()
-    with pytest.raises(VerificationError, match=r"lacks `README.md`, which its passport names"):
+    with pytest.raises(VerificationError, match=r"lacks `README.md`, which its provenance names"):
         push(merged, MODEL)
     card.symlink_to(key)
     with pytest.raises(CheckpointError, match=r"README\.md is a link that leaves its folder"):
         push(merged, MODEL)
     card.unlink()
-    # A passport may come from anywhere, and its seal be right.
+    # A provenance file may come from anywhere, and its seal be right.
     for name in (str(key), "../id_rsa", ""):
-        made_up = passport.sealed({"README.md": text, name: key.read_bytes()})
+        made_up = provenance.sealed({"README.md": text, name: key.read_bytes()})
         (merged / "ram_studio.json").write_bytes(made_up.to_json())
         card.write_bytes(text)
         with pytest.raises(VerificationError, match=r"is damaged: files.*below the folder"):
             push(merged, MODEL)
     (merged / "sub").symlink_to(tmp_path)  # a folder that is a link holds nothing of the merge
-    made_up = passport.sealed({"README.md": text, "sub/id_rsa": key.read_bytes()})
+    made_up = provenance.sealed({"README.md": text, "sub/id_rsa": key.read_bytes()})
     (merged / "ram_studio.json").write_bytes(made_up.to_json())
     with pytest.raises(CheckpointError, match=r"sub is a link that leaves its folder"):
         push(merged, MODEL)

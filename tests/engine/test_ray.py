@@ -14,7 +14,7 @@ import pytest
 from engine_zoo import Zoo, contents, make_zoo
 from typer.testing import CliRunner
 
-from ram_studio.checkpoints.record.sketch_file import save_sketch
+from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.cli.main import commands
 from ram_studio.engine.events import CancelToken
@@ -24,9 +24,10 @@ from ram_studio.engine.parts.on_ray import analyze_on_ray, merge_on_ray
 from ram_studio.engine.parts.planning import make_plan
 from ram_studio.engine.parts.steps import PartResult, merge_part
 from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
-from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals import on_ray as far
 from ram_studio.evals.on_ray import evaluate_on_ray
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
 ray = pytest.importorskip("ray", reason="make test-ray installs Ray")
@@ -97,14 +98,14 @@ def test_the_command_line_merges_and_counts_on_ray(nodes, zoo, tmp_path, monkeyp
 
     for where in ((), ("--ray", nodes)):
         run("merge", "--out", tmp_path / f"out{len(where)}", "--max-shard-size", SHARD, *where)
-        run("analyze", "--sketch", tmp_path / f"sketch{len(where)}", *where)
+        run("analyze", "--analysis", tmp_path / f"analysis{len(where)}", *where)
     assert contents(tmp_path / "out2") == contents(tmp_path / "out0")
-    assert (tmp_path / "sketch2").read_bytes() == (tmp_path / "sketch0").read_bytes()
+    assert (tmp_path / "analysis2").read_bytes() == (tmp_path / "analysis0").read_bytes()
 
 
-def test_two_nodes_count_the_sketch_of_one_process(nodes, zoo, tmp_path):
-    one = save_sketch(zoo.analyze(**RUN), tmp_path / "one")
-    both = save_sketch(analyze_on_ray(zoo.recipe(), nodes, RUN), tmp_path / "both")
+def test_two_nodes_count_the_analysis_of_one_process(nodes, zoo, tmp_path):
+    one = save_analysis(zoo.analyze(**RUN), tmp_path / "one")
+    both = save_analysis(analyze_on_ray(zoo.recipe(), nodes, RUN), tmp_path / "both")
     assert both.read_bytes() == one.read_bytes()
 
 
@@ -114,7 +115,7 @@ class Killed:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
 
-    def __call__(self, plan: Any, part: int, out: str, sketch: Any, **run: Any) -> PartResult:
+    def __call__(self, plan: Any, part: int, out: str, analysis: Any, **run: Any) -> PartResult:
         if part == 2 and not self.mark.exists():
             self.mark.touch()
             write = ShardWriter.write
@@ -126,7 +127,7 @@ class Killed:
             ShardWriter.write = fatal
         elif part == 2:
             self.mark.with_name("again").touch()
-        return merge_part(plan, part, out, sketch=sketch, **run)
+        return merge_part(plan, part, out, analysis=analysis, **run)
 
 
 def sent_by_value() -> None:
@@ -137,10 +138,10 @@ def sent_by_value() -> None:
 def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_path):
     out, cancel = tmp_path / "ray", CancelToken()
     plan = make_plan(zoo.recipe(), max_shard_bytes=SHARD)
-    sketch = zoo.analyze(**RUN)
-    merge_part(plan, 1, out, sketch=sketch, **RUN)
+    analysis = zoo.analyze(**RUN)
+    merge_part(plan, 1, out, analysis=analysis, **RUN)
     cancel.cancel()
-    asked = {"sketch": sketch, "max_shard_bytes": SHARD}
+    asked = {"analysis": analysis, "max_shard_bytes": SHARD}
     with pytest.raises(Stopped):
         merge_on_ray(zoo.recipe(), out, nodes, RUN | {"cancel": cancel}, **asked)
     merge_on_ray(zoo.recipe(), out, nodes, RUN, **asked)
@@ -181,8 +182,8 @@ def told(row: Any) -> list[tuple[str, bool]]:
 
 
 def test_models_answer_on_ray_as_they_do_here(nodes, tmp_path, monkeypatch):
-    models = {name: asset_path("example", name) for name in ("base", "coding")}
-    asked = {"limit": 3, "suite": "demo", "device": "cpu", "base": "base"}
+    models = {name: asset_path("independent", name) for name in ("base", "coding")}
+    asked = {"limit": 3, "suites": "demo", "device": "cpu", "base": "base"}
     here = evaluate(models, **asked)
     with AnswerStore(tmp_path / "answers") as store:
         there = evaluate_on_ray(models, nodes, store=store, **asked)
@@ -197,7 +198,7 @@ def test_models_answer_on_ray_as_they_do_here(nodes, tmp_path, monkeypatch):
 
 def test_what_does_not_go_on_ray_is_told_before_it_is_begun():
     with pytest.raises(EvaluationError, match="health is not measured"):
-        evaluate_on_ray({"base": asset_path("example", "base")}, "nowhere:1", "health")
+        evaluate_on_ray({"base": asset_path("independent", "base")}, "nowhere:1", "health")
 
 
 def test_an_address_without_ray_is_told(monkeypatch):
@@ -225,11 +226,11 @@ def test_any_number_of_parts_on_two_and_three_nodes(
     assert ray_cluster.alive_nodes(ray) == count
     out = tmp_path / "ray"
     merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD // 2, **RUN)
-    sketch = zoo.analyze(**RUN)
-    how = {"sketch": sketch, "max_shard_bytes": SHARD // 2}
+    analysis = zoo.analyze(**RUN)
+    how = {"analysis": analysis, "max_shard_bytes": SHARD // 2}
     if parts > 1:  # part 2 is killed mid-way, part 1 is done twice
         plan = make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD // 2)
-        merge_part(plan, 1, out, sketch=sketch, **RUN)
+        merge_part(plan, 1, out, analysis=analysis, **RUN)
         sent_by_value()
         monkeypatch.setattr(on_ray, "_merge", Killed(tmp_path / "mark"))
     merge_on_ray(zoo.recipe(), out, nodes, RUN, parts=parts, **how)
@@ -252,8 +253,8 @@ def killed_once(mark: Path) -> Any:
 
 
 def test_a_check_survives_its_worker_on_three_nodes(three, tmp_path, monkeypatch):
-    models = {name: asset_path("example", name) for name in ("base", "coding")}
-    asked = {"limit": 2, "suite": "demo", "device": "cpu", "base": "base"}
+    models = {name: asset_path("independent", name) for name in ("base", "coding")}
+    asked = {"limit": 2, "suites": "demo", "device": "cpu", "base": "base"}
     here = evaluate(models, **asked)
     sent_by_value()
     monkeypatch.setattr(far, "_answer", killed_once(tmp_path / "mark"))

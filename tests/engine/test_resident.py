@@ -10,10 +10,10 @@ from engine_zoo import DTYPES, EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_fol
 from test_cuda import BIG, EVERY_METHOD, on_devices
 
 import ram_studio as rs
-from ram_studio.engine import resident as resident_module
+from ram_studio.engine import in_memory
+from ram_studio.engine.in_memory import ResidentMerge
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
-from ram_studio.engine.resident import ResidentMerge
 from ram_studio.errors import CompatibilityError, SettingsError, SourceChangedError
 
 everywhere = pytest.mark.parametrize("device", ["cpu", *on_devices.args[1]])
@@ -61,7 +61,7 @@ def test_nothing_is_read_again(tmp_path, device, monkeypatch):
     zoo = make_zoo(tmp_path / "zoo", 3, shapes=BIG, agent_dtypes=("BF16", "F32", "BF16"), seed=9)
     expected = {
         epsilon: merge(zoo.recipe(settings={"epsilon": epsilon}), tmp_path / str(epsilon)).out
-        for epsilon in (1e-5, 1.3e-5)  # the second is off the ladder: counted anew
+        for epsilon in (1e-5, 1.3e-5)  # the second is off the epsilon grid: counted anew
     }
     resident = load(zoo, device)
     original = Sources.read_into
@@ -138,7 +138,7 @@ def test_a_file_changed_since_loading_is_refused(tmp_path, device):
 
 @everywhere
 def test_too_little_memory_is_said_before_anything_is_read(zoo, device, monkeypatch):
-    monkeypatch.setattr(resident_module, "free_bytes", lambda device: 3000)
+    monkeypatch.setattr(in_memory, "free_bytes", lambda device: 3000)
     monkeypatch.setattr(Sources, "read_into", lambda *_: pytest.fail("read"))
     with pytest.raises(SettingsError, match=r"3 agents and a merge takes \d.* has 3.00 kB free"):
         load(zoo, device)

@@ -11,13 +11,13 @@ import reference
 import torch
 from engine_zoo import DTYPES, NAMES, Zoo, make_zoo, read_folder, values_of, write_folder
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters import rounding_meter
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate, stochastic_error
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.engine.analyse import analyze, load
-from ram_studio.engine.in_memory import ModelSink
+from ram_studio.engine.analyze import analyze, load
+from ram_studio.engine.in_memory import TensorSink
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError
@@ -62,7 +62,7 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
     job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
     plan = job.plan()
     plan.prepared.factors[:] = settings["factors"]["a"] if "a" in zoo.agents else factor
-    return [found.effective_scaling_factor for found in job.run(plan, ModelSink({}, {})).values()]
+    return [found.effective_scaling_factor for found in job.run(plan, TensorSink({}, {})).values()]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
 )
 def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
     zoo = ulp_zoo(tmp_path, stored, reach)
-    sketch = zoo.analyze()
+    analysis = zoo.analyze()
     widths = []
     for point in (0, DEFAULT_INDEX):
         for dtype in rounding_meter.DTYPES:
             for factor in FACTORS:
-                found = measured(zoo, factor, LADDER[point], dtype)
+                found = measured(zoo, factor, EPSILON_GRID[point], dtype)
                 for t, value in enumerate(found):
-                    curve = sketch.steps.curve(t, point, dtype)
+                    curve = analysis.steps.curve(t, point, dtype)
                     assert (curve is None) == (value is None)
                     if curve is None:
                         continue  # float32's last places are smaller than epsilon
@@ -97,11 +97,11 @@ def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
 )
 def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
     zoo = make_zoo(tmp_path, len(agents), dtype=base, agent_dtypes=agents, seed=4)
-    sketch = zoo.analyze()
+    analysis = zoo.analyze()
     for dtype in rounding_meter.DTYPES:
         for factor in (1.0, 1.2, 1.5):
             for t, value in enumerate(measured(zoo, factor, 0.0, dtype)):
-                curve = sketch.steps.curve(t, 0, dtype)
+                curve = analysis.steps.curve(t, 0, dtype)
                 assert (curve is None) == (value is None)
                 if curve is not None:
                     expected = estimate(curve, factor)
@@ -109,45 +109,45 @@ def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
 
 
 @pytest.fixture(scope="module")
-def one_place(tmp_path_factory) -> tuple[Zoo, Sketch]:
-    """Agents that moved by one bfloat16 place, and their sketch."""
+def one_place(tmp_path_factory) -> tuple[Zoo, Analysis]:
+    """Agents that moved by one bfloat16 place, and their analysis."""
     zoo = ulp_zoo(tmp_path_factory.mktemp("one"), "BF16", 1, size=40_000)
     return zoo, zoo.analyze()
 
 
 def test_one_place_in_bfloat16_keeps_nothing_of_a_fifth_and_stochastic_rounding_all(one_place):
-    zoo, sketch = one_place
+    zoo, analysis = one_place
     for t, value in enumerate(measured(zoo, 1.2, 0.0, "BF16", seed=3)):
-        curve = sketch.steps.curve(t, 0, "BF16")
+        curve = analysis.steps.curve(t, 0, "BF16")
         # All but the few updates towards zero off a power of two, where places are half as large.
         assert estimate(curve, 1.2).value == pytest.approx(1.0, abs=0.02)
         assert value == pytest.approx(estimate(curve, 1.2).value, abs=1e-6)
         assert rounding_meter.lost_rescaling({"it": (1.2, value)})
     for t, value in enumerate(measured(zoo, 1.2, 0.0, "F32")):
-        curve = sketch.steps.curve(t, 0, "F32")
+        curve = analysis.steps.curve(t, 0, "F32")
         # A place of bfloat16 is 2**16 of float32's, and half of one of those may be lost.
         assert estimate(curve, 1.2).value == pytest.approx(1.2, abs=2.0**-17)
         assert value == pytest.approx(1.2, abs=2.0**-17)
 
 
 def test_stochastic_rounding_keeps_lambda_within_its_stated_error(one_place):
-    zoo, sketch = one_place
+    zoo, analysis = one_place
     # The effective factor is a sum of thousands of independent bounded terms; seeds are fixed, and
     # six of its standard errors are exceeded with probability 2e-9.
     for seed in range(3):
         found = measured(zoo, 1.2, 0.0, "BF16", rounding="stochastic", seed=seed)
         for t, value in enumerate(found):
-            error = stochastic_error(sketch.steps.curve(t, 0, "BF16"), 1.2)
+            error = stochastic_error(analysis.steps.curve(t, 0, "BF16"), 1.2)
             assert error < 0.02
             assert abs(value - 1.2) < 6 * error + 2.0**-16
 
 
 def test_the_stated_error_of_stochastic_rounding_is_that_of_many_seeds(one_place):
-    zoo, sketch = one_place
+    zoo, analysis = one_place
     found = np.array(
         [measured(zoo, 1.3, 0.0, "BF16", rounding="stochastic", seed=s) for s in range(24)]
     )
-    stated = stochastic_error(sketch.steps.curve(0, 0, "BF16"), 1.3)
+    stated = stochastic_error(analysis.steps.curve(0, 0, "BF16"), 1.3)
     spread = float(np.sqrt(np.mean((found[:, 0] - 1.3) ** 2)))
     # 24 (spread / stated)**2 is chi-squared with 24 degrees of freedom: outside (4.2, 80) with
     # probability below 1e-6 on either side.
@@ -155,8 +155,8 @@ def test_the_stated_error_of_stochastic_rounding_is_that_of_many_seeds(one_place
 
 
 def test_the_curve_of_the_profile_is_the_estimate_in_few_digits(one_place):
-    _, sketch = one_place
-    profile = client_profile(sketch)
+    _, analysis = one_place
+    profile = client_profile(analysis)
     json.dumps(profile, allow_nan=False)
     rounding = profile["rounding"]
     for t in range(2):
@@ -164,7 +164,7 @@ def test_the_curve_of_the_profile_is_the_estimate_in_few_digits(one_place):
             entry = rounding["agents"][t][d]
             for point in (0, DEFAULT_INDEX, 50):
                 data = entry["curves"][entry["points"][point]]
-                full = sketch.steps.curve(t, point, dtype)
+                full = analysis.steps.curve(t, point, dtype)
                 assert (data is None) == (full is None)
                 if full is None:
                     continue
@@ -173,7 +173,7 @@ def test_the_curve_of_the_profile_is_the_estimate_in_few_digits(one_place):
                 assert short.low <= exact.value <= short.high
                 assert short.value == pytest.approx(exact.value, abs=1e-3)
             layer = rounding["layers"][0][t][d]
-            whole = sketch.steps.curve(t, DEFAULT_INDEX, dtype)
+            whole = analysis.steps.curve(t, DEFAULT_INDEX, dtype)
             found = estimate(curve_from_dict(layer, dtype), 1.2)
             assert found.low <= estimate(whole, 1.2).value <= found.high
 
@@ -185,22 +185,22 @@ def test_the_meter_sees_what_the_files_hold(tmp_path):
     zoo = ulp_zoo(tmp_path, "BF16", 1)
     recipe = zoo.recipe(method="ram+", settings={"epsilon": 0.0, "r": 0.1})
     result = merge(recipe, tmp_path / "out")
-    sketch = zoo.analyze()
+    analysis = zoo.analyze()
     base, agents = zoo.values(NAME)
     stored = values_of(read_folder(tmp_path / "out")[NAME])
     for t, agent in enumerate(result.agents.values()):
         again = reference.effective_scaling(base, agents, 0.0, t, stored)
         assert agent.effective_scaling_factor == pytest.approx(again, abs=1e-6)
-        expected = estimate(sketch.steps.curve(t, 0, "BF16"), agent.scaling_factor)
+        expected = estimate(analysis.steps.curve(t, 0, "BF16"), agent.scaling_factor)
         assert again == pytest.approx(expected.value, abs=1e-6)
 
 
 def test_an_agent_that_changed_nothing_alone_has_no_curve(tmp_path):
     zoo = ulp_zoo(tmp_path, "BF16", 1)
     paths = zoo.agent_paths
-    sketch = analyze(zoo.base_path, {"one": paths["a"], "same": paths["a"]})
-    assert sketch.steps.curve(0, DEFAULT_INDEX, "BF16") is None
-    assert sketch.steps.layer_curve(0, 0, "BF16") is None
+    analysis = analyze(zoo.base_path, {"one": paths["a"], "same": paths["a"]})
+    assert analysis.steps.curve(0, DEFAULT_INDEX, "BF16") is None
+    assert analysis.steps.layer_curve(0, 0, "BF16") is None
 
 
 @pytest.mark.parametrize("factor", [0.5, math.nan, math.inf])

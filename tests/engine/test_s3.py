@@ -16,9 +16,9 @@ import pytest
 from engine_zoo import Zoo, contents, contents_at, make_zoo
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import make_plan
@@ -79,9 +79,9 @@ def test_from_s3_to_s3_as_from_folder_to_folder(zoo, recipe, tmp_path):
     merge(recipe, tmp_path / "there", max_shard_bytes=SHARD, **CPU)
     merge(recipe, "s3://merges/one", max_shard_bytes=SHARD, **CPU)
     plan = make_plan(recipe, 3, max_shard_bytes=SHARD)
-    sketch = analyze(recipe.base, recipe.agents, **CPU)
+    analysis = analyze(recipe.base, recipe.agents, **CPU)
     for part in (3, 1, 2):
-        merge_part(plan, part, "s3://merges/parts", sketch=sketch, **CPU)
+        merge_part(plan, part, "s3://merges/parts", analysis=analysis, **CPU)
         with pytest.raises(CheckpointError, match="not finished"):
             open_checkpoint("s3://merges/parts", name="base")
     finish(plan, "s3://merges/parts", **CPU)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from engine_zoo import DTYPES, Zoo, make_zoo, refused, write_folder
 
-from ram_studio.checkpoints.hub.sketches import find_sketch
+from ram_studio.checkpoints.hub.analyses import find_analysis
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.delta import make_delta
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
@@ -151,7 +151,7 @@ def test_a_file_cut_short_in_the_middle_is_noticed(tmp_path, monkeypatch, who, s
     [
         ({"method": "averaging"}, {}, "averaging"),
         ({"settings": {"r": -1}}, {}, "r is -1"),
-        ({"settings": {"colour": 1}}, {}, "colour"),
+        ({"settings": {"color": 1}}, {}, "color"),
         ({"settings": {"epsilon": "big"}}, {}, "epsilon"),
         ({"method": "ram", "settings": {"r": 0.1}}, {}, "ram has no setting 'r'"),
         ({}, {"threads": 0}, "threads is 0"),
@@ -186,7 +186,7 @@ def test_the_folder_of_nobody_is_no_place(tmp_path, monkeypatch):
         lambda: make_delta(zoo.base_path, zoo.agent_paths["agent0"], place),
         lambda: analyze(place, zoo.agent_paths),
         lambda: verify(place),
-        lambda: find_sketch(place),
+        lambda: find_analysis(place),
     ):
         with pytest.raises(RamStudioError, match=r"~nobody|a.x00b"):
             use()

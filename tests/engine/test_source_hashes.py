@@ -15,7 +15,7 @@ import torch
 from engine_zoo import make_zoo, write_folder
 
 from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, known_hash
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes import source_hashes
@@ -172,14 +172,14 @@ def test_of_the_hubs_cache_the_sha256_is_known_without_reading(tmp_path, zoo, mo
 def test_a_merge_hashes_its_sources_unless_told_not_to(zoo, tmp_path):
     result = merge(zoo.recipe(), tmp_path / "out")
     for name in ("base", "agent0", "agent1"):
-        record = result.passport.base if name == "base" else result.passport.agents[name]
+        record = result.provenance.base if name == "base" else result.provenance.agents[name]
         shards = sorted((zoo.folder / name).glob("*.safetensors"))
         assert {f: r.hash for f, r in record.files.items()} == {p.name: digest(p) for p in shards}
         assert {f: r.nbytes for f, r in record.files.items()} == {
             p.name: p.stat().st_size for p in shards
         }
     plain = merge(zoo.recipe(), tmp_path / "plain", hash_sources=False)
-    assert plain.passport.base.files is None
+    assert plain.provenance.base.files is None
     shards = sorted(p.name for p in result.out.glob("*.safetensors"))
     for name in shards:
         assert (result.out / name).read_bytes() == (plain.out / name).read_bytes()

@@ -43,16 +43,16 @@ def test_commands_import_no_compiler_where_nothing_is_merged_and_no_torch_nor_se
     zoo = make_zoo(tmp_path / "zoo", 2)
     agents = [f"--agent={name}={path}" for name, path in zoo.agent_paths.items()]
     sources = [f"--base={zoo.base_path}", *agents]
-    sketch, merged = tmp_path / "zoo.sketch", tmp_path / "merged"
+    analysis, merged = tmp_path / "zoo.analysis", tmp_path / "merged"
     found = loaded_by(
-        ("merge", *sources, f"--out={merged}"), ("analyze", *sources, f"--sketch={sketch}")
+        ("merge", *sources, f"--out={merged}"), ("analyze", *sources, f"--analysis={analysis}")
     )
     for command, modules in found.items():
         assert not HEAVY & modules, command
         assert modules >= {"numba"}, command
         assert not modules & {"scipy.linalg", "numpy.f2py"}, command  # for BLAS, which is not used
     found = loaded_by(
-        ("--help",), ("inspect", *sources), ("preview", str(sketch)), ("verify", str(merged))
+        ("--help",), ("inspect", *sources), ("preview", str(analysis)), ("verify", str(merged))
     )
     for command, modules in found.items():
         assert not modules & (COMPILER | HEAVY - {"pandas", "plotly"}), command

@@ -10,8 +10,8 @@ import torch
 from engine_zoo import EMBEDDING, HEAD, make_zoo, write_folder
 
 from ram_studio.checkpoints.fit.storage_report import StorageReport, storage_report
-from ram_studio.engine.analyse import analyze_report, load
-from ram_studio.errors import SketchError
+from ram_studio.engine.analyze import analyze_report, load
+from ram_studio.errors import AnalysisError
 
 N = 20_000
 
@@ -36,9 +36,9 @@ def reports(
         for file in ("tokenizer.json", "chat_template.jinja"):
             (folder / name / file).write_text("{}")
     fit = load(folder / "base", {name: folder / name for name in agents})
-    sketch = analyze_report(fit)
-    assert storage_report(fit, sketch).warnings == sketch.warnings
-    return storage_report(fit), storage_report(fit, sketch)
+    analysis = analyze_report(fit)
+    assert storage_report(fit, analysis).warnings == analysis.warnings
+    return storage_report(fit), storage_report(fit, analysis)
 
 
 def noise(base: torch.Tensor, seed: int, size: float = 0.48) -> torch.Tensor:
@@ -149,9 +149,9 @@ def test_the_same_files_are_found_by_headers_and_said_once(tmp_path, base):
 
 
 def test_another_base_is_asked_about(tmp_path, base):
-    _, after = reports(tmp_path, base, stranger=base.flip(0) * 3)
+    _, after = reports(tmp_path, base, unrelated=base.flip(0) * 3)
     [finding] = after.findings
-    assert (finding.kind, after.agents["stranger"].verdict) == ("dense", "training")
+    assert (finding.kind, after.agents["unrelated"].verdict) == ("dense", "training")
     assert "Is this the base" in finding.text
 
 
@@ -175,7 +175,7 @@ def test_tied_heads_are_accounted_for(tmp_path):
     assert "counted once" in finding.text
 
 
-def test_a_sketch_alone_gives_verdicts_and_keeps_its_warnings(tmp_path, base):
+def test_an_analysis_alone_gives_verdicts_and_keeps_its_warnings(tmp_path, base):
     agents = {
         "noisy": base.float() + noise(base, 1),
         "tool": trained(base, 2),
@@ -186,19 +186,19 @@ def test_a_sketch_alone_gives_verdicts_and_keeps_its_warnings(tmp_path, base):
     config = tmp_path / "noisy" / "config.json"
     config.write_text(config.read_text().replace("qwen2", "llama"))
     fit = load(tmp_path / "base", {name: tmp_path / name for name in agents})
-    sketch = analyze_report(fit)
-    alone = storage_report(sketch=sketch)
+    analysis = analyze_report(fit)
+    alone = storage_report(analysis=analysis)
     assert alone.agents["noisy"].verdict == "storage"
     assert [f.kind for f in alone.findings] == ["sources", "storage"]
-    assert set(alone.warnings) == set(storage_report(fit, sketch).warnings)
+    assert set(alone.warnings) == set(storage_report(fit, analysis).warnings)
     json.dumps(alone.to_dict(), allow_nan=False)
 
 
-def test_a_sketch_of_other_files_is_refused(tmp_path):
+def test_an_analysis_of_other_files_is_refused(tmp_path):
     zoo, other = (make_zoo(tmp_path / n, 2, seed=i) for i, n in enumerate("ab"))
-    sketch = analyze_report(zoo.load())
-    with pytest.raises(SketchError, match="base, agent0, agent1"):
-        storage_report(other.load(), sketch)
+    analysis = analyze_report(zoo.load())
+    with pytest.raises(AnalysisError, match="base, agent0, agent1"):
+        storage_report(other.load(), analysis)
 
 
 def test_an_adapter_never_applied_is_told_after_a_pass_whatever_the_shards(tmp_path: Path) -> None:

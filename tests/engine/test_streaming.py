@@ -13,14 +13,14 @@ from engine_zoo import Zoo, contents, make_zoo, write_folder
 from loopback_hub import LoopbackHub
 from safetensors.numpy import load_file
 
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.fit.storage_report import check_sketch
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.checkpoints.fit.storage_report import check_analysis
 from ram_studio.checkpoints.hub import ranges
 from ram_studio.checkpoints.read import remote
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.tensors import TensorInfo
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.analyze import analyze, analyze_report, load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.microscope.view import microscope
 from ram_studio.engine.verify import verify
@@ -46,11 +46,11 @@ def received(hub: LoopbackHub, file: str, repository: str) -> list[int]:
     return times.tolist()
 
 
-def same(one: Sketch, other: Sketch, folder: Path) -> None:
+def same(one: Analysis, other: Analysis, folder: Path) -> None:
     """Compare what both write, but for where the files came from."""
     arrays = []
-    for number, sketch in enumerate((one, other)):
-        file = save_sketch(sketch, folder / f"{number}.sketch")
+    for number, analysis in enumerate((one, other)):
+        file = save_analysis(analysis, folder / f"{number}.analysis")
         arrays.append(load_file(file))
     assert arrays[0].keys() == arrays[1].keys()
     for name, array in arrays[0].items():
@@ -105,15 +105,15 @@ def test_a_hub_that_is_gone_is_told_after_a_few_tries(
         analyze_report(report, threads=1)
 
 
-def test_a_streamed_sketch_is_known_again_after_the_download(
+def test_a_streamed_analysis_is_known_again_after_the_download(
     hub: LoopbackHub, tmp_path: Path
 ) -> None:
     zoo = make_zoo(tmp_path / "zoo", 2)
     agents = publish(hub, zoo)
-    file = save_sketch(analyze("lab/base", agents, stream=True), tmp_path / "s")
+    file = save_analysis(analyze("lab/base", agents, stream=True), tmp_path / "s")
     downloaded = load("lab/base", agents)
     assert downloaded.is_local
-    check_sketch(load_sketch(file), downloaded)
+    check_analysis(load_analysis(file), downloaded)
     # What is in the cache is not asked for again.
     before = len(hub.downloads(".safetensors"))
     assert load("lab/base", agents, stream=True).is_local
@@ -151,15 +151,15 @@ def test_a_streamed_merge_is_the_local_one_and_verifies_after_the_download(
     agents = publish(hub, zoo)
     merge(zoo.recipe(), tmp_path / "here")
     there = make_recipe({"base": "lab/base", "agents": agents})
-    sketch = analyze("lab/base", agents, stream=True)
-    result = merge(there, tmp_path / "there", stream=True, sketch=sketch)
+    analysis = analyze("lab/base", agents, stream=True)
+    result = merge(there, tmp_path / "there", stream=True, analysis=analysis)
     assert not list((tmp_path / "hf-home").rglob("*.safetensors"))
     weights = [
         {name: data for name, data in contents(tmp_path / out).items() if "safetensors" in name}
         for out in ("here", "there")
     ]
     assert weights[0] == weights[1]
-    assert result.passport.base.files is not None
+    assert result.provenance.base.files is not None
     assert verify(tmp_path / "there", with_sources=True, full=True).source_files == 5
 
 
@@ -187,7 +187,7 @@ def test_what_is_fetched_ahead_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_pa
     held = threading.Lock()  # a set that grows in another thread cannot be gone through
 
     class Place:
-        def read(self, path: Path, start: int, length: int) -> bytes:
+        def read_range(self, name: str, start: int, length: int) -> bytes:
             found = Counted(length)
             with held:
                 live.add(found)

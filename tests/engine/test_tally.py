@@ -28,7 +28,11 @@ def test_the_range_of_an_effective_factor_is_a_ratio_estimators_over_groups():
             expected = pytest.approx((factor - half, factor + half), rel=1e-13)
             assert tally.effective_interval(agent) == expected
     one = MergeTally(2)
-    assert (one.effective_factor(0), one.effective_interval(0), one.kept(0)) == (None, None, None)
+    assert (one.effective_factor(0), one.effective_interval(0), one.retained(0)) == (
+        None,
+        None,
+        None,
+    )
     one.add(Merged(None, np.zeros(4, np.int64), sums[2:3]))
     assert one.effective_factor(0) is not None
     assert one.effective_interval(0) is None

@@ -12,15 +12,14 @@ import fsspec
 import pytest
 from engine_zoo import Zoo, contents, contents_at, make_zoo
 
-from ram_studio.checkpoints.hub import url_folder
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.hub.url_folder import UrlFolder
 from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.remote import FollowedHash
+from ram_studio.checkpoints.read.url_folder import UrlFolder, is_url
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.checkpoints.write.part_url import parts_place
-from ram_studio.engine.analyse import analyze
+from ram_studio.checkpoints.write.parts import open_output
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts.finishing import finish
@@ -81,7 +80,7 @@ def test_sources_at_urls_are_those_of_a_folder(zoo, tmp_path, scheme):
     merge(recipe, tmp_path / "there", **CPU)
     plan = make_plan(recipe, 2)
     for part in (1, 2):
-        merge_part(plan, part, tmp_path / "parts", sketch=there, **CPU)
+        merge_part(plan, part, tmp_path / "parts", analysis=there, **CPU)
     finish(plan, tmp_path / "parts", **CPU)
     told = {"README.md", "ram_studio.json"}  # they name the sources
     found = [contents(tmp_path / name) for name in ("here", "there", "parts")]
@@ -147,7 +146,7 @@ def test_a_followed_file_is_hashed_in_order_whatever_order_it_is_read_in(
 @pytest.mark.parametrize(
     "changes",
     [{}, {"settings": {"epsilon": 1.23456e-5}}, {"method": "task-arithmetic"}],
-    ids=["ram+", "off the ladder", "no counts"],
+    ids=["ram+", "off the epsilon grid", "no counts"],
 )
 def test_a_merge_to_a_url_has_the_bytes_of_one_in_a_folder(zoo, good, changes, tmp_path):
     seen = []
@@ -164,7 +163,7 @@ def test_a_merge_to_a_url_has_the_bytes_of_one_in_a_folder(zoo, good, changes, t
     assert (done.folder, done.shards) == (URL, 6)
     assert not any((tmp_path / "home" / "uploads").iterdir())
     again = merge(recipe, URL, max_shard_bytes=SHARD, **CPU)
-    assert (again.bytes_read, again.passport) == (0, result.passport)
+    assert (again.bytes_read, again.provenance) == (0, result.provenance)
 
 
 def test_a_file_url_is_a_folder(zoo, good, tmp_path):
@@ -242,11 +241,11 @@ def test_a_stopped_merge_to_a_url_keeps_what_is_there(zoo, good, monkeypatch):
 
 def test_parts_merge_to_a_url(zoo, good):
     plan = make_plan(zoo.recipe(), 3, max_shard_bytes=SHARD)
-    sketch = zoo.analyze(**CPU)
+    analysis = zoo.analyze(**CPU)
     with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
         finish(plan, URL, **CPU)
     for part in (3, 1, 2, 2):
-        done = merge_part(plan, part, URL, sketch=sketch, **CPU)
+        done = merge_part(plan, part, URL, analysis=analysis, **CPU)
         assert (done.out, "model.safetensors.index.json" in contents_at(URL)) == (URL, False)
     assert done.is_done_before
     shard = next(iter(plan.parts[1].shards))
@@ -254,7 +253,7 @@ def test_parts_merge_to_a_url(zoo, good):
     memory.pipe_file(f"/merged/model/{shard}", b"\0" * plan.parts[1].shards[shard])
     with pytest.raises(PlanError, match=rf"^Part 2 of 3: {shard} not as written"):
         finish(plan, URL, **CPU)
-    merge_part(plan, 2, URL, sketch=sketch, **CPU)
+    merge_part(plan, 2, URL, analysis=analysis, **CPU)
     finish(plan, URL, **CPU)
     assert contents_at(URL) == good
     finish(plan, URL, **CPU)
@@ -262,27 +261,27 @@ def test_parts_merge_to_a_url(zoo, good):
 
 def test_a_machine_that_fails_takes_nothing_from_the_others(zoo, good, monkeypatch):
     plan = make_plan(zoo.recipe(), 2, max_shard_bytes=SHARD)
-    sketch = analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    analysis = analyze(zoo.base_path, zoo.agent_paths, **CPU)
     upload = UrlFolder.upload
 
     def while_another_fails(self, path, name, on_bytes):
-        with contextlib.suppress(KeyError), parts_place(URL) as other:
+        with contextlib.suppress(KeyError), open_output(URL, in_parts=True) as other:
             other.begin(plan.digest)
             raise KeyError
         upload(self, path, name, on_bytes)
 
     monkeypatch.setattr(UrlFolder, "upload", while_another_fails)
     for part in (1, 2):
-        merge_part(plan, part, URL, sketch=sketch, **CPU)
+        merge_part(plan, part, URL, analysis=analysis, **CPU)
     finish(plan, URL, **CPU)
     assert contents_at(URL) == good
 
 
 def test_a_finish_at_a_url_that_was_broken_off_is_done_again(zoo, good, monkeypatch):
     plan = make_plan(zoo.recipe(), 2, max_shard_bytes=SHARD)
-    sketch = zoo.analyze(**CPU)
+    analysis = zoo.analyze(**CPU)
     for part in (1, 2):
-        merge_part(plan, part, URL, sketch=sketch, **CPU)
+        merge_part(plan, part, URL, analysis=analysis, **CPU)
 
     def half(self, names):
         self.system.rm(f"{self.root}/{names[0]}/plan-{plan.digest}")
@@ -350,7 +349,7 @@ def test_errors_of_stores_are_told_in_a_line(zoo, monkeypatch):
     assert "\n" not in str(told.value)
 
 
-def test_strangers_may_not_name_urls(zoo):
+def test_public_apps_refuse_urls(zoo):
     with pytest.raises(RamStudioError):
         open_checkpoint("memory://zoo/base", name="base", local_ok=False)
-    assert not url_folder.is_url(Path("memory://zoo"))
+    assert not is_url(Path("memory://zoo"))

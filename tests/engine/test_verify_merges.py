@@ -13,9 +13,9 @@ from engine_zoo import EMBEDDING, Zoo, make_zoo
 
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.header import read_header
-from ram_studio.checkpoints.record.passport import (
+from ram_studio.checkpoints.record.provenance import (
     SourceRecord,
-    read_passport,
+    read_provenance,
     read_recipe,
     seal_of,
 )
@@ -69,7 +69,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 
 def reseal(out: Path, text: str) -> None:
-    """Write a passport with the seal it should have: a forger's way."""
+    """Write a provenance file with the seal it should have: a forger's way."""
     stored = json.loads(text)
     stored["seal"] = seal_of(stored)
     (out / "ram_studio.json").write_text(json.dumps(stored))
@@ -153,7 +153,7 @@ def test_without_hashes_sources_are_known_by_their_fingerprints(zoo, tmp_path):
         verify(out, with_sources=True)
 
 
-def test_a_number_of_the_passport_that_the_sources_do_not_give_is_found(zoo, tmp_path):
+def test_a_number_of_the_provenance_that_the_sources_do_not_give_is_found(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out").out
     text = (out / "ram_studio.json").read_text()
     stored = json.loads(text)
@@ -161,11 +161,11 @@ def test_a_number_of_the_passport_that_the_sources_do_not_give_is_found(zoo, tmp
         agent = {**stored["agents"]["agent1"], key: value}
         reseal(out, json.dumps({**stored, "agents": {**stored["agents"], "agent1": agent}}))
         verify(out)
-        with pytest.raises(VerificationError, match='Agent "agent1": the passport says'):
+        with pytest.raises(VerificationError, match='Agent "agent1": the provenance says'):
             verify(out, full=True, with_sources=True)
 
 
-def test_a_passport_of_other_agents_than_its_recipe_is_refused(zoo, tmp_path):
+def test_a_provenance_of_other_agents_than_its_recipe_is_refused(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out").out
     stored = json.loads((out / "ram_studio.json").read_text())
     del stored["agents"]["agent1"]
@@ -174,7 +174,7 @@ def test_a_passport_of_other_agents_than_its_recipe_is_refused(zoo, tmp_path):
         verify(out)
 
 
-def test_a_passport_of_before_there_were_seals_is_still_read(zoo, tmp_path):
+def test_a_provenance_of_before_there_were_seals_is_still_read(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out").out
     stored = json.loads((out / "ram_studio.json").read_text())
     new = {"files", "license", "rho_m", "is_rho_m_infinite"}
@@ -187,14 +187,14 @@ def test_a_passport_of_before_there_were_seals_is_still_read(zoo, tmp_path):
     assert verify(out, with_sources=True).compared_bytes > 0
 
 
-def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
+def test_libraries_and_licenses_are_in_the_provenance(zoo, tmp_path):
     (zoo.base_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    for name, licence in (("agent0", "mit"), ("agent1", "cc-by-nc-4.0"), ("agent2", "mit")):
-        (zoo.folder / name / "README.md").write_text(f"---\nlicense: {licence}\n---\n")
+    for name, license in (("agent0", "mit"), ("agent1", "cc-by-nc-4.0"), ("agent2", "mit")):
+        (zoo.folder / name / "README.md").write_text(f"---\nlicense: {license}\n---\n")
     result = merge(zoo.recipe(), tmp_path / "out")
-    assert result.passport.license.id == "cc-by-nc-4.0"
-    assert result.passport.agents["agent0"].license.id == "mit"
-    assert set(result.passport.libraries) == {"python", "numpy", "numba", "llvmlite", "blake3"}
+    assert result.provenance.license.id == "cc-by-nc-4.0"
+    assert result.provenance.agents["agent0"].license.id == "mit"
+    assert set(result.provenance.libraries) == {"python", "numpy", "numba", "llvmlite", "blake3"}
     assert "license: cc-by-nc-4.0" in (result.out / "README.md").read_text()
 
 
@@ -208,7 +208,7 @@ def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
     ],
 )
 def test_bytes_that_the_sources_do_not_give_are_found_and_explained(zoo, tmp_path, change, said):
-    """Shard and passport changed together, by a forger or by another version's arithmetic."""
+    """Shard and provenance changed together, by a forger or by another version's arithmetic."""
     out = merge(zoo.recipe(), tmp_path / "out").out
     shard = out / "model.safetensors"
     info = read_header(shard).tensors["model.layers.0.w"]
@@ -240,7 +240,7 @@ def test_other_sources_than_those_that_were_merged_are_refused(zoo, tmp_path):
         verify(out, base=moved / "base", agents=swapped)
 
 
-def test_a_folder_without_passport_is_no_merge(zoo):
+def test_a_folder_without_provenance_is_no_merge(zoo):
     with pytest.raises(VerificationError, match=r"ram_studio\.json"):
         verify(zoo.base_path)
 
@@ -261,13 +261,13 @@ def test_a_merge_of_relative_paths_is_verified_and_repeated_from_any_folder(
     merge(make_recipe(sources), tmp_path / "first")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    passport = read_passport("../first")
-    assert passport.recipe.base == passport.base.source == sources["base"]
-    assert passport.base.folder == str(zoo.base_path)
+    provenance = read_provenance("../first")
+    assert provenance.recipe.base == provenance.base.source == sources["base"]
+    assert provenance.base.folder == str(zoo.base_path)
     assert verify("../first", with_sources=True, full=True).compared_bytes > 0
     again = read_recipe("../first/ram_studio.json")
     shutil.copy("../first/ram_studio.json", "copied.json")
     assert read_recipe("copied.json") == again
     assert again.agents == {n: str(p) for n, p in zoo.agent_paths.items()}
     merge(again, tmp_path / "second")
-    assert read_passport("../second").shards == passport.shards
+    assert read_provenance("../second").shards == provenance.shards

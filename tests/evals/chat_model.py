@@ -17,7 +17,7 @@ def make_chat_model(
     folder: Path, *, template: str | None = TEMPLATE, context: int = 4096, agent: str = "base"
 ) -> Path:
     """Copy an example model, give it a longer context and, unless None, a chat template."""
-    shutil.copytree(asset_path("example", agent), folder)
+    shutil.copytree(asset_path("independent", agent), folder)
     for name, changes in (
         ("config.json", {"max_position_embeddings": context}),
         ("tokenizer_config.json", {"model_max_length": context}),

@@ -11,11 +11,11 @@ from ram_studio.resources import asset_path
 
 @pytest.fixture(scope="session")
 def base_engine() -> Iterator[LocalEngine]:
-    with closing(LocalEngine(asset_path("example", "base"), device="cpu")) as engine:
+    with closing(LocalEngine(asset_path("independent", "base"), device="cpu")) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def coding_engine() -> Iterator[LocalEngine]:
-    with closing(LocalEngine(asset_path("example", "coding"), device="cpu")) as engine:
+    with closing(LocalEngine(asset_path("independent", "coding"), device="cpu")) as engine:
         yield engine

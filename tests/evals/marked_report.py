@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ram_studio.evals import Answer, EvalReport, ModelResult, Question
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 
 ANSWERS = {"0": Answer("", False), "1": Answer("", True), "x": Answer("", False, finish="too long")}
 

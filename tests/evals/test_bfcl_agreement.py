@@ -26,8 +26,9 @@ import pytest
 from bfcl_answers import answers, as_json, as_python, gold, in_language, our_question, said_by
 from loopback_endpoint import serve
 
-from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.report.breakdown import categories
+from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.published import bfcl
 from ram_studio.evals.suites.published.bfcl import judge

@@ -1,4 +1,4 @@
-"""Chat templates are strangers' programs: rendered as transformers does, ended when they hang."""
+"""Chat templates are untrusted programs: rendered as transformers does, ended when they hang."""
 
 import os
 import signal

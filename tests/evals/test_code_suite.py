@@ -1,14 +1,16 @@
 """Code: the shipped references and mutants, and judging what models write."""
 
 import io
-from contextlib import redirect_stdout
+import os
+import time
+from contextlib import nullcontext, redirect_stdout
 
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.sandbox import is_sealed
-from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
-from ram_studio.evals.suites.code import find_code, judge
+from ram_studio.evals.sandbox import AnswerFault, is_sealed
+from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings, code
+from ram_studio.evals.suites.code import _FENCED, find_code, judge
 
 QUESTIONS = GENERAL_SUITES["code"].make(SuiteSettings(len))
 BY_ID = {question.id: question for question in QUESTIONS}
@@ -111,16 +113,57 @@ def test_unit_tests_must_accept_the_right_version_and_reject_every_faulty_one():
     assert not judge(TESTS, fenced("assert clamp(5, 0, 10) == 5\nexit(0)")).is_correct
 
 
-@pytest.mark.parametrize(("text", "code"), [
+# A file of /proc gets its time when it is first looked at: a trace that a later process finds.
+LATER_RUNS_REFUSE = """import os, time
+age = time.time() - os.stat({path!r}).st_mtime
+assert clamp(5, 0, 10) == 5
+assert age < 0.04
+"""
+
+
+@pytest.mark.parametrize("name", ["wchan", "personality", "limits", "syscall"])
+def test_unit_tests_that_accept_their_first_run_alone_fail(name):
+    text = LATER_RUNS_REFUSE.format(path=f"/proc/{os.getpid()}/{name}")
+    assert not judge(TESTS, fenced(text)).is_correct
+
+
+def test_no_fixed_order_of_verdicts_passes_as_unit_tests(monkeypatch):
+    """Tests that accept some runs of a judgment, whatever the version, pass by chance alone."""
+    verdicts = []
+
+    def run_tests(*_, **__):
+        if not verdicts.pop():
+            raise AnswerFault("refused")
+
+    monkeypatch.setattr(code, "run_tests", run_tests)
+    monkeypatch.setattr(code, "sealed_function", lambda *_, **__: nullcontext())
+    runs = len(TESTS.spec["mutants"]) + code.RIGHT_RUNS
+    for accepted in ({0}, set(range(code.RIGHT_RUNS)), set(range(0, 2 * code.RIGHT_RUNS, 2))):
+        right = 0
+        for _ in range(30):
+            verdicts[:] = [run in accepted for run in reversed(range(runs))]
+            right += judge(TESTS, fenced("assert clamp(5, 0, 10) == 5")).is_correct
+        # At most one in 35 passes by chance: 10 of 30 do so less than once in ten million.
+        assert right < 10
+
+
+@pytest.mark.parametrize(("text", "source"), [
     ("Text\n```python\na = 1\n```\nmore\n```py\nb = 2\n```", "a = 1\n\nb = 2"),
     ("```\nx = 1\n```", "x = 1"), ("```python\nx = 1", "x = 1"), ("x = 1", "x = 1"),
     ("```bash\nls\n```\ndef f():\n    pass", "def f():\n    pass"),
     ("Sure.\ndef f():\n    return 1", "def f():\n    return 1"),
 ])  # fmt: skip
-def test_code_is_found_in_blocks_or_prose(text, code):
-    assert find_code(text) == code
+def test_code_is_found_in_blocks_or_prose(text, source):
+    assert find_code(text) == source
 
 
 def test_with_code_off_nothing_is_judged():
     with pytest.raises(EvaluationError, match="switched off"):
         judge(FUNCTION, fenced("x = 1"), "off")
+
+
+def test_a_fence_before_many_blanks_is_read_in_one_go():
+    # Giving back what was read, one blank at a time, took seconds for 49,000 of them.
+    began = time.process_time()
+    assert _FENCED.findall("```" + " " * 49_000) == []
+    assert time.process_time() - began < 1

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import DOMAINS, compare, evaluate, make_items
 from ram_studio.evals.answering.decode import Sampling, decode, generate
 from ram_studio.evals.answering.load import load_model, resolve_device
+from ram_studio.evals.report.tables import compare
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
-BASE = Path(__file__).parents[2] / "assets" / "example" / "base"
+BASE = Path(__file__).parents[2] / "assets" / "independent" / "base"
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,15 @@ from loopback_endpoint import serve
 from test_tool_suite import calls_of
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, PairedCounts, compare, evaluate
 from ram_studio.evals.answering import endpoint
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.breakdown import missing
+from ram_studio.evals.report.tables import PairedCounts, compare
+from ram_studio.evals.report.trust import trust, trust_lines
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store.history import stored_report
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 
 SETTINGS = SuiteSettings(lambda text: -(-len(text) // 4), lengths=(1000,), seed=2026)
@@ -83,13 +87,13 @@ def test_chat_and_plain_requests_are_greedy_and_bounded():
 
 
 GARBAGE = [
-    (b"<html>gateway</html>", "no completion"),
-    (b"", "no completion: nothing"),
-    (b"[" * 100_000, "no completion"),
-    (b'{"choices": []}', "no completion"),
-    (b'{"choices": [{"message": {"content": 5}}]}', "no completion"),
-    (b'{"choices": [null]}', "no completion"),
-    (b"\xff\xfe\x00", "no completion"),
+    (b"<html>gateway</html>", "not a completion"),
+    (b"", "not a completion: nothing"),
+    (b"[" * 100_000, "not a completion"),
+    (b'{"choices": []}', "not a completion"),
+    (b'{"choices": [{"message": {"content": 5}}]}', "not a completion"),
+    (b'{"choices": [null]}', "not a completion"),
+    (b"\xff\xfe\x00", "not a completion"),
     ((500, b"CUDA error"), "status 500: CUDA error"),
     ((429, b"slow down"), "status 429"),
     (b"x" * (5 * 1024**2), "exceeded"),
@@ -182,9 +186,43 @@ def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
         (endless,) = ask(engine, question())
         (silent,) = ask(engine, question("silent"))
         go_on.set()
-    assert (endless.finish, silent.finish) == ("failed", "failed")
+    assert (endless.finish, silent.finish) == ("timed out", "timed out")
     assert "no end after 1 s" in endless.note
     assert "no answer within 1 s" in silent.note
+
+
+def test_questions_that_time_out_count_as_wrong_and_are_told(tmp_path):
+    go_on = threading.Event()
+    asked_first: list[str] = []
+
+    def answer(body: dict) -> str:
+        # The first question gets no answer at first; 61 is right for none or one of them.
+        asked_first.append(asked(body))
+        if asked(body) == asked_first[0] and not go_on.is_set():
+            go_on.wait(200)
+        return "Answer: 61"
+
+    with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
+        engine = EndpointEngine(server.url, seconds=1, parallel=1)
+        report = evaluate({"one": engine}, "math", limit=4, store=store)
+        found = report.to_dict()["models"]["one"]
+        # Before, it was in no score: n was 3.
+        assert found["domains"]["math"]["n"] == 4
+        assert {k: c for k, c in found["outcomes"]["math"].items() if c} == {
+            "questions": 4,
+            "asked": 4,
+            "timed_out": 1,
+        }
+        assert missing(report) == ["one, math: 1 of 4 questions timed out. They count as wrong."]
+        assert "1 timed out" in trust_lines(trust(report))[1]
+        # History holds it, and asking again asks only that one.
+        stored = stored_report(store, store.runs())
+        assert stored.models["one"].domains["math"].n == 4
+        go_on.set()
+        before = len(asked_first)
+        again = evaluate({"one": engine}, "math", limit=4, store=store)
+        assert len(asked_first) == before + 1
+        assert again.to_dict()["models"]["one"]["outcomes"]["math"]["timed_out"] == 0
 
 
 def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path):

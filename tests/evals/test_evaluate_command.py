@@ -11,7 +11,7 @@ from ram_studio.errors import RamStudioError
 from ram_studio.evals.answering import endpoint
 from ram_studio.resources import asset_path
 
-BASE, CODING = str(asset_path("example", "base")), str(asset_path("example", "coding"))
+BASE, CODING = str(asset_path("independent", "base")), str(asset_path("independent", "coding"))
 
 
 @pytest.fixture
@@ -48,11 +48,21 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
     assert len(report["comparisons"]) == 4
     assert run("history", 7)[0] == 1
     assert run("history", "--export", tmp_path / "x.json")[0] == 2
-    _, told, _ = run(
-        "evaluate", BASE, f"coder={CODING}", f"merge={CODING}", "--limit", 20, "--base", "base",
-        "--specialist", "code=coder", "--margin", 20,
+    asked = (
+        "evaluate", BASE, f"coder={CODING}", f"merge={CODING}", f"same={BASE}", "--limit", 20,
+        "--base", "base", "--specialist", "code=coder", "--margin", 20,
     )  # fmt: skip
-    assert told.startswith("merge on code: survived; keeps 100 % of what coder gained (100 to ")
+    _, told, _ = run(*asked)
+    first, second, note = told.splitlines()[:3]
+    assert first.startswith("merge on code: survived; retains 100 % of coder's gain (")
+    assert second.startswith("same on code: damaged; retains 0 % of coder's gain (")
+    assert note == "2 verdicts were made and corrected together (Holm, 5 %)."
+    _, told, _ = run(*asked, "--json")
+    survived, damaged = json.loads(told)["verdicts"]
+    assert (survived["verdict"], damaged["verdict"]) == ("survived", "damaged")
+    assert damaged["p"] < damaged["p_adjusted"] == 2 * damaged["p"]
+    # An interval has a width where all is retained: the bootstrap had none.
+    assert survived["retained_gain"]["low"] < 1 < survived["retained_gain"]["high"]
     assert "margin is 0 points" in str(run("evaluate", BASE, "--margin", 0)[2])
 
 
@@ -69,7 +79,7 @@ def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypa
         code, out, _ = run("evaluate", "one", *options, "--json")
         assert len(server.requests) == 4
         assert json.loads(out)["breakdown"]["one"]["unanswered"] == 0
-        run("evaluate", "one", *options, "--fresh")
+        run("evaluate", "one", *options, "--rerun")
         assert len(server.requests) == 8
         run("evaluate", "one", *options, "--no-store")
         assert len(server.requests) == 12
@@ -96,7 +106,7 @@ def test_health_is_shown_for_folders(run):
     assert "kl_to_base" in out
 
 
-BAD = """--lengths many | --chat maybe | --code perhaps | --specialist nonsense | --engine magic |
+BAD = """--chat maybe | --code perhaps | --specialist nonsense | --engine magic |
 --specialist code=nobody | --export report.xlsx | --engine lm-eval | --tasks gsm8k |
 --include-path tasks | --engine vllm --endpoint http://127.0.0.1:1/v1"""
 
@@ -104,3 +114,21 @@ BAD = """--lengths many | --chat maybe | --code perhaps | --specialist nonsense 
 @pytest.mark.parametrize("options", BAD.split("|"), ids=str.strip)
 def test_bad_options_are_usage_errors(run, options):
     assert run("evaluate", BASE, "--limit", "1", *options.split())[0] == 2
+
+
+def test_a_setting_out_of_range_is_one_line(run):
+    code, _, error = run("evaluate", BASE, "--lengths", "many", "--top-p", "0")
+    assert code == 1
+    assert str(error) == (
+        "lengths is 'many'; choose lengths in tokens, such as 1k,4k. "
+        "top_p is 0.0; choose more than 0 and at most 1."
+    )
+
+
+def test_one_command_limits_each_suite_by_itself(run):
+    with serve(lambda body: "Answer: 61") as server:
+        asked = ("--suite", "math,instructions", "--limit", "math=2", "--limit", "instructions=1")
+        code, out, error = run("evaluate", "one", "--endpoint", server.url, *asked, "--json")
+    assert code == 0, error
+    scores = json.loads(out)["models"]["one"]["domains"]
+    assert {name: score["n"] for name, score in scores.items()} == {"math": 2, "instructions": 1}

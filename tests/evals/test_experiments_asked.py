@@ -9,15 +9,14 @@ from typer.testing import CliRunner
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.errors import RamStudioError
-from ram_studio.evals import AnswerStore, evaluate
-from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.experiment.run import compare_methods, sweep
-from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.trust import trust_lines
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.until import Until
 
-DRAWN = {"decoding": Decoding(1.0, 0.95), "samples": 2, "max_tokens": 4, "device": "cpu"}
+DRAWN = {"temperature": 1.0, "top_p": 0.95, "samples": 2, "max_tokens": 4, "device": "cpu"}
 
 
 @pytest.fixture
@@ -38,18 +37,17 @@ def recipe(tmp_path_factory):
 
 def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, few, tmp_path):
     rows = {"ram+": recipe}
-    until = Until(0.9, 200)
     with AnswerStore(tmp_path / "s") as store:
-        how = {"suite": "math-made", "store": store, **DRAWN}
-        table = compare_methods(rows, until=until, **how)
+        how = {"suites": "math-generated", "store": store, **DRAWN}
+        table = compare_methods(rows, ci_width=90, limit=200, **how)
         alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
     # The 12 of the first look decided: no answer is right, and the intervals are narrow.
-    assert {row.domains["math-made"].n for row in table.report.models.values()} == {12}
+    assert {row.domains["math-generated"].n for row in table.report.models.values()} == {12}
     assert table.report.until["looks"] == 1
     said = table.to_dict()
     assert any(line.startswith("Decided after 12 questions") for line in said["statements"])
-    assert said["rows"][0]["samples"]["math-made"]["samples"] == 2
-    assert said["drawn"][1][0] == "math-made: pass@2"
+    assert said["rows"][0]["samples"]["math-generated"]["samples"] == 2
+    assert said["drawn"][1][0] == "math-generated: pass@2"
     # The same questions, drawn the same way, and told of every row.
     assert table.report.models["coding"].answers == alone.models["coding"].answers
     asked = said["trust"]["models"]
@@ -62,13 +60,13 @@ def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, fe
 
 
 def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe, few):
-    settings = {"suites": "math-made", "max_tokens": 2, "device": "cpu", "minutes": None}
-    state = sweep(recipe, {"r": "0.1,0.4"}, until=Until(0.9, 400), **settings)
+    settings = {"suites": "math-generated", "max_tokens": 2, "device": "cpu", "minutes": None}
+    state = sweep(recipe, {"r": "0.1,0.4"}, ci_width=90, limit=400, **settings)
     assert {row.n for row in state.measured} == {12}
     assert state.recheck.winner.n == 12
     assert state.until["is_decided"]
     assert any("Decided after 12" in line for line in state.statements())
-    # What it rests on is told of every row, and of the check of the winner apart.
+    # Reproducibility details come with every row, and of the check of the winner apart.
     rows = {row.label for row in state.measured}
     assert set(state.trust["models"]) == rows | {f"{state.winner}, held out"}
     assert state.trust["held_out"]["questions"] == 12
@@ -85,16 +83,17 @@ def test_looks_are_after_50_questions_and_twice_as_many_each_time_up_to_the_most
 
 
 def test_texts_are_read_in_pieces_by_merges_too(recipe):
-    pieces = {"pieces": Pieces(300, 8), "lengths": (700,), "max_tokens": 4}
+    pieces = {"mode": "memagent", "chunk_tokens": 300, "memory_tokens": 8}
+    pieces |= {"lengths": (700,), "max_tokens": 4}
     rows = {"ram+": recipe}
-    asked = {"suite": "memory", "limit": 1, "sources": False, "device": "cpu"}
+    asked = {"suites": "memory", "limit": 1, "sources": False, "device": "cpu"}
     whole, read = (compare_methods(rows, **asked, **how) for how in ({"lengths": (700,)}, pieces))
     assert read.report.models["ram+"].asked["mode"] == "memagent"
     assert "mode" not in whole.report.models["ram+"].asked
 
 
 def test_room_for_thinking_counts_before_any_merge_is_asked(recipe):
-    how = {"decoding": Decoding(think_tokens=5000), "suite": "math", "limit": 2, "device": "cpu"}
+    how = {"think_tokens": 5000, "suites": "math", "limit": 2, "device": "cpu"}
     with pytest.raises(RamStudioError, match=r"Suite math cannot be asked .* context is 4096"):
         compare_methods({"ram+": recipe}, **how)
 
@@ -103,15 +102,15 @@ def test_both_commands_have_the_options_of_evaluate(recipe):
     sources = ["--base", recipe.base, "--agent", f"coding={recipe.agents['coding']}"]
     how = ["--temperature", "1", "--samples", "2", "--top-p", "0.95", "--max-tokens", "9"]
     for words, seed in (
-        (["compare", "--row", "ram", "--no-sources", "--ask-seed", "3", "--limit", "2"], 3),
+        (["compare", "--row", "ram", "--no-sources", "--eval-seed", "3", "--limit", "2"], 3),
         (["sweep", "--over", "r=0.1,0.4", "--items", "2"], 2026),
     ):
         command = [*words, *sources, *how, "--no-store", "--device", "cpu"]
         done = CliRunner().invoke(commands, command)
         assert done.exit_code == 0, done.output
         assert "code: pass@2" in done.stdout
-        told = done.stdout.partition("This rests on: ")[2]
+        told = done.stdout.partition("Reproducibility: ")[2]
         for part in (f"seed {seed}", "temperature 1.0", "samples 2", "torch", "cut off"):
             assert part in told
-        refused = CliRunner().invoke(commands, [*command, "--until", "20"])
+        refused = CliRunner().invoke(commands, [*command, "--ci-width", "20"])
         assert "Only generated suites" in str(refused.exception)

@@ -16,7 +16,7 @@ def test_another_model_needs_prompts_of_its_own_and_gets_them_in_its_template(tm
     # Another vocabulary: the stand-in's is the example's.
     other = folder / "tokenizer.json"
     other.write_text(other.read_text("utf-8") + "\n", "utf-8")
-    fisher.check_knows_examples(asset_path("example", "coding"), "coding")
+    fisher.check_knows_examples(asset_path("independent", "coding"), "coding")
     with pytest.raises(SettingsError, match=r"mine.: the built-in .* --prompts FILE"):
         fisher.check_knows_examples(folder, "mine")
     options = ["fisher", "--agent", f"mine={folder}", "--out", str(tmp_path / "out")]
@@ -26,5 +26,5 @@ def test_another_model_needs_prompts_of_its_own_and_gets_them_in_its_template(tm
     tokenizer = load_tokenizer(folder)
     plain = tokenizer.encode("Say hi.")
     assert len(fisher._encoded(tokenizer, "Say hi.")) > len(plain)
-    example = load_tokenizer(asset_path("example", "base"))
+    example = load_tokenizer(asset_path("independent", "base"))
     assert fisher._encoded(example, "Say hi.") == list(example.encode("Say hi."))

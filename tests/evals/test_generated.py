@@ -1,4 +1,4 @@
-"""Families made to order: right answers pass, seeds differ; asking until it is decided."""
+"""Generated suites: right answers pass, seeds differ; asking until it is decided."""
 
 import json
 import re
@@ -7,12 +7,13 @@ import pytest
 from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
-from ram_studio.evals.until import evaluate_until
 
-FAMILIES = ("math-made", "tool-made", "code-made")
+FAMILIES = ("math-generated", "tool-generated", "code-generated")
 
 
 def made(name: str, limit: int, seed: int = 1, difficulty: int = 2):
@@ -21,13 +22,15 @@ def made(name: str, limit: int, seed: int = 1, difficulty: int = 2):
 
 def right(question) -> str:
     """Return a right answer, as a model would write it."""
-    if question.domain == "tool-made":
+    if question.domain == "tool-generated":
         calls = [
             {"name": c["name"], "arguments": {k: v[0] for k, v in c["arguments"].items()}}
             for c in question.spec
         ]
         return json.dumps(calls[::-1])
-    return f"```python\n{question.gold}```" if question.domain == "code-made" else question.gold
+    return (
+        f"```python\n{question.gold}```" if question.domain == "code-generated" else question.gold
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -47,7 +50,7 @@ def test_a_family_has_as_many_questions_as_wanted_and_others_for_another_seed(na
 def test_right_answers_pass_and_those_to_other_questions_do_not(name):
     judge = ALL_SUITES[name].judge
     for difficulty in (1, 3, 5):
-        asked = made(name, 3 if name == "code-made" else 20, 5, difficulty)
+        asked = made(name, 3 if name == "code-generated" else 20, 5, difficulty)
         said = [right(q) for q in asked]
         assert all(judge(q, text, "auto").is_correct for q, text in zip(asked, said, strict=True))
         others = zip(asked, [*said[1:], said[0]], strict=True)
@@ -56,7 +59,7 @@ def test_right_answers_pass_and_those_to_other_questions_do_not(name):
 
 def test_a_steps_number_is_what_the_words_say():
     # The words themselves, worked out once more.
-    for question in made("math-made", 60, 3, 4):
+    for question in made("math-generated", 60, 3, 4):
         text = question.prompt.partition("How many")[0]
         have = int(re.search(r"has (\d+)", text)[1])
         for sentence in text.split(". ")[1:]:
@@ -75,7 +78,7 @@ def test_a_steps_number_is_what_the_words_say():
 
 
 def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_path):
-    truth = {q.prompt: q.gold for q in made("math-made", 400, 2026)}
+    truth = {q.prompt: q.gold for q in made("math-generated", 400, 2026)}
 
     def half(body):
         asked = body["messages"][0]["content"]
@@ -84,28 +87,29 @@ def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_pa
     with serve(lambda body: "Answer: none") as wrong, serve(half) as torn:
         sources = {"wrong": EndpointEngine(wrong.url, "one")}
         with AnswerStore(tmp_path / "s") as store:
-            asked = {"width": 0.15, "most": 200, "store": store}
-            report, decided = evaluate_until(sources, "math-made", **asked)
-        assert decided.is_decided
+            report = evaluate(sources, "math-generated", ci_width=15, limit=200, store=store)
+        decided = report.until
+        assert decided["is_decided"]
         # Nothing is asked twice, and a score near 0 is decided sooner than one near a half.
-        assert len(wrong.requests) == decided.questions == report.n == 50
+        assert len(wrong.requests) == decided["questions"] == report.n == 50
         sources["torn"] = EndpointEngine(torn.url, "one")
-        _, open_ = evaluate_until({"torn": sources["torn"]}, "math-made", width=0.05, most=100)
-        assert (open_.is_decided, open_.questions, open_.looks) == (False, 100, 2)
+        asked = {"torn": sources["torn"]}
+        open_ = evaluate(asked, "math-generated", ci_width=5, limit=100).until
+        assert (open_["is_decided"], open_["questions"], open_["looks"]) == (False, 100, 2)
         assert len(torn.requests) == 100
-    assert decided.level == pytest.approx(1 - 0.05 / 3)
-    assert "all 3 possible looks together keep 95 %; 1 were made" in decided.sentence()
-    wide, narrow = (DomainScore(50, 25).interval_at(level) for level in (decided.level, 0.95))
+    assert decided["level"] == pytest.approx(1 - 0.05 / 3)
+    assert "all 3 possible looks together keep 95 %; 1 were made" in decided["sentence"]
+    wide, narrow = (DomainScore(50, 25).interval_at(level) for level in (decided["level"], 0.95))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
 @pytest.mark.parametrize(("suite", "options", "message"), [
-    ("math", {"width": 0.1}, "Only generated suites"),
-    ("math-made", {"width": 0}, "The width is 0"),
-    ("math-made", {"width": 0.1, "most": 10}, "at most 10 questions"),
+    ("math", {"ci_width": 10}, "Only generated suites"),
+    ("math-generated", {"ci_width": 0}, "ci_width is 0; choose more than 0 and less than 100"),
+    ("math-generated", {"ci_width": 10, "limit": 10}, "at most 10 questions"),
+    ("math-generated", {"ci_width": 10, "limit": {"math-generated": 60}}, "one limit holds"),
+    ("math-generated", {"difficulty": 0}, "difficulty is 0; choose 1 to 5"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_for_ever_is_refused(suite, options, message):
     with pytest.raises(EvaluationError, match=message):
-        evaluate_until({"m": EndpointEngine("http://127.0.0.1:9", "m")}, suite, **options)
-    with pytest.raises(EvaluationError, match="difficulty is 0"):
-        evaluate({"m": EndpointEngine("http://127.0.0.1:9", "m")}, "math-made", difficulty=0)
+        evaluate({"m": EndpointEngine("http://127.0.0.1:9", "m")}, suite, **options)

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import AnswerStore, evaluate, make_items, score
 from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
 from ram_studio.evals.report.tables import skills_of
-from ram_studio.evals.store.answers import RunKey
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.settings import EvalSettings
+from ram_studio.evals.store.answers import AnswerStore, RunKey
 from ram_studio.evals.store.history import score_of, stored_report
+from ram_studio.evals.suites.demo.tasks import make_items, score
 from ram_studio.resources import asset_path
 
 TASKS = Path(__file__).with_name("lm_eval_tasks")
@@ -58,7 +60,7 @@ def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp
     samples = [sample(0, name == "a", filter=name) for name in "ba"]
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
-        store.record(run, rows_of({"samples": {"g": samples}}))
+        store.record(run, rows_of({"samples": {"g": samples}}), {})
         assert score_of(store.runs()[0]).score == 1.0
         assert stored_report(store, store.runs()).models["m"].average == 1.0
     # Of a suite of one's own every domain counts.
@@ -76,7 +78,7 @@ def test_results_without_right_and_wrong_are_refused():
 def test_without_lm_eval_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("ram_studio.evals.lm_eval.find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[lm-eval\]"'):
-        evaluate_with_harness({"m": asset_path("example", "tool")}, "gsm8k")
+        evaluate_with_harness({"m": asset_path("independent", "tool")}, "gsm8k")
 
 
 @pytest.fixture
@@ -96,10 +98,11 @@ def local_task(tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, tmp_path):
     folder, items = local_task
-    models = {name: asset_path("example", name) for name in ("tool", "base")}
+    models = {name: asset_path("independent", name) for name in ("tool", "base")}
     with AnswerStore(tmp_path / "a.sqlite3") as store:
-        how = {"device": "cpu", "include_path": folder, "store": store}
-        report, again = (evaluate_with_harness(models, "ram_calls", **how) for _ in range(2))
+        how = {"include_path": folder, "store": store}
+        asked = EvalSettings(device="cpu")
+        report, again = (evaluate_with_harness(models, "ram_calls", asked, **how) for _ in range(2))
     assert list(report.items) == ["ram_calls (exact)", "ram_calls (first-word)"]
     ours = evaluate(models, "demo", limit=12, device="cpu")
     for name in models:
@@ -118,8 +121,8 @@ def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, 
 @pytest.mark.filterwarnings("default")
 def test_tasks_that_do_not_exist_are_told(local_task):
     folder, _ = local_task
-    model = {"tool": asset_path("example", "tool")}
+    model = {"tool": asset_path("independent", "tool")}
     with pytest.raises(EvaluationError, match=r"no task 'ram_cals'\. Did you mean ram_calls"):
         evaluate_with_harness(model, "ram_cals", include_path=folder)
-    with pytest.raises(EvaluationError, match="is no folder of tasks"):
+    with pytest.raises(EvaluationError, match="is not a folder of tasks"):
         evaluate_with_harness(model, "ram_calls", include_path=folder / "none")

@@ -6,12 +6,13 @@ import math
 import pytest
 from chat_model import make_chat_model
 
-from ram_studio.evals import AnswerStore, evaluate
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import health as suite
 from ram_studio.evals.suites.health import Health, measure_health, text_log_probabilities
 from ram_studio.resources import asset_path
 
-BASE, CODING = asset_path("example", "base"), asset_path("example", "coding")
+BASE, CODING = asset_path("independent", "base"), asset_path("independent", "coding")
 
 
 def test_perplexity_divergence_and_bits_have_their_definitions(base_engine, coding_engine):

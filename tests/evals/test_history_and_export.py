@@ -9,14 +9,15 @@ from html.parser import HTMLParser
 import pytest
 
 import ram_studio as rs
-from ram_studio.checkpoints.record.merge_log import MERGE_LOG_FILE, PastMerge
+from ram_studio.engine.merge_log import MERGE_LOG_FILE, PastMerge
 from ram_studio.errors import EvaluationError, OutputError
-from ram_studio.evals import AnswerStore, compare_all, evaluate
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.breakdown import categories
 from ram_studio.evals.report.export import as_csv, as_dict, as_html, export_report
+from ram_studio.evals.report.statistics import compare_all
 from ram_studio.evals.report.tables import EvalReport, ModelResult
-from ram_studio.evals.store.answers import RunKey
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore, RunKey
 from ram_studio.evals.store.history import find_runs, stored_report
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1+1 \x00\ud800"

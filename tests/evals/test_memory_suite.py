@@ -15,7 +15,7 @@ def count(text: str) -> int:
 def test_prompts_fill_the_length_closely_in_the_models_own_tokens_and_never_exceed_it():
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(asset_path("example", "base"))
+    tokenizer = AutoTokenizer.from_pretrained(asset_path("independent", "base"))
 
     def own(text: str) -> int:
         return len(tokenizer.encode(text, verbose=False))

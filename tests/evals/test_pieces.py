@@ -7,9 +7,11 @@ import pytest
 from chat_model import make_chat_model
 from loopback_endpoint import serve
 
-from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.pieces import NO_MEMORY, PieceReader, Pieces, cut
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 PART = re.compile(r"<(problem|memory|section)> ?\n(.*?)\n</\1>", re.DOTALL)
@@ -51,7 +53,8 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
             seen["memory"], "<think>what now?</think>later"
         )
 
-    options = {"limit": 2, "lengths": (1000,), "pieces": Pieces(200, 30)}
+    options = {"limit": 2, "lengths": (1000,), "mode": "memagent"}
+    options |= {"chunk_tokens": 200, "memory_tokens": 30}
     with AnswerStore(tmp_path / "s") as store, serve(answer) as server:
         engine = EndpointEngine(server.url, "m", parallel=1)
         report = evaluate({"m": engine}, "memory", store=store, **options)
@@ -82,9 +85,11 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
 def test_what_was_read_otherwise_is_asked_again_and_the_same_is_not(tmp_path):
     with serve(lambda body: "7") as server, AnswerStore(tmp_path / "s") as store:
         counts, options = [], {"limit": 2, "lengths": (1000,), "store": store}
-        for pieces in (None, Pieces(300, 20), Pieces(300, 20), Pieces(300, 21), None):
+        for sizes in (None, (300, 20), (300, 20), (300, 21), None):
+            names = ("mode", "chunk_tokens", "memory_tokens")
+            how = {} if sizes is None else dict(zip(names, ("memagent", *sizes), strict=True))
             before, engine = len(server.requests), EndpointEngine(server.url, "m")
-            evaluate({"m": engine}, "memory,math", pieces=pieces, **options)
+            evaluate({"m": engine}, "memory,math", **how, **options)
             counts.append(len(server.requests) - before)
     # Math has no texts: its two questions are asked once.
     assert counts[0] == 4
@@ -98,7 +103,8 @@ def test_a_piece_that_is_refused_ends_its_question_and_says_where():
         is_second = seen["memory"] == "first" and "section" in seen
         return (400, b"no such thing") if is_second else "first"
 
-    options = {"limit": 1, "lengths": (1000,), "pieces": Pieces(400, 20)}
+    options = {"limit": 1, "lengths": (1000,), "mode": "memagent"}
+    options |= {"chunk_tokens": 400, "memory_tokens": 20}
     with serve(answer) as server:
         report = evaluate({"m": EndpointEngine(server.url)}, "memory", **options)
     (found,) = report.models["m"].answers["memory"]

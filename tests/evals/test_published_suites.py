@@ -16,8 +16,9 @@ from bfcl_answers import as_json, as_python, gold
 from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.report.breakdown import breakdown, categories
+from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.published import bfcl
 from ram_studio.evals.suites.published.rows import lines_of

@@ -175,19 +175,19 @@ def test_values_cross_as_they_are():
 def test_subclasses_iterators_and_changed_arguments_cross_as_built_in_values():
     source = """
 import collections, enum
-class Colour(enum.IntEnum): RED = 3
+class Color(enum.IntEnum): RED = 3
 Point = collections.namedtuple("Point", "x y")
 def change(values, names, kind="x"):
     values.append(4)
     names["b"] = 2
-    return {"colour": Colour.RED, "point": Point(1, 2), "counts": collections.Counter("aab"),
+    return {"color": Color.RED, "point": Point(1, 2), "counts": collections.Counter("aab"),
             "range": range(3), "later": (n * n for n in range(3)), "other": object(), kind: b""}
 """
     values, names = [1], {"a": 1}
     with sealed_function(source, "change") as change:
         found = change(values, names, kind="k")
     assert (values, names) == ([1, 4], {"a": 1, "b": 2})
-    assert (found["colour"], type(found["colour"])) == (3, int)
+    assert (found["color"], type(found["color"])) == (3, int)
     assert (found["point"], type(found["point"])) == ((1, 2), tuple)
     assert (found["counts"], type(found["counts"])) == ({"a": 2, "b": 1}, dict)
     assert len(found["range"]) == 3

@@ -39,7 +39,7 @@ def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
     given = [row(1), row(2, correct=False)]
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         run = store.open_run(KEY, model="one", path="/models/one")
-        store.record(run, given)
+        store.record(run, given, ORIGIN)
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         found = store.answers(run)
         assert [(answer.reply, answer.verdict) for answer in found] == [own[1:] for own in given]
@@ -67,27 +67,24 @@ def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
         run = theirs.open_run(KEY, model="their name", path="/their/place")
         theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)], ORIGIN)
         other = theirs.open_run(RunKey("e" * 64, "math", 1, {}), model="another")
-        theirs.record(other, [row(4)])
+        theirs.record(other, [row(4)], ORIGIN)
     with AnswerStore(tmp_path / "ours") as ours:
         run = ours.open_run(KEY, model="ours")
-        ours.record(run, [row(1, correct=False)])
+        ours.record(run, [row(1, correct=False)], ORIGIN)
         ours.adopt(run, KEY, tmp_path / "theirs")
         ours.adopt(run, KEY, tmp_path / "missing")
         assert [(a.question.id, a.verdict.is_correct, a.origin) for a in ours.answers(run)] == [
-            ("q-01", False, {}),
+            ("q-01", False, ORIGIN),
             ("q-03", True, ORIGIN),
         ]
         assert [(known.model, known.path) for known in ours.runs()] == [("ours", None)]
     assert not (tmp_path / "missing").exists()
 
 
-def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
+def test_how_a_merge_was_made_is_stored(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         old = store.open_run(KEY, model="one")
         store.record(old, [row(1)], ORIGIN)
-    for change in ("TABLE answers DROP COLUMN origin", "TABLE runs DROP COLUMN merge"):
-        execute(tmp_path / "s", f"ALTER {change}")
-    execute(tmp_path / "s", "PRAGMA user_version = 1")
     made = {"recipe": {"method": "ram+"}, "agents": {"a": {"lambda": 1.1}}, "seconds": 2.0}
     with AnswerStore(tmp_path / "s") as store:
         assert (store.runs()[0].answered, store.runs()[0].merge) == (1, None)
@@ -99,15 +96,12 @@ def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
         store.open_run(RunKey("e" * 64, "math", 1, {}), model="two", merge={"recipe": {}})
         assert store.merge_of(run) == store.runs()[0].merge == made
         assert store.merge_of(old) is None
-        store.record(old, [row(2)], ORIGIN)
-        # What an older version did not keep is not made up.
-        assert [answer.origin for answer in store.answers(old)] == [{}, ORIGIN]
 
 
 def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(store):
     run = store.open_run(KEY, model="one")
     for finish, answered in (("failed", 0), ("end", 1)):
-        store.record(run, [row(1, finish=finish, correct=bool(answered))])
+        store.record(run, [row(1, finish=finish, correct=bool(answered))], ORIGIN)
         (known,) = store.runs()
         assert (known.answered, known.correct, len(store.answers(run))) == (answered, answered, 1)
 
@@ -115,8 +109,8 @@ def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it
 def test_forgetting_a_run_leaves_the_others(store):
     runs = [store.open_run(RunKey(x, "math", 1, {}), model=x) for x in ("a", "b")]
     for run in runs:
-        store.record(run, [row(1)])
-    assert store.open_run(RunKey("a", "math", 1, {}), model="a", fresh=True) == runs[0]
+        store.record(run, [row(1)], ORIGIN)
+    assert store.open_run(RunKey("a", "math", 1, {}), model="a", rerun=True) == runs[0]
     assert [len(store.answers(run)) for run in runs] == [0, 1]
 
 
@@ -124,9 +118,11 @@ def test_a_batch_that_fails_midway_leaves_nothing_and_broken_text_is_kept_readab
     run = store.open_run(KEY, model="one")
     question, _, verdict = row(1)
     with pytest.raises(TypeError):
-        store.record(run, [row(1), (*row(2)[:2], Verdict(True, "", {"not json": object()}))])
+        store.record(
+            run, [row(1), (*row(2)[:2], Verdict(True, "", {"not json": object()}))], ORIGIN
+        )
     assert store.answers(run) == []
-    store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)])
+    store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)], ORIGIN)
     assert [answer.reply.text for answer in store.answers(run)] == ["a?b"]
 
 
@@ -138,7 +134,7 @@ with AnswerStore(sys.argv[1]) as store:
     run = store.open_run(RunKey(sys.argv[2], "math", 1, {}), model="m")
     for i in range(int(sys.argv[3])):
         question = Question(f"q-{i:04d}", "math", "c", "p" * 2000, "g", None, 8)
-        store.record(run, [(question, Reply("x" * 2000, "p", "end"), Verdict(True))])
+        store.record(run, [(question, Reply("x" * 2000, "p", "end"), Verdict(True))], {})
         print(i, flush=True)
 """
 
@@ -178,7 +174,7 @@ def test_a_store_with_overwritten_pages_is_refused(tmp_path):
     with AnswerStore(path) as store:
         run = store.open_run(KEY, model="one")
         for number in range(60):
-            store.record(run, [row(number)])
+            store.record(run, [row(number)], ORIGIN)
     content = bytearray(path.read_bytes())
     content[4096:-4096] = b"\xff" * (len(content) - 8192)
     path.write_bytes(content)
@@ -196,7 +192,7 @@ def test_files_that_are_no_stores_are_refused_and_left_alone(tmp_path):
         (tmp_path / "noise" / "s", "cannot be used"),
         (tmp_path, "cannot be used"),
         (tmp_path / "other", "another program"),
-        (tmp_path / "newer", r"format 7.*reads format 3"),
+        (tmp_path / "newer", r"format 7.*reads format 1"),
     ):
         with pytest.raises(EvaluationError, match=said):
             AnswerStore(path)

@@ -8,15 +8,14 @@ import pytest
 from chat_model import TEMPLATE, TOOL_TEMPLATE, change_json, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.endpoint import EndpointEngine
-from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.question import Question
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
-BASE, CODING = asset_path("example", "base"), asset_path("example", "coding")
+BASE, CODING = asset_path("independent", "base"), asset_path("independent", "coding")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def verdicts(report, model: str) -> dict:
     }
 
 
-def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
+def test_every_suite_completes_on_an_untrained_model(chat_model):
     suites = ("tool", "memory", "code", "math", "instructions")
     options = {"limit": 2, "lengths": (1000,), "max_tokens": 40, "device": "cpu", "base": "model"}
     report = evaluate({"model": chat_model}, (*suites, "health"), **options)
@@ -215,9 +214,9 @@ def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_p
         options = {"limit": 2, "store": store, "on_progress": lambda *event: seen.append(event)}
         # What is forgotten is asked again.
         ways = ((1, False, 0, 8), (2, False, 0, 16), (1, False, 2, 16), (1, True, 0, 8))
-        for seed, is_fresh, found, kept in ways:
+        for seed, is_rerun, found, kept in ways:
             seen.clear()
-            evaluate({"base": base_engine}, "demo", seed=seed, fresh=is_fresh, **options)
+            evaluate({"base": base_engine}, "demo", seed=seed, rerun=is_rerun, **options)
             assert seen[0] == ("base", "code", found, 2)
             assert store.runs()[0].answered == kept
 
@@ -232,22 +231,28 @@ def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_p
         ({"b": BASE}, "math", {"limit": 0}, "limit is 0"),
         ({"b": BASE}, "math", {"limit": {"math": 0}}, "limit is 0"),
         ({"b": BASE}, "math", {"limit": {"maths": 5}}, "limit is given for suite 'maths', which"),
-        ({"b": BASE}, "math", {"batch_size": 0}, "batch size is 0"),
+        ({"b": BASE}, "math", {"batch_size": 0}, "batch_size is 0; choose at least 1"),
         ({"b": BASE}, "math", {"base": "x"}, "'x' is none of the models: b"),
         ({"b": BASE}, "code", {"code": "off"}, "switched off"),
         ({"b": BASE}, "memory", {"lengths": (50,)}, "too short"),
         ({"b": "/no/such"}, "math", {}, r"config\.json"),
         ({"b": BASE}, "math", {"chat": "template"}, "has no chat template"),
         ({"b": BASE}, "math", {"samples": 2}, "temperature above 0"),
-        ({"b": BASE}, "math", {"samples": 0}, "samples is 0"),
-        ({"b": BASE}, "math", {"max_tokens": 0}, "may take 0 tokens"),
+        ({"b": BASE}, "math", {"samples": 0}, "samples is 0; choose 1 to 64"),
+        ({"b": BASE}, "math", {"max_tokens": 0}, "max_tokens is 0; choose 1"),
         ({"b": BASE}, "math", {"max_tokens": {"code": 5}}, "'code', which is not asked"),
-        ({"b": BASE}, "math", {"decoding": Decoding(-1.0)}, "temperature is out of range"),
-        ({"b": BASE}, "math", {"decoding": Decoding(1.0, 0.0)}, "top-p is out of range"),
-        ({"b": BASE}, "math", {"decoding": Decoding(think_tokens=-1)}, "thinking is out of range"),
-        ({"b": BASE}, "math", {"pieces": Pieces()}, "suites has texts.*memory, ruler-"),
-        ({"b": BASE}, "memory", {"pieces": Pieces(0)}, "piece may take 0 tokens"),
-        ({"b": BASE}, "memory", {"pieces": Pieces(memory_tokens=0)}, "memory may take 0 tokens"),
+        ({"b": BASE}, "math", {"temperature": -1.0}, r"temperature is -1.0; choose 0 to 2"),
+        ({"b": BASE}, "math", {"top_p": 0}, "top_p is 0; choose more than 0 and at most 1"),
+        ({"b": BASE}, "math", {"think_tokens": -1}, "think_tokens is -1; choose at least 0"),
+        ({"b": BASE}, "math", {"mode": "memagent"}, "suites has long texts.*memory, ruler-"),
+        (
+            {"b": BASE},
+            "memory",
+            {"mode": "memagent", "chunk_tokens": 0},
+            "chunk_tokens is 0",
+        ),
+        ({"b": BASE}, "memory", {"memory_tokens": 0}, "memory_tokens is 0; choose at least 1"),
+        ({"b": BASE}, "math", {"top": 1}, "no evaluation setting 'top', did you mean 'top_p'"),
         ({"b": EndpointEngine("http://127.0.0.1:9/v1", "m")}, "health", {}, "needs its logits"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The shipped suites themselves: licence, sizes, and that right answers pass and others do not."""
+"""The shipped suites themselves: license, sizes, and that right answers pass and others do not."""
 
 import json
 
@@ -6,9 +6,11 @@ import pytest
 
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import AnswerStore, evaluate, suites
+from ram_studio.evals import suites
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, apart, visible
 from ram_studio.evals.suites.suite import Suite, asked_of, balanced, load_data
 from ram_studio.resources import asset_path
@@ -16,7 +18,7 @@ from ram_studio.resources import asset_path
 SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
 
 
-def test_every_file_of_questions_states_licence_and_version_of_its_suite():
+def test_every_file_of_questions_states_license_and_version_of_its_suite():
     for name in ("tool", "code", "math", "instructions"):
         header, rows = load_data(name)
         assert header["license"] == "Written for RAM Studio; Apache-2.0"
@@ -86,15 +88,15 @@ PARROT = Suite(
 
 
 def test_an_offered_suite_is_asked_of_models_and_merges_and_then_no_more(tmp_path, base_engine):
-    agents = {"coding": str(asset_path("example", "coding"))}
-    recipe = make_recipe({"base": str(asset_path("example", "base")), "agents": agents})
+    agents = {"coding": str(asset_path("independent", "coding"))}
+    recipe = make_recipe({"base": str(asset_path("independent", "base")), "agents": agents})
     with suites.offered(PARROT), AnswerStore(tmp_path / "s") as store:
         assert suites.suite_names("parrot") == ("parrot",)
         with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
             suites.register(PARROT)
         report = evaluate({"base": base_engine}, "parrot", limit=3, store=store)
         assert [run.suite for run in store.runs()] == ["parrot"]
-        table = compare_methods({"ram": recipe}, suite="parrot", sources=False)
+        table = compare_methods({"ram": recipe}, suites="parrot", sources=False)
     assert [item.gold for item in report.items["parrot"]] == ["kiwi", "plum", "fig"]
     assert report.models["base"].domains["parrot"].correct > 0
     assert table.report.models["ram"].domains["parrot"].n == 3

@@ -8,25 +8,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from ram_studio.algorithm.sketch import BASE
+from ram_studio.algorithm.analysis import BASE
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.checkpoints.record.sketch_file import load_sketch
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyze import load
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.experiment.answers import Answers
 from ram_studio.evals.experiment.identity import identify
 from ram_studio.evals.experiment.run import sweep
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
-AGENTS = {name: str(asset_path("example", name)) for name in ("coding", "tool", "memory")}
-SKETCH = asset_path("example", "sketch.safetensors")
+AGENTS = {name: str(asset_path("independent", name)) for name in ("coding", "tool", "memory")}
+ANALYSIS = asset_path("independent", "analysis.safetensors")
 
 
 def recipe(method: str = "ram+", **settings):
-    base = str(asset_path("example", "base"))
+    base = str(asset_path("independent", "base"))
     return make_recipe({"base": base, "agents": AGENTS, "method": method, "settings": settings})
 
 
@@ -37,7 +38,7 @@ def outcome(state) -> tuple:
 
 def small_grid(store: AnswerStore, **more):
     axes = {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"}
-    options = {"items": 20, "device": "cpu", "sketch": load_sketch(SKETCH), **more}
+    options = {"limit": 20, "device": "cpu", "analysis": load_analysis(ANALYSIS), **more}
     return sweep(recipe(r=0.5), axes, store=store, **options)
 
 
@@ -73,7 +74,7 @@ def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_
     result, states = finished
     best = result.best
     assert best.correct == max(row.correct for row in result.rows)
-    # What the table rests on, and what nonsense gets: the same prompts for all settings.
+    # Reproducibility details and chance level: the same prompts for all settings.
     assert (set(result.floors), result.trust["questions"]) == (set(best.domains), best.n)
     assert result.trust["models"][best.label]["asked"]["engine"] == "transformers"
     assert result.to_dict()["trust"]["prompts"] == result.trust["prompts"]
@@ -95,7 +96,7 @@ def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_
 def test_the_scores_are_those_of_the_merge_written_to_a_folder(finished, tmp_path):
     result, _ = finished
     row = result.row("ram+ (r 0.4)")
-    merge(recipe(r=0.4), tmp_path / "merged", sketch=load_sketch(SKETCH), device="cpu")
+    merge(recipe(r=0.4), tmp_path / "merged", analysis=load_analysis(ANALYSIS), device="cpu")
     report = evaluate({"m": tmp_path / "merged"}, "demo", limit=20, device="cpu")
     assert row.n == 60
     for domain, score in row.domains.items():
@@ -117,13 +118,13 @@ def test_a_second_run_asks_nothing_and_says_the_same(finished, store_path, monke
 def _small(search: str, store, stop_after: int | None = None):
     """Run a small sweep, stopped at the given poll; return (sweep, answers asked anew)."""
     axes = ["r=0:0.5:2", "rule=ram+,ram+s"] if search == "grid" else ["r=0:0.5"]
-    options = {"items": 3, "search": search, "trials": 3, "seed": 9, "batch_size": 5}
+    options = {"limit": 3, "search": search, "trials": 3, "seed": 9, "batch_size": 5}
     polls = count()
     state = sweep(
         recipe(),
         axes,
         device="cpu",
-        sketch=load_sketch(SKETCH),
+        analysis=load_analysis(ANALYSIS),
         store=store,
         should_stop=lambda: stop_after is not None and next(polls) >= stop_after,
         **options,
@@ -159,7 +160,7 @@ def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, poll
 
 
 def test_time_that_is_up_ends_a_sweep_with_what_there_is():
-    state = sweep(recipe(), ["r=0:1:3"], items=2, minutes=1e-9, device="cpu")
+    state = sweep(recipe(), ["r=0:1:3"], limit=2, minutes=1e-9, device="cpu")
     assert (state.ending, state.winner) == ("out of time", None)
     assert state.statements()[0].startswith("No setting was scored before time was up")
     assert all(row.n == 0 for row in state.rows)
@@ -176,9 +177,9 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
         clock.now += answered - done.get(label, 0)
         done[label] = answered if answered < of else 0
 
-    how = {"items": 4, "minutes": 72 / 60, "early_stop": False, "device": "cpu"}
-    sketch = load_sketch(SKETCH)
-    state = sweep(recipe(r=0.5), ["r=0:0.5:6"], sketch=sketch, on_progress=tick, **how)
+    how = {"limit": 4, "minutes": 72 / 60, "early_stop": False, "device": "cpu"}
+    analysis = load_analysis(ANALYSIS)
+    state = sweep(recipe(r=0.5), ["r=0:0.5:6"], analysis=analysis, on_progress=tick, **how)
     assert state.ending == "out of time"
     # 72 s less 2 x 16 held-out answers: three settings of 12 fit, the fourth is late.
     assert [row.status for row in state.rows].count("unfinished") == 3
@@ -189,7 +190,9 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
 
 @pytest.mark.parametrize("start", [0.0, 0.001])
 def test_among_equals_the_start_is_the_best(start):
-    state = sweep(recipe(r=start), ["r=0,0.001"], items=1, device="cpu", sketch=load_sketch(SKETCH))
+    state = sweep(
+        recipe(r=start), ["r=0,0.001"], limit=1, device="cpu", analysis=load_analysis(ANALYSIS)
+    )
     assert state.rows[0].correct == state.rows[1].correct
     assert state.winner == f"ram+ (r {start:g})"
     assert state.best.is_start
@@ -197,7 +200,7 @@ def test_among_equals_the_start_is_the_best(start):
 
 
 def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason():
-    axes, options = ["agent=tool,search"], {"items": 1, "held_out": 0, "device": "cpu"}
+    axes, options = ["agent=tool,search"], {"limit": 1, "held_out": 0, "device": "cpu"}
     state = sweep(recipe("region", agent="tool"), axes, **options)
     row = state.row("region (agent search)")
     assert (row.status, row.n) == ("failed", 0)
@@ -218,13 +221,13 @@ def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason():
     ],
 )
 def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):
-    report = load(str(asset_path("example", BASE)), AGENTS)
-    sketch = load_sketch(SKETCH)
+    report = load(str(asset_path("independent", BASE)), AGENTS)
+    analysis = load_analysis(ANALYSIS)
     digests, files = [], []
     for number, (method, settings) in enumerate((one, other)):
         made = recipe(method, **settings)
-        digests.append(identify(report, made, sketch=sketch, device="cpu").digest)
-        merge(made, tmp_path / str(number), sketch=sketch, device="cpu")
+        digests.append(identify(report, made, analysis=analysis, device="cpu").digest)
+        merge(made, tmp_path / str(number), analysis=analysis, device="cpu")
         files.append((tmp_path / str(number) / "model.safetensors").read_bytes())
     assert (digests[0] == digests[1]) is is_same
     if is_same:
@@ -234,7 +237,7 @@ def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):
 
 
 def test_an_engine_that_holds_no_merge_says_so():
-    engine = MergedEngine(asset_path("example", BASE), device="cpu")
+    engine = MergedEngine(asset_path("independent", BASE), device="cpu")
     with pytest.raises(EvaluationError, match="No merge is held yet"):
         _ = engine.identity
 

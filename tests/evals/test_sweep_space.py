@@ -4,15 +4,14 @@ from statistics import fmean
 
 import pytest
 
-from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.items import by_stage, draw_items
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
 from ram_studio.evals.experiment.space import OptunaSearch, Space, parse_axes
-from ram_studio.evals.pieces import Pieces
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import SuiteSettings
-from ram_studio.evals.until import Until
 
 
 def recipe(method: str = "ram+", **settings):
@@ -46,10 +45,10 @@ def test_an_axis_of_one_method_replaces_the_one_for_all():
     ]
 
 
-def test_ranges_have_round_values_and_thresholds_lie_on_the_ladder():
+def test_ranges_have_round_values_and_thresholds_lie_on_the_epsilon_grid():
     (linear, ratio) = parse_axes(["r=0:0.3:4", "epsilon=1e-6:1e-4:3:log"])
     assert linear.values == (0.0, 0.1, 0.2, 0.3)
-    assert set(ratio.values) <= set(LADDER)
+    assert set(ratio.values) <= set(EPSILON_GRID)
     assert ratio.values[1] == 1e-5
     assert parse_axes({"r": [0.1, 0.2]})[0].values == (0.1, 0.2)
     assert parse_axes({"r": 0.1})[0].values == (0.1,)
@@ -73,13 +72,13 @@ def test_another_method_keeps_its_own_defaults():
     ("texts", "message"),
     [
         ([], "Nothing to sweep over"),
-        (["r"], "'r' is no axis"),
+        (["r"], "'r' is not an axis"),
         (["r=0:1:2", "r=3"], "given twice"),
         (["r=1:0:3"], "from 1 to 0; the first end must be the lower"),
         (["r=0:1:3:log"], "above 0"),
         (["r=0:1:1"], "has 1 values"),
-        (["r=0:1:x"], "no range"),
-        (["r=0:inf:3"], "no range"),
+        (["r=0:1:x"], "is not a range"),
+        (["r=0:inf:3"], "is not a range"),
         (["r=,"], "empty value"),
         (["rule=ram++"], "must be one of"),
         (["gamma=1,2"], "No method has a setting 'gamma'"),
@@ -87,6 +86,7 @@ def test_another_method_keeps_its_own_defaults():
         (["scale=1,2"], "None of the methods ram\\+ has a setting 'scale'"),
         (["r=-1,0"], "r is -1"),
         (["r=0:1"], "write r=0:1:6"),
+        ([f"r={','.join(map(str, range(1001)))}"], "too many values; expected 1 to 1000"),
     ],
 )
 def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
@@ -94,7 +94,22 @@ def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
         space(*texts).grid()
 
 
-MADE = {"suites": "math-made"}
+def test_a_grid_is_counted_before_it_is_made():
+    axes = dict.fromkeys(("r", "alpha", "epsilon"), "0:1:1000")
+    plan = SweepPlan(recipe(), axes=parse_axes(axes))
+    with pytest.raises(SettingsError, match=r"has \d{8,} settings, the budget is 200"):
+        plan.candidates()
+    texts = ["rule=ram+,ram+s,ties", "r=0:1:3", "ties.density=0.1,0.2", "scale=1,2"]
+    assert space(*texts).grid_size() == len(space(*texts).grid()) == 3 + 3 + 4
+
+
+@pytest.mark.parametrize("values", [range(10**9), [[1]], [{"a": 1}]])
+def test_values_that_no_axis_has_are_refused(values):
+    with pytest.raises(SettingsError, match="The axis 'r' has"):
+        parse_axes({"r": values})
+
+
+MADE = {"suites": "math-generated"}
 
 
 @pytest.mark.parametrize(
@@ -102,27 +117,30 @@ MADE = {"suites": "math-made"}
     [
         ({"suites": "health"}, EvaluationError, "'health' cannot be asked here"),
         ({"suites": "demo,math"}, EvaluationError, "on its own"),
-        ({"items": 0}, SettingsError, "items is 0"),
+        ({"limit": 0}, EvaluationError, "limit is 0"),
+        ({"limit": {"demo": 5}}, SettingsError, "one limit for all suites"),
+        ({"engine": "vllm"}, SettingsError, "by the engine 'transformers'"),
         ({"held_out": -1}, SettingsError, "held-out items is -1"),
         ({"minutes": 0}, SettingsError, "0 minutes"),
         ({"search": "luck"}, SettingsError, "must be grid or optuna"),
         ({"max_settings": 2}, SettingsError, "The grid has 3 settings, the budget is 2"),
         ({"samples": 2}, EvaluationError, "Give a temperature"),
-        ({"pieces": Pieces()}, EvaluationError, "has texts to read in pieces"),
-        ({"until": Until(0.1)}, EvaluationError, "Only generated suites"),
-        ({**MADE, "until": Until(0.1, 9)}, EvaluationError, "50 questions or more"),
+        ({"mode": "memagent"}, EvaluationError, "has long texts to read in chunks"),
+        ({"ci_width": 10}, EvaluationError, "Only generated suites"),
+        ({**MADE, "ci_width": 10, "limit": 9}, EvaluationError, "50 questions or more"),
         ({"max_tokens": {"math": 9}}, EvaluationError, "suite 'math', which is not asked"),
-        ({**MADE, "until": Until(0.1), "search": "optuna"}, SettingsError, "cannot ask until"),
+        ({**MADE, "ci_width": 10, "search": "optuna"}, SettingsError, "cannot ask until"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, message):
+    fields = {name: value for name, value in changes.items() if name in EvalSettings.model_fields}
+    rest = {name: value for name, value in changes.items() if name not in fields}
+    axes = parse_axes(["r=0:1:3"])
     with pytest.raises(error, match=message):
-        SweepPlan(recipe(), parse_axes(["r=0:1:3"]), **changes).candidates()
-    if not changes.keys() & {"held_out", "search", "max_settings"}:
-        names = {"suites": "suite", "items": "limit"}
-        options = {names.get(name, name): value for name, value in changes.items()}
+        SweepPlan(recipe(), EvalSettings(**fields), axes=axes, **rest).candidates()
+    if not rest.keys() & {"held_out", "search", "max_settings"}:
         with pytest.raises(error, match=message):
-            ComparePlan.of({"ram+": recipe()}, **options).candidates()
+            ComparePlan.of({"ram+": recipe()}, EvalSettings(**fields), **rest).candidates()
 
 
 @pytest.mark.parametrize("suite", ["demo", "math", "instructions", "memory"])
@@ -167,7 +185,7 @@ def test_a_search_proposes_within_the_ranges_and_learns_from_scores():
     assert propose(40) == found
     for values in found:
         assert 0 <= values["r"] <= 0.5
-        assert values["epsilon"] in LADDER
+        assert values["epsilon"] in EPSILON_GRID
         assert ("alpha" in values) == (values["method"] == "ram+")
     misses = [abs(values["r"] - 0.4) for values in found]
     assert fmean(misses[-15:]) < fmean(misses[:10])

@@ -8,11 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import DOMAINS, SKILL_DOMAINS, Item, make_items, score
 from ram_studio.evals.suites.demo import code, tool
 from ram_studio.evals.suites.demo import tasks as demo
-from ram_studio.evals.suites.demo.item import without_full_stop
-from ram_studio.evals.suites.demo.tasks import draw_item, split_of
+from ram_studio.evals.suites.demo.item import Item, without_full_stop
+from ram_studio.evals.suites.demo.tasks import (
+    DOMAINS,
+    SKILL_DOMAINS,
+    draw_item,
+    make_items,
+    score,
+    split_of,
+)
 from ram_studio.evals.suites.suite import SuiteSettings
 
 N = 120
@@ -23,7 +29,7 @@ def test_every_gold_answer_scores_and_another_items_gold_rarely(domain):
     items = make_items(domain, N, 1)
     assert all(score(item, item.gold) and score(item, f" {item.gold}\n") for item in items)
     shifted = [score(item, other.gold) for item, other in pairwise(items)]
-    # A memory answer is one of 16 words, so a stranger's answer may be right by chance.
+    # A memory answer is one of 16 words, so an untrained model may be right by chance.
     assert sum(shifted) <= (N // 6 if domain == "memory" else 1)
 
 
@@ -53,7 +59,7 @@ def test_three_of_four_skill_items_are_hard(domain):
     ("", True, False), (" .", True, True), (" .\n", True, True),
     (" . .", False, False), (" . and", False, False), (".", False, False),
 ])  # fmt: skip
-def test_the_suite_takes_a_right_answer_with_the_house_style_s_full_stop(
+def test_the_suite_takes_a_right_answer_with_the_shared_style_s_full_stop(
     ending, is_right, is_styled
 ):
     for question in demo.make(SuiteSettings(len, limit=20)):

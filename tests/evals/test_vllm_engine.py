@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.question import Question
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
-CODING = asset_path("example", "coding")
+CODING = asset_path("independent", "coding")
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import reference
 import torch
 from engine_zoo import read_folder
 
-from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
 
 HERE = Path(__file__).resolve().parent
@@ -43,15 +43,15 @@ def test_every_overlap_count_occurs_and_each_epsilon_counts_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("sources", "case"), [c for c in CASES if c.values[1]["epsilon"] in LADDER]
+    ("sources", "case"), [c for c in CASES if c.values[1]["epsilon"] in EPSILON_GRID]
 )
 def test_counts_and_ratios_are_the_golden_ones(sources, case):
     folders = {name: HERE / folder for name, folder in sources.items()}
-    sketch = analyze(HERE / "base", folders)
-    point = LADDER.index(case["epsilon"])
-    patterns = {t.name: sketch.counts.patterns[i, point] for i, t in enumerate(sketch.tensors)}
+    analysis = analyze(HERE / "base", folders)
+    point = EPSILON_GRID.index(case["epsilon"])
+    patterns = {t.name: analysis.counts.patterns[i, point] for i, t in enumerate(analysis.tensors)}
     assert {name: row.tolist() for name, row in patterns.items()} == case["patterns"]
-    described = sketch.preview(point)["agents"]
+    described = analysis.preview(point)["agents"]
     assert [described[a]["overlap"] for a in sources] == case["overlap"]
     assert [described[a]["rho"] for a in sources] == case["rho"]
 

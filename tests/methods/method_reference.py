@@ -43,7 +43,7 @@ def in_one_bin(a: float, b: float) -> bool:
     return a != 0 and b != 0 and index(a) == index(b)
 
 
-def kept_by_trimming(magnitudes: Values, density: float) -> list[bool]:
+def survives_trimming(magnitudes: Values, density: float) -> list[bool]:
     """Return what trimming keeps: all from the k-th largest up, and what shares its bin."""
     limit = kth_largest(magnitudes, density)
     return [m != 0 and (m >= limit or in_one_bin(m, limit)) for m in magnitudes]

@@ -19,7 +19,6 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
-from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.experiment.presets import (
     EXPERIMENTS,
     experiment_recipes,
@@ -27,9 +26,11 @@ from ram_studio.evals.experiment.presets import (
     with_method,
 )
 from ram_studio.evals.experiment.run import compare_methods
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
-EXAMPLE = asset_path("example")
+EXAMPLE = asset_path("independent")
 
 
 def example_recipe(*names: str, **fields):

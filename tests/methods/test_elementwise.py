@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_zoo import AGENTS, random_elements
 
-from ram_studio.algorithm import ladder
+from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, Magnitudes
 from ram_studio.algorithm.methods import make_settings as settings_of
@@ -29,9 +29,9 @@ draws = st.tuples(
 
 
 def magnitudes_of(base: np.ndarray, agents: np.ndarray) -> Magnitudes:
-    bins = np.zeros((1, len(agents), ladder.BIN_COUNT), dtype=np.int64)
+    bins = np.zeros((1, len(agents), epsilon_grid.BIN_COUNT), dtype=np.int64)
     for t, agent in enumerate(agents):
-        keys = ladder.key_of(agent - base)
+        keys = epsilon_grid.key_of(agent - base)
         np.add.at(bins[0, t], keys[keys >= 0], 1)
     return Magnitudes(bins, np.array([len(base)]), np.zeros(1, dtype=np.int64))
 
@@ -85,7 +85,7 @@ def expected_taus(method: str, base, agents, density=1.0, drop_rate=0.0) -> list
     for name, agent in zip(AGENTS, agents, strict=False):
         pairs = list(zip(base.tolist(), agent.tolist(), strict=True))
         sizes = [abs(reference.tau(x, y)) for x, y in pairs]
-        kept = method_reference.kept_by_trimming(sizes, share) if trimming else [True] * len(sizes)
+        kept = method_reference.survives_trimming(sizes, share) if trimming else [True] * len(sizes)
         dropped = [
             method_reference.is_dropped(SEED, name, TENSOR, i, drop_rate) for i in range(len(sizes))
         ]

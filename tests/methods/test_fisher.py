@@ -79,7 +79,7 @@ def damage(folder: Path, agent: str, change) -> None:
     ("change", "error", "said"),
     [
         (lambda t, m: m.update(fingerprint="0" * 64), SettingsError, "another model"),
-        (lambda t, m: m.update(format="x"), CheckpointError, "no Fisher file"),
+        (lambda t, m: m.update(format="x"), CheckpointError, "not a Fisher file"),
         (lambda t, m: m.update(aliases="{"), CheckpointError, "not valid JSON"),
         (lambda t, m: m.update(aliases="[1]"), CheckpointError, "expected a JSON object"),
         (lambda t, m: t.pop("model.norm.weight"), CheckpointError, "is missing"),
@@ -112,7 +112,7 @@ def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     from ram_studio.evals import fisher
     from ram_studio.evals.answering.load import load_model
 
-    source = asset_path("example") / "coding"
+    source = asset_path("independent") / "coding"
     prompts = fisher.training_prompts(2, seed=5)
     assert len(set(prompts)) == 2
     out = fisher.estimate_fisher(source, tmp_path / "f.safetensors", prompts, seed=5)
@@ -138,7 +138,7 @@ def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
 def test_files_are_estimated_once_and_reproduce_the_merge(tmp_path) -> None:
     from ram_studio.evals.fisher import with_fisher_files
 
-    example = asset_path("example")
+    example = asset_path("independent")
     agents = {name: str(example / name) for name in ("coding", "tool")}
     how = {"method": "fisher", "settings": {"examples": 2}}
     recipe = make_recipe({"base": str(example / "base"), "agents": agents, **how})

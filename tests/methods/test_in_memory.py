@@ -8,7 +8,7 @@ from engine_zoo import EMBEDDING, HEAD, read_folder
 from random_zoo import write_zoo
 
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger
 from ram_studio.engine.merge import merge
@@ -16,7 +16,7 @@ from ram_studio.errors import CompatibilityError, SettingsError, Stopped
 from ram_studio.evals.answering.load import load_model
 from ram_studio.resources import asset_path
 
-EXAMPLE = asset_path("example")
+EXAMPLE = asset_path("independent")
 AGENTS = {name: str(EXAMPLE / name) for name in ("coding", "tool", "memory")}
 SETTINGS = [
     ("ram", {}),

@@ -1,4 +1,4 @@
-"""Methods besides RAM's through the streaming engine: sketches, magnitudes, factors, settings."""
+"""Methods besides RAM's through the streaming engine: analyses, magnitudes, factors, settings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from engine_zoo import read_folder
 from random_zoo import SHAPES, write_zoo
 
-from ram_studio.algorithm import ladder
+from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
-from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.engine.facts import find_facts
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
-from ram_studio.errors import SettingsError, SketchError
+from ram_studio.errors import AnalysisError, SettingsError
 
 LARGE = {
     "model.embed_tokens.weight": (410, 500),
@@ -30,17 +30,17 @@ def large_zoo(tmp_path_factory):
 
 @pytest.mark.parametrize("method", ["ties", "dare-ties"])
 @pytest.mark.parametrize("scope", ["global", "tensor"])
-def test_a_sketch_gives_the_same_bytes(method, scope, large_zoo, tmp_path) -> None:
-    sketch = large_zoo.analyze(threads=2)
-    save_sketch(sketch, tmp_path / "zoo.safetensors")
-    sketch = load_sketch(tmp_path / "zoo.safetensors")
+def test_an_analysis_gives_the_same_bytes(method, scope, large_zoo, tmp_path) -> None:
+    analysis = large_zoo.analyze(threads=2)
+    save_analysis(analysis, tmp_path / "zoo.safetensors")
+    analysis = load_analysis(tmp_path / "zoo.safetensors")
     recipe = large_zoo.recipe(method=method, settings={"scope": scope})
     with_pass = merge(recipe, tmp_path / "a")
-    with_sketch = merge(recipe, tmp_path / "b", sketch=sketch)
+    with_analysis = merge(recipe, tmp_path / "b", analysis=analysis)
     one, two = ((tmp_path / x / "model.safetensors").read_bytes() for x in "ab")
     assert one == two
-    # The global threshold is in the sketch: one pass instead of two.
-    ratio = with_sketch.bytes_read / with_pass.bytes_read
+    # The global threshold is in the analysis: one pass instead of two.
+    ratio = with_analysis.bytes_read / with_pass.bytes_read
     assert ratio < 0.7 if scope == "global" else ratio == 1
 
 
@@ -90,12 +90,12 @@ def test_tensor_scope_trims_each_tensor_on_its_own(tmp_path) -> None:
         assert torch.equal(moved, kept), name
 
 
-def test_a_sketch_of_other_magnitudes_is_refused(tmp_path) -> None:
+def test_an_analysis_of_other_magnitudes_is_refused(tmp_path) -> None:
     zoo = write_zoo(tmp_path / "zoo", 6)
-    sketch = zoo.analyze()
-    sketch.magnitudes[:, 1900:] //= 2
-    with pytest.raises(SketchError, match="counts differ"):
-        merge(zoo.recipe(method="ties"), tmp_path / "out", sketch=sketch)
+    analysis = zoo.analyze()
+    analysis.magnitudes[:, 1900:] //= 2
+    with pytest.raises(AnalysisError, match="counts differ"):
+        merge(zoo.recipe(method="ties"), tmp_path / "out", analysis=analysis)
     assert not (tmp_path / "out").exists()
 
 
@@ -148,8 +148,8 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     for row, tensor in zip(per_tensor, counted, strict=True):
         for counts, y in zip(row, ys, strict=True):
             tau = (y[tensor.name].float() - x[tensor.name].float()).flatten().numpy()
-            keys = ladder.key_of(tau)
-            want = np.bincount(keys[keys >= 0], minlength=ladder.BIN_COUNT)
+            keys = epsilon_grid.key_of(tau)
+            want = np.bincount(keys[keys >= 0], minlength=epsilon_grid.BIN_COUNT)
             np.testing.assert_array_equal(counts, want)
     np.testing.assert_array_equal(bins_of("cpu", "global")[0], per_tensor.sum(0))
     np.testing.assert_array_equal(bins_of("torch:2", "tensor"), per_tensor)

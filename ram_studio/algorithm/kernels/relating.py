@@ -1,4 +1,4 @@
-"""What the sketch knows beyond counts, added up group by group of elements on the CPU.
+"""What the analysis knows beyond counts, added up group by group of elements on the CPU.
 
 The elements that agents changed are gathered as float32 first, so that what visits them need not
 know how they are stored. ``meters.relations`` turns what is added up into statistics.

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
+from ram_studio.algorithm.epsilon_grid import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
 from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing, Rule
-from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -139,7 +139,7 @@ def measure(
 
 
 def bins_of(tau: Float32[Tensor, "agents n"], edge_bits: int) -> Int64[Tensor, "agents n"]:
-    """Return the bin of each |tau|, -1 where tau is 0 (see ``ladder``)."""
+    """Return the bin of each |tau|, -1 where tau is 0 (see ``epsilon_grid``)."""
     bits = tau.abs().view(torch.int32).long()
     bins = ((bits - edge_bits - 1) >> BIN_SHIFT) - LOWEST_BIN
     return torch.where(bits == 0, -1, bins.clamp(0, BIN_COUNT - 1))
@@ -226,7 +226,7 @@ def _nearest(values: Float[Tensor, " n"], dtype: str) -> Tensor:
     """Return values rounded to nearest, ties to even; bfloat16 goes through float32.
 
     torch would round twice on the way to float16. A float32 that is rounded to odd in between (away
-    from where both neighbours round alike) leaves one rounding.
+    from where both neighbors round alike) leaves one rounding.
     """
     near = values.float()
     if dtype != "F16":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ram_studio.algorithm import ladder
+from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.kernels import cpu, relating
 from ram_studio.algorithm.kernels.rules import Rule
 
@@ -23,9 +23,11 @@ def warm(n_agents: tuple[int, ...] = (2, 3, 4)) -> None:
             cpu.merge(rule, base, agents, merged, pattern, arithmetic="float32")
             masks = pattern, pattern
             cpu.measure(rule, base, agents, merged, masks, [0, ELEMENTS], arithmetic="float32")
-        cpu.fill_chain(base, agents, np.zeros((1 << n) * n * ladder.BIN_COUNT, dtype=np.int32))
+        cpu.fill_chain(
+            base, agents, np.zeros((1 << n) * n * epsilon_grid.BIN_COUNT, dtype=np.int32)
+        )
         gathered = relating.Gathered.room_for(n, ELEMENTS)
         relating.gather_changed(base, agents, gathered)
-        one_interval = np.zeros(ladder.BIN_COUNT, dtype=np.int64)
-        sums = relating.RelationSums.zeros(n, ladder.EDGE_BITS, one_interval)
+        one_interval = np.zeros(epsilon_grid.BIN_COUNT, dtype=np.int64)
+        sums = relating.RelationSums.zeros(n, epsilon_grid.EDGE_BITS, one_interval)
         relating.add_relations(gathered, sums)

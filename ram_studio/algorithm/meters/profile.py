@@ -1,4 +1,4 @@
-"""The client profile: the part of a sketch that a browser needs to preview settings by itself."""
+"""The client profile: what a browser needs of an analysis to preview settings by itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import scaling
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.algorithm.meters.kept import Energies
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.relations import Relations
+from ram_studio.algorithm.meters.retained import Energies
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, PRECISION, StepCounts
-from ram_studio.algorithm.sketch import Sketch
 
 PROFILE_FORMAT = 2
 
@@ -21,17 +21,17 @@ _LAYER_SMALLEST = 2e-3
 """In the curves of layers, more updates count as loose (see Curve.to_dict)."""
 
 
-def client_profile(sketch: Sketch) -> dict[str, Any]:
+def client_profile(analysis: Analysis) -> dict[str, Any]:
     """Return the counts for live previews as plain JSON data (100 to 350 kB).
 
-    Keys: format, agents, ladder (K epsilons), default_index, total (elements), patterns (K lists
-    of 2**N counts by agent bit mask, or None beyond six agents), overlap (K x N x N: elements agent
-    t shares with exactly j others), layers, layer_total, layer_active (K x layers x N), layer_count
-    (K x layers x (N + 1): elements by overlap count), modules, module_total, module_active,
-    defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
+    Keys: format, agents, epsilon grid (K epsilons), default_index, total (elements), patterns (K
+    lists of 2**N counts by agent bit mask, or None beyond six agents), overlap (K x N x N: elements
+    agent t shares with exactly j others), layers, layer_total, layer_active (K x layers x N),
+    layer_count (K x layers x (N + 1): elements by overlap count), modules, module_total,
+    module_active, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
     energy, cross (K x N x N), meet (K x (N + 1)), norm2, others_all (N): sums for kept and all
     else, see ``kept.Energies``, the first two as shares of norm2, in twelve digits; relations and
-    rounding. Each of these is None where the sketch does not have it.
+    rounding. Each of these is None where the analysis does not have it.
 
     relations: unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
         0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
@@ -41,7 +41,7 @@ def client_profile(sketch: Sketch) -> dict[str, Any]:
         vector is zero; layer: the same but for cosines, layers instead of K, at the default epsilon
         only. Sums are those of ``relations.Relations``, in six digits but for the first two.
     rounding: dtypes, precision; agents[t][d] = {points: K indices, curves}, the curve of agent t
-        and output dtype d at each ladder point; layers[l][t][d], a curve at the default epsilon.
+        and output dtype d at each grid point; layers[l][t][d], a curve at the default epsilon.
         A curve is {cells: [[delta, share, noise]], loose, spread, noise}, or None where the agent
         changed nothing alone. With x = (lambda - 1) delta,
 
@@ -53,23 +53,23 @@ def client_profile(sketch: Sketch) -> dict[str, Any]:
         where within 1e-4 of half-way rint(x) is floor(x) + 1/2 and the cell a tie; see
         ``rounding_meter.estimate`` for lambda beyond 2 and ``rounding_meter`` for the reasons.
     """
-    model = sketch.model
-    layers, modules = sketch.grouped("layer"), sketch.grouped("module")
-    rounded = None if sketch.rounded is None else sketch.grouped("model", sketch.rounded)
+    model = analysis.model
+    layers, modules = analysis.grouped("layer"), analysis.grouped("module")
+    rounded = None if analysis.rounded is None else analysis.grouped("model", analysis.rounded)
     return {
         "format": PROFILE_FORMAT,
-        "agents": list(sketch.agents),
-        "ladder": list(LADDER),
+        "agents": list(analysis.agents),
+        "epsilon_grid": list(EPSILON_GRID),
         "default_index": DEFAULT_INDEX,
-        "total": sketch.total,
+        "total": analysis.total,
         "patterns": None if model.patterns is None else model.patterns[0].tolist(),
         "overlap": model.shared[0].tolist(),
         "as_base_dtype_overlap": None if rounded is None else rounded.shared[0].tolist(),
-        "layers": list(sketch.group_labels("layer")),
+        "layers": list(analysis.group_labels("layer")),
         "layer_total": layers.numel.tolist(),
         "layer_active": layers.active.swapaxes(0, 1).tolist(),
         "layer_count": layers.by_count.swapaxes(0, 1).tolist(),
-        "modules": list(sketch.group_labels("module")),
+        "modules": list(analysis.group_labels("module")),
         "module_total": modules.numel.tolist(),
         "module_active": modules.active.swapaxes(0, 1).tolist(),
         "defaults": {
@@ -78,11 +78,11 @@ def client_profile(sketch: Sketch) -> dict[str, Any]:
             "rule": scaling.DEFAULT_RULE,
         },
         "rules": list(scaling.RULES),
-        "dtypes": dict(sketch.dtypes),
-        "warnings": list(sketch.warnings),
-        **_energies(sketch.energies),
-        "relations": None if sketch.relations is None else _relations(sketch),
-        "rounding": None if sketch.steps is None else _rounding(sketch.steps),
+        "dtypes": dict(analysis.dtypes),
+        "warnings": list(analysis.warnings),
+        **_energies(analysis.energies),
+        "relations": None if analysis.relations is None else _relations(analysis),
+        "rounding": None if analysis.steps is None else _rounding(analysis.steps),
     }
 
 
@@ -91,14 +91,15 @@ def _energies(found: Energies | None) -> dict[str, Any]:
     if found is None:
         return dict.fromkeys(names)
     sums = (found.energy, found.cross_shares, found.meet, found.norm2, found.others_all)
-    # The browser's kept is to agree with Sketch.preview to 1e-9, and all else takes differences.
+    # The browser's kept is to agree with Analysis.preview to 1e-9, and interference takes
+    # differences.
     return {name: _short(values, 12) for name, values in zip(names, sums, strict=True)}
 
 
-def _relations(sketch: Sketch) -> dict[str, Any]:
-    model, layers = sketch.grouped_relations("model"), sketch.grouped_relations("layer")
-    shared = sketch.model.by_count[0, :, 2:].sum(-1)
-    layer_shared = sketch.grouped("layer").by_count[:, DEFAULT_INDEX, 2:].sum(-1)
+def _relations(analysis: Analysis) -> dict[str, Any]:
+    model, layers = analysis.grouped_relations("model"), analysis.grouped_relations("layer")
+    shared = analysis.model.by_count[0, :, 2:].sum(-1)
+    layer_shared = analysis.grouped("layer").by_count[:, DEFAULT_INDEX, 2:].sum(-1)
     pairs = model.pairs
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
     return {
@@ -154,10 +155,10 @@ def _rounding(steps: StepCounts) -> dict[str, Any]:
 
 
 def _every_point(steps: StepCounts, agent: int, dtype: str) -> dict[str, Any]:
-    """Return the different curves of an agent, and which of them holds at each ladder point."""
+    """Return the different curves of an agent, and which of them holds at each grid point."""
     curves: list[dict[str, Any] | None] = []
     points = []
-    for point in range(len(LADDER)):
+    for point in range(len(EPSILON_GRID)):
         curve = steps.curve(agent, point, dtype)
         found = None if curve is None else curve.to_dict()
         if not curves or curves[-1] != found:

@@ -1,4 +1,4 @@
-"""What a sketch says beyond counts, as plain JSON data: signs, cosines, and the rounding meter."""
+"""What an analysis says beyond counts, as JSON: signs, cosines and the rounding meter."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ram_studio.algorithm.analysis import BASE, Analysis
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
     estimate,
     rounding_advice,
     stochastic_error,
 )
-from ram_studio.algorithm.sketch import BASE, Sketch
 
 DTYPE_WORDS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
-def relation_preview(sketch: Sketch, point: int) -> dict[str, Any] | None:
-    """Return magnitudes, conflicts, cancellation and cosines over the model at a ladder point.
+def relation_preview(analysis: Analysis, point: int) -> dict[str, Any] | None:
+    """Return magnitudes, conflicts, cancellation and cosines over the model at a grid point.
 
     Keys: shared (elements), conflict (of them, signs differ) and conflict_share; agents, by name:
     unique_magnitude, shared_magnitude, cancelled and cancelled_share (of its shared magnitude);
     pairs, as "a+b": both, opposite, opposite_share, magnitude, cancelled, cancelled_share, cosine.
     None where a number is not known (agents were left out) or not defined (0 / 0).
-    None altogether when the sketch has no relations. See ``relations.Relations`` for each.
+    None altogether when the analysis has no relations. See ``relations.Relations`` for each.
     """
-    if sketch.relations is None:
+    if analysis.relations is None:
         return None
-    model = sketch.grouped_relations("model")
-    shared = int(sketch.model.by_count[0, point, 2:].sum())
+    model = analysis.grouped_relations("model")
+    shared = int(analysis.model.by_count[0, point, 2:].sum())
     conflict = None if model.conflicts is None else int(model.conflicts[0, point])
     agents = {}
-    for t, name in enumerate(sketch.agents):
+    for t, name in enumerate(analysis.agents):
         unique_sum, shared_sum = map(float, model.magnitude[0, point, t])
         cancelled = None if model.cancelled is None else float(model.cancelled[0, point, t])
         agents[name] = {
@@ -46,7 +46,7 @@ def relation_preview(sketch: Sketch, point: int) -> dict[str, Any] | None:
         both, opposite = map(int, model.pair_counts[0, point, place])
         magnitude, lost = map(float, model.pair_sums[0, point, place])
         cosine = float(model.cosines[0, a, b])
-        pairs[f"{sketch.agents[a]}+{sketch.agents[b]}"] = {
+        pairs[f"{analysis.agents[a]}+{analysis.agents[b]}"] = {
             "both": both,
             "opposite": opposite,
             "opposite_share": _share(opposite, both),
@@ -69,21 +69,21 @@ def _share(part: float | int | None, whole: float | int) -> float | None:
 
 
 def rounding_preview(
-    sketch: Sketch, point: int, factors: Mapping[str, float | None]
+    analysis: Analysis, point: int, factors: Mapping[str, float | None]
 ) -> dict[str, Any] | None:
     """Return what each output dtype would keep of lambda, by dtype in words and agent.
 
     factors: lambda asked for by agent. For each agent that changed something alone: nearest (the
     estimate), low and high (the measured factor lies between), stochastic (lambda) and
-    stochastic_error (its standard error). None when the sketch cannot tell.
+    stochastic_error (its standard error). None when the analysis lacks it.
     """
-    if sketch.steps is None:
+    if analysis.steps is None:
         return None
     found: dict[str, Any] = {}
     for dtype in DTYPES:
         by_agent = found[DTYPE_WORDS[dtype]] = {}
-        for t, name in enumerate(sketch.agents):
-            curve, factor = sketch.steps.curve(t, point, dtype), factors[name]
+        for t, name in enumerate(analysis.agents):
+            curve, factor = analysis.steps.curve(t, point, dtype), factors[name]
             if curve is None or factor is None:
                 continue
             nearest = estimate(curve, factor)
@@ -97,11 +97,11 @@ def rounding_preview(
     return found
 
 
-def rounding_warning(sketch: Sketch, previewed: Mapping[str, Any]) -> str:
+def rounding_warning(analysis: Analysis, previewed: Mapping[str, Any]) -> str:
     """Return the advice on rounding to nearest in the base's dtype, "" for none.
 
     previewed: what ``rounding_preview`` returned.
     """
-    words = DTYPE_WORDS.get(sketch.dtypes.get(BASE, ""), "bfloat16")
+    words = DTYPE_WORDS.get(analysis.dtypes.get(BASE, ""), "bfloat16")
     factors = {n: (a["stochastic"], a["nearest"]) for n, a in previewed[words].items()}
     return rounding_advice(words, factors)

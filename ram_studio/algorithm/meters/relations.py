@@ -1,6 +1,6 @@
 """How the agents' changes relate: magnitudes, signs, cancellation, direction.
 
-Statistics beyond the paper's counts, at every point of the epsilon ladder, per tensor. An element
+Statistics beyond the paper's counts, at every point of the epsilon grid, per tensor. An element
 is changed by agent t at epsilon when |tau_t| > epsilon; it is shared when several agents changed
 it. Only changed task vectors enter; what lies at or below epsilon is as if it were 0.
 

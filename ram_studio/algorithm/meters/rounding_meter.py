@@ -4,7 +4,7 @@ A merge measures it afterwards: the effective factor of agent t is
 
     sum (stored - base) tau / sum tau**2    over the elements that only agent t changed.
 
-Before, with y = base + tau the agent's own element, the merge will store the neighbour of
+Before, with y = base + tau the agent's own element, the merge will store the neighbor of
 y + (lambda - 1) tau. Where y lies on the output's grid, whose spacing is g around y, and the result
 stays in y's binade, that is exactly y + g rint((lambda - 1) tau / g), so the element keeps
 
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import ladder
+from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.meters.relations import EXPONENTS
 from ram_studio.algorithm.shapes import Float64, Int64
 from ram_studio.errors import SettingsError
@@ -71,11 +71,12 @@ def kernel_places(dtypes: Sequence[str]) -> Float64[np.ndarray, "agents 2 expone
 class StepCounts:
     """Updates of elements that one agent alone changed, by size in last places, and the rest.
 
-    exact: one row per kind of update: agent, index of its dtype in DTYPES, ladder interval below
+    exact: one row per kind of update: agent, index of its dtype in DTYPES, epsilon grid interval
+    below
         which another agent changed the element too, exponent field of the agent's element (of the
         binade that tau points into), |tau| in halves of the agent's last place, how many elements.
     loose: agent, whether the result may leave the binade (0, 1), exponent field;
-    loose_sums: sum of |tau| and of tau**2 of these at each ladder point.
+    loose_sums: sum of |tau| and of tau**2 of these at each grid point.
     layer_exact, layer_loose, layer_sums: the same by layer, at the default epsilon only: layer,
         agent, dtype, exponent, halves, count; layer, agent, edge, exponent; both sums.
     layers: their labels.
@@ -114,7 +115,7 @@ class StepCounts:
         )
 
     def curve(self, agent: int, point: int, dtype: str) -> Curve | None:
-        """Return what an output dtype keeps of one agent over the model at a ladder point.
+        """Return what an output dtype keeps of one agent over the model at a grid point.
 
         None when the agent changed nothing alone there.
         """
@@ -129,12 +130,14 @@ class StepCounts:
 
     @cached_property
     def _by_agent(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Each agent's updates (see _curve), and the ladder intervals they are unique between."""
+        """Each agent's updates (see _curve), and the epsilon grid intervals they are unique
+        between.
+        """
         found = []
         for agent in range(self.n_agents):
             _, source, lower, exponent, halves, count = self.exact[self.exact[:, 0] == agent].T
             updates = _updates(source, exponent, halves, count)
-            found.append((updates, lower, ladder_intervals(updates[2])))
+            found.append((updates, lower, grid_intervals(updates[2])))
         return found
 
     def layer_curve(self, layer: int, agent: int, dtype: str) -> Curve | None:
@@ -172,10 +175,10 @@ def _updates(
     return np.stack([exponent.astype(np.float64), place, place * halves / 2.0, count])
 
 
-def ladder_intervals(size: np.ndarray) -> np.ndarray:
-    """Return how many ladder points lie below each |tau| (0 for tau = 0)."""
-    bins = ladder.key_of(size.astype(np.float32))
-    return np.searchsorted(ladder.LADDER_BINS, bins, side="right")
+def grid_intervals(size: np.ndarray) -> np.ndarray:
+    """Return how many grid points lie below each |tau| (0 for tau = 0)."""
+    bins = epsilon_grid.key_of(size.astype(np.float32))
+    return np.searchsorted(epsilon_grid.GRID_BINS, bins, side="right")
 
 
 class Cell(NamedTuple):

@@ -1,9 +1,9 @@
 """What was trained, and what only the storage format makes look so.
 
 A checkpoint saved in another dtype than its base differs from it everywhere without any training.
-From a sketch this tells the two apart: counts as stored beside counts with every agent rounded to
-the base's dtype. It also finds agents that changed nothing, changed nearly everything, or are one
-another's copy. Arithmetic on counts only.
+From an analysis this tells the two apart: counts as stored beside counts with every agent rounded
+to the base's dtype. It also finds agents that changed nothing, changed nearly everything, or are
+one another's copy. Arithmetic on counts only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.algorithm.analysis import BASE, Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.rounding_meter import PRECISION
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.scaling import overlap_unique_ratio
-from ram_studio.algorithm.sketch import BASE, Sketch
 
 DENSE = 0.95
 """An agent that changed more than this share of all elements may be of another base."""
@@ -107,7 +107,7 @@ class AgentStorage:
         text: one or two sentences that name the agent.
         stored: counts as stored; None before a pass.
         rounded: counts as if every agent were stored in the base's dtype; None when all are.
-        dtypes: {dtype: elements}; empty when only a sketch is known.
+        dtypes: {dtype: elements}; empty when only an analysis is known.
     """
 
     verdict: Verdict
@@ -127,20 +127,20 @@ class AgentStorage:
         }
 
 
-def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, AgentStorage]:
-    """Return for each agent what its differences are, at a ladder point.
+def storage_verdicts(analysis: Analysis, point: int = DEFAULT_INDEX) -> dict[str, AgentStorage]:
+    """Return for each agent what its differences are, at a grid point.
 
     Where an agent changed nothing above that epsilon but something below, the verdict is that of
     epsilon 0; `stored` and `rounded` are always those of `point`.
     """
-    rounded = None if sketch.rounded is None else sketch.grouped("model", sketch.rounded)
+    rounded = None if analysis.rounded is None else analysis.grouped("model", analysis.rounded)
     found = {}
-    for t, agent in enumerate(sketch.agents):
-        dtypes = sketch.dtypes.get(agent, "?"), sketch.dtypes.get(BASE, "?")
+    for t, agent in enumerate(analysis.agents):
+        dtypes = analysis.dtypes.get(agent, "?"), analysis.dtypes.get(BASE, "?")
 
         def shares(at: int, t: int = t) -> tuple[Share, Share | None]:
-            stored = _share(sketch, sketch.model, at, t)
-            return stored, None if rounded is None else _share(sketch, rounded, at, t)
+            stored = _share(analysis, analysis.model, at, t)
+            return stored, None if rounded is None else _share(analysis, rounded, at, t)
 
         told = shares(point)
         verdict, text = _judge(agent, *dtypes, *(told if told[0].active else shares(0)))
@@ -148,9 +148,9 @@ def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, Ag
     return found
 
 
-def _share(sketch: Sketch, counts: OverlapCounts, point: int, agent: int) -> Share:
+def _share(analysis: Analysis, counts: OverlapCounts, point: int, agent: int) -> Share:
     shared = counts.shared[0, point, agent]
-    return Share(sketch.total, int(shared.sum()), int(shared[0]))
+    return Share(analysis.total, int(shared.sum()), int(shared[0]))
 
 
 def _judge(
@@ -187,17 +187,17 @@ def _judge(
     return "training", f"{name} was trained: {differing}."
 
 
-def pass_findings(sketch: Sketch, point: int = DEFAULT_INDEX) -> tuple[Finding, ...]:
+def pass_findings(analysis: Analysis, point: int = DEFAULT_INDEX) -> tuple[Finding, ...]:
     """Return what a counting pass found that the user should know."""
     found = []
-    for agent, verdict in storage_verdicts(sketch, point).items():
+    for agent, verdict in storage_verdicts(analysis, point).items():
         if verdict.verdict == "unchanged":
             found.append(Finding("equal-base", verdict.text, (agent,)))
         elif verdict.verdict in ("storage", "partly-storage"):
             found.append(Finding("storage", verdict.text, (agent,)))
         elif (share := verdict.rounded or verdict.stored) and share.density > DENSE:
             found.append(dense_finding(agent, share.density))
-    for pair in equal_agents(sketch):
+    for pair in equal_agents(analysis):
         found.append(
             Finding(
                 "equal-agents",
@@ -221,41 +221,41 @@ def dense_finding(agent: str, density: float, *, is_sampled: bool = False) -> Fi
     )
 
 
-def equal_agents(sketch: Sketch) -> list[tuple[str, str]]:
-    """Return the pairs of agents that a pass cannot tell apart; agents equal to the base are none.
+def equal_agents(analysis: Analysis) -> list[tuple[str, str]]:
+    """Return the pairs of agents that a pass sees as equal; agents equal to the base are none.
 
     Two agents count as equal when |tau| is spread over the 128 bins per octave in the same way; in
-    every tensor and at every epsilon of the ladder neither changed an element that the other did
-    not (up to six agents); and, where the sketch has relations, tau_a . tau_b is |tau_a|^2 and
-    |tau_b|^2 in every tensor (to 1e-12). That is how one model looks that was sharded, or stored in
-    a wider dtype, anew. With more than six agents and no relations nothing is found.
+    every tensor and at every epsilon of the epsilon grid neither changed an element that the other
+    did not (up to six agents); and, where the analysis has relations, tau_a . tau_b is |tau_a|^2
+    and |tau_b|^2 in every tensor (to 1e-12). That is how one model looks that was sharded, or
+    stored in a wider dtype, anew. With more than six agents and no relations nothing is found.
     """
-    if sketch.counts.patterns is None and sketch.relations is None:
+    if analysis.counts.patterns is None and analysis.relations is None:
         return []
     found: list[tuple[str, str]] = []
-    for b in range(len(sketch.agents)):
+    for b in range(len(analysis.agents)):
         for a in range(b):
-            same = np.array_equal(sketch.magnitudes[a], sketch.magnitudes[b])
-            if sketch.model.active[0, 0, a] == 0 or not same:
+            same = np.array_equal(analysis.magnitudes[a], analysis.magnitudes[b])
+            if analysis.model.active[0, 0, a] == 0 or not same:
                 continue
-            if _same_elements(sketch, a, b) and _same_direction(sketch, a, b):
-                found.append((sketch.agents[a], sketch.agents[b]))
+            if _same_elements(analysis, a, b) and _same_direction(analysis, a, b):
+                found.append((analysis.agents[a], analysis.agents[b]))
                 break  # of three equal agents, two pairs say it all
     return found
 
 
-def _same_elements(sketch: Sketch, a: int, b: int) -> bool:
-    if sketch.counts.patterns is None:
+def _same_elements(analysis: Analysis, a: int, b: int) -> bool:
+    if analysis.counts.patterns is None:
         return True
-    masks = np.arange(sketch.counts.patterns.shape[-1])
+    masks = np.arange(analysis.counts.patterns.shape[-1])
     apart = (masks >> a & 1) != (masks >> b & 1)
-    return not sketch.counts.patterns[:, :, apart].any()
+    return not analysis.counts.patterns[:, :, apart].any()
 
 
-def _same_direction(sketch: Sketch, a: int, b: int) -> bool:
-    if sketch.relations is None:
+def _same_direction(analysis: Analysis, a: int, b: int) -> bool:
+    if analysis.relations is None:
         return True
-    dots = sketch.relations.dots
+    dots = analysis.relations.dots
     return bool(np.isclose(dots[:, a, b, None], dots[:, (a, b), (a, b)], rtol=1e-12, atol=0).all())
 
 

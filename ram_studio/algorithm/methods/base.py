@@ -48,7 +48,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """Histograms of |tau| in the bins of ``ladder``, over groups of tensors.
+    """Histograms of |tau| in the bins of ``epsilon_grid``, over groups of tensors.
 
     bins: int64 (groups, agents, bins), elements with tau = 0 are in none; totals: int64 (groups,),
     all counted elements; group_of: int64 (tensors,), the group of each of Facts.tensors.
@@ -132,7 +132,7 @@ class BlockOutput(NamedTuple):
     method has one, at all where it has none. The engine counts changed and unique elements by it,
     measures the effective factor where it has one bit, and rounds to nearest where it is 0.
     own: agent's index -> its own part of the change, (n,), where the change is a sum of such parts;
-    without it what is kept of an agent is measured along its own direction (``meters.kept``).
+    without it what is kept of an agent is measured along its own direction (``meters.retained``).
     """
 
     values: Float[Tensor, " n"]

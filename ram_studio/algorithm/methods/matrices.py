@@ -33,7 +33,7 @@ ZERO = 1e-6
 
 Others = Annotated[
     Literal["mean", "sum", "base"],
-    Field(description="What tensors become that are no linear layers."),
+    Field(description="What becomes of tensors that are not linear layers."),
 ]
 
 

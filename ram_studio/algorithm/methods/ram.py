@@ -25,8 +25,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ram_studio.algorithm import scaling
+from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.kernels.rules import Rule, means
-from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.methods.base import (
     Epsilon,
     Facts,

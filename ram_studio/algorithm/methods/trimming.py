@@ -1,14 +1,15 @@
 """Trimming: the threshold that keeps the share ``density`` of a task vector, largest first.
 
 The k-th largest |tau|, k = floor(density * elements), is looked up in a histogram of |tau| whose
-bins are 1/128 of an octave wide (``ladder``), so that the sketch has it ready and no pass sorts
-anything. Kept is every |tau| above the lower edge of the bin that holds the k-th largest one.
+bins are 1/128 of an octave wide (``epsilon_grid``), so that the analysis has it ready and no pass
+sorts anything. Kept is every |tau| above the lower edge of the bin that holds the k-th largest one.
 
 - The kept share is never below density, and exceeds it by at most the rest of that one bin: equal
   magnitudes are all kept, as in the authors' code (its mask is |tau| >= the k-th largest), and so
   are smaller ones within 0.8 % of the k-th. Where the magnitudes in the bin are equal, as nearly
   always among bfloat16 checkpoints, that is the authors' definition exactly.
-- Elements with tau = 0 fill up the share but are never "kept": an agent that changed fewer than k
+- Elements with tau = 0 fill up the share but are never "retained": an agent that changed fewer than
+k
   elements loses none.
 - |tau| below 2.4e-9 share one bin, and so do those above 10.5.
 """
@@ -21,7 +22,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from ram_studio.algorithm.ladder import edge_value, float32_threshold
+from ram_studio.algorithm.epsilon_grid import edge_value, float32_threshold
 from ram_studio.algorithm.methods.base import Magnitudes
 from ram_studio.algorithm.shapes import Float32
 

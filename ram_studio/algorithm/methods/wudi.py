@@ -1,4 +1,4 @@
-"""WUDI: minimise interference between task vectors without data (Cheng et al., arXiv 2503.08099).
+"""WUDI: minimize interference between task vectors without data (Cheng et al., arXiv 2503.08099).
 
 Per linear layer with weights (out, in), task vectors T_t and merged task vector M:
 
@@ -20,7 +20,7 @@ authors' scripts differ (their vision script leaves them at the base); here they
 authors' code divides by zero there).
 
 A linear layer needs its whole matrix, in float64: about 8 (2 agents + 6) bytes per element and
-8 in^2 more, for each thread; a running merge can be stopped between two steps. The optimisation
+8 in^2 more, for each thread; a running merge can be stopped between two steps. The optimization
 also moves elements that no agent changed; they count as changed by nobody.
 """
 

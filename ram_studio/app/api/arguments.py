@@ -1,22 +1,32 @@
-"""What endpoints do with what they are given: sessions, checked values, and errors in words."""
+"""What endpoints do with what they are given: sessions, checked values, and errors in words.
+
+The server's one event loop carries the pages of all users, so an endpoint does nothing in it but
+wait: checks, the session and the answer are made in threads.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import gradio as gr
+from starlette.concurrency import run_in_threadpool
 
-from ram_studio.app.jobs import Result, Work, begin
-from ram_studio.app.load.examples import load_example
-from ram_studio.app.session import Loaded, Session
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.session.jobs import Result, Work, begin
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.sets import TITLES, load_set
+from ram_studio.app.session.workspace import Workspace
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.settings import described_fields
 
-EXAMPLES = {"example": "1", "house": "house", "independent": "independent", "dense": "dense"}
 _POLL_SECONDS = 0.1
+_MAX_NAMES = 100
+"""Of models, rows, suites or settings in one argument."""
+_MAX_ERROR_CHARS = 1000
 
 
 def worded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,8 +37,12 @@ def worded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return await endpoint(*arguments, **named)
         except RamStudioError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            # An error quotes what it was given, which may be long.
+            said = printable(error, _MAX_ERROR_CHARS)
+            raise gr.Error(said, print_exception=False) from error
 
+    # Of the bound method: what is copied above has its `self`.
+    call.__signature__ = inspect.signature(endpoint)  # type: ignore[attr-defined]
     return call
 
 
@@ -50,8 +64,30 @@ def between(name: str, value: Any, low: float, high: float) -> float:
     """
     found = number(name, value)
     if not low <= found <= high:
-        raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
+        raise SettingsError(f"{name} is {found:g}; it must be from {low} to {high}.")
     return found
+
+
+def name_list(what: str, values: Any) -> list[str]:
+    """Return an argument that is a list of names.
+
+    Raises: SettingsError for anything else, and for a longer list than any is.
+    """
+    if not isinstance(values, list) or len(values) > _MAX_NAMES:
+        raise SettingsError(f"{what} must be a list of up to {_MAX_NAMES} names.")
+    return [str(value) for value in values]
+
+
+def object_of(what: str, value: Any) -> dict[str, Any]:
+    """Return an argument that is an object; none is an empty one.
+
+    Raises: SettingsError for anything else, and for a larger object than any is.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MAX_NAMES:
+        raise SettingsError(f"{what} must be an object with up to {_MAX_NAMES} names.")
+    return value
 
 
 def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -61,15 +97,46 @@ def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None
         raise SettingsError(f"There is no {kind} {unknown[:80]!r}; there are {', '.join(known)}.")
 
 
-async def finish(work: Work[Result], session: Session) -> Result:
-    """Do the work when it is its turn and wait for it; a cancelled request stops it."""
-    job = begin(session, work)
-    try:
-        while not job.is_done:
-            await asyncio.sleep(_POLL_SECONDS)
-    finally:
-        job.stop()
-    return job.result()
+SETTINGS = (
+    *("suites", "lengths", "mode", "chunk_tokens", "memory_tokens", "max_tokens", "think_tokens"),
+    *("temperature", "top_p", "samples", "data", "difficulty", "ci_width", "seed"),
+)
+"""Fields of `EvalSettings` that requests may set; the others are this app's own."""
+
+_TYPES = {"integer": int, "number": float, "array": list, "string": str}
+
+
+def with_settings(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an endpoint that takes SETTINGS, described by their model, and gets them as a dict.
+
+    They take the place of its parameter ``asked``, and in its docstring of the line ``{settings}``.
+    """
+
+    @functools.wraps(endpoint)
+    async def call(*arguments: Any, **named: Any) -> Any:
+        given = signature.bind(*arguments, **named)
+        given.apply_defaults()
+        asked = {name: given.arguments.pop(name) for name in SETTINGS}
+        return await endpoint(**given.arguments, asked=asked)
+
+    own = inspect.signature(endpoint, eval_str=True)
+    parameters = [one for one in own.parameters.values() if one.name != "asked"]
+    fields = described_fields(SETTINGS)
+    for name, schema in fields.items():
+        kind: Any = _TYPES.get(schema.get("anyOf", [schema])[0].get("type", ""), str)
+        default = schema.get("default")
+        annotation = kind | None if default is None else kind
+        shape = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(name, shape, default=default, annotation=annotation))
+    signature = own.replace(parameters=parameters)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {
+        one.name: one.annotation for one in parameters if one.annotation is not one.empty
+    }
+    call.__annotations__["return"] = own.return_annotation
+    lines = (f"{name}: {schema['description']}" for name, schema in fields.items())
+    call.__doc__ = (endpoint.__doc__ or "").replace("{settings}", "\n            ".join(lines))
+    return call
 
 
 class Client:
@@ -79,18 +146,40 @@ class Client:
         self._workspace = workspace
         self._settings = workspace.settings
 
-    def _session(self, request: gr.Request) -> Session:
-        return self._workspace.session_of(request, "api-")
+    async def _in_session(self, request: gr.Request, act: Callable[[Session], Result]) -> Result:
+        """Return what ``act`` returns for whoever calls, done in a thread."""
+        return await run_in_threadpool(lambda: act(self._workspace.session_of(request, "api-")))
+
+    async def _finish(
+        self,
+        request: gr.Request,
+        prepare: Callable[[Session], Work[Result]],
+        tell: Callable[[Session, Result], dict],
+    ) -> dict:
+        """Do a caller's work when it is its turn; a cancelled request stops it.
+
+        prepare: checks what was asked; tell: result -> answer.
+        """
+        session, work = await self._in_session(request, lambda own: (own, prepare(own)))
+        job = begin(session, work)
+        try:
+            while not job.is_done:
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            job.stop()
+        return await run_in_threadpool(lambda: tell(session, job.result()))
 
     def _loaded(self, analysis: str, session: Session) -> Loaded:
-        if analysis in EXAMPLES:
-            loaded = load_example(EXAMPLES[analysis])
+        # It comes as whatever JSON a caller sent.
+        analysis = str(analysis)
+        if analysis in TITLES:
+            loaded = load_set(analysis)
             if session.loaded is not loaded:
                 session.load(loaded)
             return loaded
         if session.loaded is None or analysis != session.loaded.title:
             raise SettingsError(
-                f"There is no analysis {analysis[:80]!r}; use {', '.join(EXAMPLES)}, or "
+                f"There is no analysis {analysis[:80]!r}; use {', '.join(TITLES)}, or "
                 "what /analyze returned to this client last."
             )
         return session.loaded

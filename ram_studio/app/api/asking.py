@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
 
-from ram_studio.app.api.arguments import Client, between, check_names, finish, number
-from ram_studio.app.asking.plan import LENGTHS, SUITE, Asked, How, asked_of, most_items
+from ram_studio.app.api.arguments import (
+    Client,
+    between,
+    check_names,
+    name_list,
+    number,
+    object_of,
+    with_settings,
+)
+from ram_studio.app.asking.limits import SUITE, most_items, read_settings
 from ram_studio.app.check import work as check
 from ram_studio.app.check.verdicts import described
 from ram_studio.app.experiment import work as experiment
-from ram_studio.evals.how import DEFAULT_SEED
+from ram_studio.app.session.jobs import Work
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import DEFAULT_SET
+from ram_studio.evals.experiment.method_table import MethodTable
+from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _MOST_PROMPTS = 300
@@ -20,112 +35,105 @@ _MOST_PROMPTS = 300
 class AskingEndpoints(Client):
     """The endpoints of one app that ask models."""
 
+    @with_settings
     async def evaluate(
         self,
         request: gr.Request,
-        analysis: str = "example",
+        analysis: str = DEFAULT_SET,
         models: list | None = None,
-        limit: int = 200,
-        suites: list | None = None,
-        lengths: list | None = None,
-        max_tokens: int = 0,
-        think_tokens: int = 0,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        samples: int = 1,
-        seed: int = DEFAULT_SEED,
-        difficulty: int = 2,
-        until: float = 0.0,
+        limit: int | None = None,
         margin: float = 5.0,
-        mode: str = "whole",
-        data: str = "",
+        *,
+        asked: dict,
     ) -> dict:
         """Score base, agents and this client's merges on the example's skills, or general suites.
 
         Args:
-            analysis: "example", "house", "independent", "dense" or what /analyze returned.
+            analysis: "shared-style", "independent", "dense" or what /analyze returned.
             models: names among "base", the agents and what /merge returned; all when left out.
-            limit: prompts per skill, 1 to 300; of a general suite at most as many as it has.
-            suites: ["demo"] (the default), or any others of those that `ram-studio suites` lists,
-                and "health".
-            lengths: prompt lengths of suites about long texts in tokens, such as [1000, 4000].
-            max_tokens: of an answer, 0 for each suite's own; think_tokens: of thinking, apart.
-            temperature, top_p, samples: how answers are drawn, and how many to each question; the
-                paper's are 1.0, 0.95 and 4.
-            seed: of generated questions and draws. difficulty: of suites made to order, 1 to 5.
-            until: ask suites made to order until every interval spans at most so many points,
-                where they are the only ones; 0 asks as many as limit says.
+            limit: prompts per skill, 1 to 300 (200 when left out); of a general suite at most as
+                many as it has; with ci_width the most that are asked.
             margin: points below its specialist that a merge may be and still survive.
-            mode: how long texts are read, "whole" or "memagent" (in pieces with a bounded memory).
-            data: folder with the rows of suites that are data sets, on an app of one's own; empty
-                for the Hub's cache.
+            {settings}
 
         Returns:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
             "stderr", "ci95"}}, "average", "average_ci95", "retention", "seconds", and with several
             samples "samples": {skill: {"mean", "ci95", "pass_at"}}}}, "floors", "verdicts": [{
-            "merge", "domain", "outcome", "kept", "low95", "high95", ...}], "trust":
-            {"prompts", "software", ...}, with until "until"}.
+            "merge", "domain", "verdict", "retained_gain": {"value", "low", "high"}, "p",
+            "p_adjusted", ...}], "trust":
+            {"prompts", "software", ...}, with ci_width "until"}.
         """
-        session = self._session(request)
-        self._loaded(analysis, session)
-        limit = int(between("limit", limit, 1, _MOST_PROMPTS))
-        how: dict[str, Any] = {"max_tokens": max_tokens, "think_tokens": think_tokens}
-        how |= {"temperature": temperature, "top_p": top_p, "samples": samples, "until": until}
-        how |= {"seed": seed, "difficulty": difficulty, "mode": mode, "data": data}
-        margin = between("margin", margin, 0.1, 99.0) / 100
-        asked = self._asked(suites, lengths, how, limit)
-        every = check.candidates(session)
-        wanted = [str(m) for m in models] if models else list(every)
-        check_names("model", wanted, every)
-        chosen = {name: every[name] for name in wanted}
-        work = check.score_work(chosen, asked, session, self._workspace)
-        report = described(await finish(work, session), check.agents_of(session), margin)
-        for numbers in report["models"].values():
-            # gradio_client takes anything with a "path" for a file to download.
-            path = numbers.pop("path", None)
-            if self._settings.is_private:
-                numbers["folder"] = path
-        return report
 
-    def _asked(
-        self, suites: list | None, lengths: list | None, how: dict | None, limit: int | None = None
-    ) -> Asked:
-        """Return what is asked, checked; limit: of an evaluation, which suites cut down."""
-        names = [SUITE] if suites is None else [str(name) for name in suites]
-        check_names("suite", names, (*ALL_SUITES, HEALTH))
-        check_names("setting of how", list(how or {}), How.__dataclass_fields__)
-        limits = None
-        if limit is not None:
-            limits = {name: min(limit, most_items(name, self._settings)) for name in names}
-        return asked_of(names, lengths or LENGTHS[:1], self._settings, how, limits)
+        def prepare(session: Session) -> Work[EvalReport]:
+            self._loaded(analysis, session)
+            between("margin", margin, 0.1, 99.0)
+            settings = self._read(asked, "limit", limit, 200)
+            if isinstance(settings.limit, int) and settings.ci_width is None:
+                most = {name: most_items(name, self._settings) for name in settings.suites}
+                limits = {name: min(settings.limit, own) for name, own in most.items()}
+                settings = settings.model_copy(update={"limit": limits})
+            every = check.candidates(session)
+            wanted = name_list("models", models) if models else list(every)
+            check_names("model", wanted, every)
+            chosen = {name: every[name] for name in wanted}
+            return check.score_work(chosen, settings, session, self._workspace)
 
+        def tell(session: Session, found: EvalReport) -> dict:
+            report = described(found, check.agents_of(session), float(margin) / 100)
+            for numbers in report["models"].values():
+                # gradio_client takes anything with a "path" for a file to download.
+                path = numbers.pop("path", None)
+                if self._settings.is_private:
+                    numbers["folder"] = path
+            return report
+
+        return await self._finish(request, prepare, tell)
+
+    def _read(
+        self,
+        asked: Mapping[str, Any],
+        name: str,
+        limit: Any,
+        usual: int,
+        most: int = _MOST_PROMPTS,
+    ) -> EvalSettings:
+        """Return what is asked, checked.
+
+        Args: name, limit: the argument for the number of questions; usual: where it is left out;
+            most: of it, but for questions that are asked until intervals are narrow.
+        """
+        suites = name_list("suites", asked["suites"] or [SUITE])
+        name_list("lengths", asked["lengths"] or [])
+        check_names("suite", suites, (*ALL_SUITES, HEALTH))
+        if not asked["ci_width"]:
+            limit = int(between(name, usual if limit is None else limit, 1, most))
+        return read_settings({**asked, "suites": suites, "limit": limit}, self._settings)
+
+    @with_settings
     async def compare(
         self,
         request: gr.Request,
-        analysis: str = "example",
+        analysis: str = DEFAULT_SET,
         rows: list | None = None,
         preset: str = "",
         settings: dict | None = None,
-        limit: int = 100,
-        suites: list | None = None,
-        lengths: list | None = None,
-        how: dict | None = None,
+        limit: int | None = None,
+        *,
+        asked: dict,
     ) -> dict:
         """Score methods side by side, each merged in memory; no model folder is written.
 
         Args:
-            analysis: "example", "house", "independent", "dense" or what /analyze returned.
+            analysis: "shared-style", "independent", "dense" or what /analyze returned.
             rows: among "task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta",
                 "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
                 seven when left out.
             preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),
                 "unique-region", "mechanism", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.
-            limit: prompts per skill, 1 to 300.
-            suites, lengths: as for /evaluate, without health; the example's own when left out.
-            how: what else /evaluate can be told of asking, by name: temperature, top_p, samples,
-                seed, max_tokens, think_tokens, difficulty, until, mode, data.
+            limit: prompts per skill, 1 to 300 (100 when left out); with ci_width the most.
+            {settings}
 
         Returns:
             {"suite", "seed", "n", "reference", "rows": [{"row", "kind", "method", "settings",
@@ -133,63 +141,61 @@ class AskingEndpoints(Client):
             "agents": {name: {"rho", "lambda", "effective_lambda"}}, "versus": {"wins", "losses",
             "p_value", "p_adjusted", "outcome"} against the reference}], "statements"}.
         """
-        session = self._session(request)
-        loaded = self._loaded(analysis, session)
-        limit = int(between("limit", limit, 1, _MOST_PROMPTS))
-        check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
-        chosen = experiment.USUAL if rows is None else [str(row) for row in rows]
-        recipes = experiment.rows_for(loaded, preset, chosen, settings or {})
-        asked = self._asked(suites, lengths, how)
-        work = experiment.compare_work(recipes, limit, session, self._workspace, asked)
-        return (await finish(work, session)).to_dict()
 
+        def prepare(session: Session) -> Work[MethodTable]:
+            loaded = self._loaded(analysis, session)
+            check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
+            chosen = experiment.USUAL if rows is None else name_list("rows", rows)
+            recipes = experiment.rows_for(loaded, preset, chosen, object_of("settings", settings))
+            read = self._read(asked, "limit", limit, 100)
+            return experiment.compare_work(recipes, read, session, self._workspace)
+
+        return await self._finish(request, prepare, lambda _, table: table.to_dict())
+
+    @with_settings
     async def sweep(
         self,
         request: gr.Request,
         over: dict | None = None,
-        analysis: str = "example",
+        analysis: str = DEFAULT_SET,
         settings: dict | None = None,
-        suites: list | None = None,
-        items: int = 30,
+        items: int | None = None,
         minutes: float = 5.0,
         search: str = "grid",
         trials: int = 12,
-        lengths: list | None = None,
-        how: dict | None = None,
+        *,
+        asked: dict,
     ) -> dict:
         """Try many settings merged in memory; check the best one on questions it was not chosen by.
 
         Args:
             over: what to vary, for example {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}; a range is
                 from:to:count, with :log at the end for even ratios. Left out: that example.
-            analysis: "example", "house", "independent", "dense" or what /analyze returned.
+            analysis: "shared-style", "independent", "dense" or what /analyze returned.
             settings: epsilon, r and alpha where they are not varied.
-            suites: as for /evaluate, without health; the example's own when left out.
-            items: questions per suite (the example's: per skill) to choose by, 1 to 100.
-            minutes: time for all, up to 30 (3 where strangers come).
+            items: questions per suite (the example's: per skill) to choose by, 1 to 100 (30 when
+                left out); with ci_width the most.
+            minutes: time for all, up to 30 (3 on a shared server).
             search: "grid" for every combination, or "optuna" to propose `trials` settings.
-            lengths: as for /evaluate. how: as for /compare.
+            trials: how many settings a search proposes.
+            {settings}
 
         Returns:
             {"winner", "settings" (how many were compared), "comparisons", "recheck": {"winner",
             "start"} on held-out questions, "rows": [{"setting", "values", "status", "n", "score",
             "ci95", "lambda", ...}], "ending": "done" or "out of time", "statements"}.
         """
-        session = self._session(request)
-        loaded = self._loaded(analysis, session)
-        items = int(between("items", items, 1, experiment.MAX_ITEMS))
-        trials = int(between("trials", trials, 1, experiment.MAX_SETTINGS))
-        asked = self._asked(suites, lengths, how)
-        plan = experiment.plan_over(
-            loaded,
-            over if over is not None else experiment.USUAL_SWEEP,
-            settings or {},
-            suites=asked.suites,
-            **asked.settings,
-            items=items,
-            minutes=min(number("minutes", minutes), self._settings.max_sweep_minutes),
-            search=search,
-            trials=trials,
-        )
-        work = experiment.sweep_work(plan, session, self._workspace)
-        return (await finish(work, session)).to_dict()
+
+        def prepare(session: Session) -> Work[SweepState]:
+            plan = experiment.plan_over(
+                self._loaded(analysis, session),
+                experiment.USUAL_SWEEP if over is None else object_of("over", over),
+                object_of("settings", settings),
+                self._read(asked, "items", items, 30, experiment.MAX_ITEMS),
+                minutes=min(number("minutes", minutes), self._settings.max_sweep_minutes),
+                search=search,
+                trials=int(between("trials", trials, 1, experiment.MAX_SETTINGS)),
+            )
+            return experiment.sweep_work(plan, session, self._workspace)
+
+        return await self._finish(request, prepare, lambda _, state: state.to_dict())

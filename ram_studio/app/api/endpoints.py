@@ -1,6 +1,6 @@
 """The steps as named endpoints for gradio_client and MCP: plain JSON in, plain JSON out.
 
-An analysis is known by its name: "example", "house", "independent" and "dense" are always
+An analysis is known by its name: "shared-style", "independent" and "dense" are always
 there; ``/analyze`` returns one that the same client can use in the other calls.
 """
 
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gradio as gr
 
-from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app.api.arguments import finish, number, worded
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
+from ram_studio.app.api.arguments import name_list, number, object_of, worded
 from ram_studio.app.api.asking import AskingEndpoints
-from ram_studio.app.jobs import Report
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.session.jobs import Report, Work
+from ram_studio.app.session.session import Merged, Session
+from ram_studio.app.session.sets import DEFAULT_SET
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 
@@ -43,35 +45,40 @@ class Endpoints(AskingEndpoints):
             rows: what to do when vocabulary sizes differ: "exact" (refuse) or "common".
 
         Returns:
-            {"analysis": name for the other endpoints, "agents", "ladder": epsilons that are counted
+            {"analysis": name for the other endpoints, "agents", "epsilon_grid": its epsilons
             exactly, "preview": as /preview at the defaults, "warnings"}.
         """
-        if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
-            raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
-        sources = read_sources(
-            str(base), [str(n) for n in agents], [str(s) for s in agents.values()], self._settings
-        )
-        options = {"missing": missing, "extra": extra, "rows": rows}
-        session = self._session(request)
 
-        def work(report: Report, cancel: CancelToken) -> load_work.Analysis:
-            return load_work.analyze(sources, options, self._settings, report, cancel)
+        def prepare(_: Session) -> Work[load_work.FreshAnalysis]:
+            if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
+                raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
+            names, places = map(str, agents), map(str, agents.values())
+            sources = read_sources(str(base), [*names], [*places], self._settings)
+            options = {"missing": missing, "extra": extra, "rows": rows}
 
-        found = await finish(work, session)
-        session.load(found.loaded("+".join(sources.agents)))
-        sketch = found.sketch
-        return {
-            "analysis": session.models.title,
-            "agents": list(sketch.agents),
-            "ladder": list(LADDER),
-            "preview": sketch.preview(),
-            "warnings": list(sketch.warnings),
-        }
+            def work(report: Report, cancel: CancelToken) -> load_work.FreshAnalysis:
+                return load_work.analyze(sources, options, self._settings, report, cancel)
+
+            return work
+
+        def tell(session: Session, found: load_work.FreshAnalysis) -> dict:
+            analysis = found.analysis
+            session.load(found.loaded("+".join(found.sources.agents)))
+            self._workspace.free_memory()
+            return {
+                "analysis": session.models.title,
+                "agents": list(analysis.agents),
+                "epsilon_grid": list(EPSILON_GRID),
+                "preview": analysis.preview(),
+                "warnings": list(analysis.warnings),
+            }
+
+        return await self._finish(request, prepare, tell)
 
     async def preview(
         self,
         request: gr.Request,
-        analysis: str = "example",
+        analysis: str = DEFAULT_SET,
         epsilon: float = 1e-5,
         rule: str = "ram+",
         r: float = 0.1,
@@ -82,8 +89,8 @@ class Endpoints(AskingEndpoints):
         """Return rho, lambda and the exact overlap counts of every agent at one epsilon.
 
         Args:
-            analysis: "example", "house", "independent", "dense" or what /analyze returned.
-            epsilon: a weight is changed when it moved by more; snapped to the nearest ladder point,
+            analysis: "shared-style", "independent", "dense" or what /analyze returned.
+            epsilon: a weight is changed when it moved by more; snapped to the nearest grid point,
                 which the answer names.
             rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)), "ram+s"
                 (1 + r rho / (1 + rho)) or "ram+m" ("ram+" with rho by size of change).
@@ -97,16 +104,21 @@ class Endpoints(AskingEndpoints):
             {"epsilon", "rule", "r", "alpha", "agents": {name: {"total", "active", "unique",
             "shared", "overlap", "density", "rho" (null: unbounded), "lambda"}}, "patterns"}.
         """
-        sketch = self._loaded(analysis, self._session(request)).sketch
-        if agents:
-            sketch = sketch.select([str(a) for a in agents])
-        point = snap(number("epsilon", epsilon))
-        return sketch.preview(point, rule, number("r", r), number("alpha", alpha), by=by)
+
+        def preview(session: Session) -> dict:
+            chosen = self._loaded(analysis, session).analysis
+            if agents:
+                chosen = chosen.select(name_list("agents", agents))
+            point = snap(number("epsilon", epsilon))
+            settings = str(rule), number("r", r), number("alpha", alpha)
+            return chosen.preview(point, *settings, by=str(by))
+
+        return await self._in_session(request, preview)
 
     async def merge(
         self,
         request: gr.Request,
-        analysis: str = "example",
+        analysis: str = DEFAULT_SET,
         method: str = "ram+",
         settings: dict | None = None,
         dtype: str = "",
@@ -118,7 +130,7 @@ class Endpoints(AskingEndpoints):
         """Merge the agents into one model folder, kept for this client until it expires.
 
         Args:
-            analysis: "example", "house", "independent", "dense" or what /analyze returned.
+            analysis: "shared-style", "independent", "dense" or what /analyze returned.
             method: "ram", "ram+", "ram+s", "task-arithmetic", ...
             settings: the method's own settings, e.g. {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}.
             dtype: "bfloat16", "float16" or "float32"; the base's when empty.
@@ -132,22 +144,27 @@ class Endpoints(AskingEndpoints):
             "agents": {name: {"rho", "lambda", "effective_lambda"}}, "bytes_read", "bytes_written",
             "seconds", "peak_rss_bytes", "recipe": YAML}.
         """
-        session = self._session(request)
-        loaded = self._loaded(analysis, session)
-        if self._settings.is_public and "files" in (settings or {}):
-            raise SettingsError("files names a folder, which this public app does not open.")
-        recipe = recipe_from(
-            loaded,
-            method,
-            settings or {},
-            dtype=dtype,
-            rounding=rounding,
-            seed=seed,
-            other_base=other_base,
-        )
-        merged = await finish(merge_work(recipe, session, self._settings, device=device), session)
-        out = merged.folder.name if self._settings.is_public else str(merged.folder)
-        return {"merge": merged.name, **merged.result, "out": out, "recipe": merged.recipe}
+
+        def prepare(session: Session) -> Work[Merged]:
+            loaded, own = self._loaded(analysis, session), object_of("settings", settings)
+            if self._settings.is_public and "files" in own:
+                raise SettingsError("files names a folder, which this public app does not open.")
+            recipe = recipe_from(
+                loaded,
+                str(method),
+                own,
+                dtype=dtype,
+                rounding=rounding,
+                seed=seed,
+                other_base=other_base,
+            )
+            return merge_work(recipe, session, self._settings, device=str(device))
+
+        def tell(_: Session, merged: Merged) -> dict:
+            out = merged.folder.name if self._settings.is_public else str(merged.folder)
+            return {"merge": merged.name, **merged.result, "out": out, "recipe": merged.recipe}
+
+        return await self._finish(request, prepare, tell)
 
 
 def build(workspace: Workspace) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app.asking import plan
+from ram_studio.app.asking import limits
 from ram_studio.app.asking.suites import title_of
-from ram_studio.app.boxes import choice
-from ram_studio.app.jobs import LIGHT, Report, Updates, Work, connect, job_controls, watch
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.boxes import choice, unchecked
+from ram_studio.app.session.jobs import LIGHT, Report, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, progress
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
@@ -35,7 +35,7 @@ class DataSets:
                 label="A folder with their files, such as gsm8k.jsonl (empty: the Hub's cache)",
                 elem_id="data-folder",
             )
-            self.pick = choice("Not here", [], None, elem_id="data-pick")
+            self.pick = unchecked(choice("Not here", [], None, elem_id="data-pick"))
             ids = {"start": "data-fetch", "stop": "stop-data-fetch", "status": "data-status"}
             self.controls = job_controls("Fetch it from the Hub", **ids)
         outputs = [self.pick, self.controls.status, *shown]
@@ -46,7 +46,7 @@ class DataSets:
         connect(self.controls, shared.workspace, self.run, {self.pick}, updated)
 
     def _missing(self, session: Session) -> Updates:
-        absent = [n for n in plan.absent_here(session.data) if ALL_SUITES[n].fetch is not None]
+        absent = [n for n in limits.absent_here(session.data) if ALL_SUITES[n].fetch is not None]
         choices = [(title_of(name), name) for name in absent]
         return {self.pick: gr.update(choices=choices, value=absent[0] if absent else None)}
 
@@ -55,7 +55,7 @@ class DataSets:
         folder = (folder or "").strip()
         try:
             self._refuse_others()
-            plan.asked_of([plan.SUITE], (), self._shared.settings, {"data": folder})
+            limits.read_settings({"suites": [limits.SUITE], "data": folder}, self._shared.settings)
         except RamStudioError as error:
             return {self.controls.status: callout(str(error), "bad")}
         if folder == session.data:

@@ -1,4 +1,4 @@
-"""Which suites are asked: boxes of those that can be, the others greyed below with the reason."""
+"""Which suites are asked: boxes of those that can be, the others grayed below with the reason."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app.asking import plan
-from ram_studio.app.asking.how import HowToAsk
-from ram_studio.app.asking.plan import SUITE
-from ram_studio.app.boxes import html
-from ram_studio.app.jobs import LIGHT, Updates
-from ram_studio.app.session import Session
+from ram_studio.app.asking import limits
+from ram_studio.app.asking.form import SettingsForm
+from ram_studio.app.asking.limits import SUITE
+from ram_studio.app.boxes import html, unchecked
+from ram_studio.app.session.jobs import LIGHT, Updates
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.settings import Settings
-from ram_studio.app.shared import Shared
 from ram_studio.app.templates import render
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH, is_a
 
 USUAL = ("tool", "math", "instructions")
@@ -28,7 +29,7 @@ def title_of(suite: str) -> str:
 
 
 class SuiteChoice:
-    """The boxes. names: of all suites offered here, in order; box, greyed, lengths: components.
+    """The boxes. names: of all suites offered here, in order; box, grayed, lengths: components.
 
     Args:
         prefix: of element ids, of each panel its own. first, last: beside the general suites, such
@@ -45,20 +46,22 @@ class SuiteChoice:
         last: Sequence[str] = (),
     ) -> None:
         self._settings = settings
-        every = (*first, *plan.general_suites(), *last)
-        refusal = plan.code_refusal()
+        every = (*first, *limits.general_suites(), *last)
+        refusal = limits.code_refusal()
         self.names = [n for n in every if refusal is None or not is_a(n, "runs_code")]
-        absent = plan.absent_here()
-        self.box = gr.CheckboxGroup(
-            [(title_of(name), name) for name in self.names if name not in absent],
-            value=list(value),
-            label="Suites",
-            elem_id=f"{prefix}suites",
+        absent = limits.absent_here()
+        self.box = unchecked(
+            gr.CheckboxGroup(
+                [(title_of(name), name) for name in self.names if name not in absent],
+                value=list(value),
+                label="Suites",
+                elem_id=f"{prefix}suites",
+            )
         )
-        self.greyed = html(elem_id=f"{prefix}suites-too-long")
+        self.grayed = html(elem_id=f"{prefix}suites-too-long")
         self.lengths = gr.CheckboxGroup(
-            [(f"{n // 1000}k", n) for n in plan.offered_lengths(settings)],
-            value=[plan.LENGTHS[0]],
+            [(f"{n // 1000}k", n) for n in limits.offered_lengths(settings)],
+            value=[limits.LENGTHS[0]],
             label="Long texts: prompt lengths in tokens",
             visible="hidden",
             elem_id=f"{prefix}lengths",
@@ -66,8 +69,8 @@ class SuiteChoice:
 
     def offer(self, session: Session, wanted: Sequence[str]) -> tuple[list[str], Updates]:
         """Return those of the wanted suites that can be asked, ticked, and updates that say so."""
-        too_long = plan.misfits_of(session, self._settings)
-        absent = plan.absent_here(session.data)
+        too_long = limits.misfits_of(session, self._settings)
+        absent = limits.absent_here(session.data)
         offered = [name for name in self.names if name not in too_long and name not in absent]
         chosen = [name for name in wanted if name in offered]
         rows = [
@@ -75,11 +78,11 @@ class SuiteChoice:
             for why in (too_long, absent)
         ]
         told = {"too_long": rows[0], "absent": rows[1], "is_private": self._settings.is_private}
-        said = render("asking/greyed.html.j2", **told)
+        said = render("asking/grayed.html.j2", **told)
         choices = [(title_of(name), name) for name in offered]
         return chosen, {
             self.box: gr.update(choices=choices, value=chosen),
-            self.greyed: said if any(rows) else "",
+            self.grayed: said if any(rows) else "",
         }
 
     def show(self, suites: Sequence[str]) -> Updates:
@@ -89,49 +92,55 @@ class SuiteChoice:
 
 
 class Questions:
-    """What an experiment's merges are asked: suites, lengths of texts and how, in one piece."""
+    """What an experiment's merges are asked: suites, lengths of texts and settings."""
 
     def __init__(self, shared: Shared, prefix: str) -> None:
         self._shared = shared
         self.choice = SuiteChoice(shared.settings, prefix, [SUITE], first=[SUITE])
-        self.how = HowToAsk(shared.settings, prefix)
+        self.settings = SettingsForm(shared.settings, prefix)
 
     @property
     def form(self) -> set[Any]:
         """What ``read`` reads."""
-        return {self.choice.box, self.choice.lengths, *self.how.boxes.values()}
+        return {self.choice.box, self.choice.lengths, *self.settings.boxes.values()}
 
     @property
     def shown(self) -> list[Any]:
         """What ``show`` returns updates of."""
-        return [self.choice.lengths, *self.how.shown]
+        return [self.choice.lengths, *self.settings.shown]
 
     def wire(self, fold: gr.Accordion) -> None:
         """Connect the events; fold: what it stands in, which is looked into when it opens."""
-        offered = [self.choice.box, self.choice.greyed, *self.shown]
+        offered = [self.choice.box, self.choice.grayed, *self.shown]
         # Counting tokens takes a moment that nobody waits for who does not open it.
         fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **LIGHT)
         self.choice.box.input(self.show, self.choice.box, self.shown, **LIGHT)
 
     def offer(self, suites: Sequence[str] | None, session: Session) -> Updates:
         """Return updates for the models of a session: the example's skills are only its own."""
-        is_foreign = session.loaded is not None and session.loaded.example is None
+        is_foreign = session.loaded is not None and session.loaded.set_name is None
         wanted = USUAL if is_foreign and list(suites or ()) == [SUITE] else suites or ()
         chosen, updates = self.choice.offer(session, wanted)
         return {**updates, **self.show(chosen)}
 
     def show(self, suites: Sequence[str]) -> Updates:
         """Return updates of what the ticked suites need."""
-        kind = SUITE if SUITE in suites else "general"
-        return {**self.choice.show(suites), **self.how.show(kind, suites)}
+        return {**self.choice.show(suites), **self.settings.show(suites)}
 
-    def read(self, data: Mapping[Any, Any], folder: str = "") -> plan.Asked:
-        """Return what the form asks; folder: of data sets, see `Session.data`.
+    def read(self, data: Mapping[Any, Any], limit: float, folder: str = "") -> EvalSettings:
+        """Return what the form asks.
 
-        Raises: SettingsError for what cannot be asked.
+        Args:
+            limit: questions per suite (demo: per skill), without a width of intervals.
+            folder: of data sets, see `Session.data`.
+
+        Raises: SettingsError, EvaluationError for what cannot be asked.
         """
         suites = data.get(self.choice.box) or ()
-        kind = SUITE if SUITE in suites else "general"
-        how = {**self.how.read(data, kind, suites), "data": folder}
-        lengths = data.get(self.choice.lengths) or ()
-        return plan.asked_of(suites, lengths, self._shared.settings, how)
+        lengths = data.get(self.choice.lengths)
+        asked = {"suites": suites, "lengths": lengths, "limit": int(limit), "data": folder}
+        own = self.settings.read(data, suites)
+        if own.get("ci_width"):
+            # The most questions then; empty for as many as may be asked here.
+            own.setdefault("limit", None)
+        return limits.read_settings({**asked, **own}, self._shared.settings)

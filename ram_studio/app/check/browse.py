@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import gradio as gr
 
-from ram_studio.app.boxes import choice, html, slider
+from ram_studio.app.boxes import choice, html, slider, unchecked
 from ram_studio.app.check.work import BASE, agents_of
-from ram_studio.app.jobs import LIGHT, Updates
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.jobs import LIGHT, Updates
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import empty_state, render
-from ram_studio.evals import DOMAINS, EvalReport
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.suites.demo.tasks import DOMAINS
 
 FILTERS = {
     "all": "All questions",
@@ -66,12 +67,12 @@ class Browser:
                 domains = list(DOMAINS)
                 skills = [(d.capitalize(), d) for d in domains]
                 shape = {"min_width": 140, "elem_id": "item-domain"}
-                self.domain = choice("Skill", skills, domains[0], **shape)
+                self.domain = unchecked(choice("Skill", skills, domains[0], **shape))
                 filters = [(label, key) for key, label in FILTERS.items()]
                 shape = {"min_width": 200, "elem_id": "item-filter"}
                 self.which = choice("Which prompts", filters, "all", **shape)
                 place = {"min_width": 220, "scale": 2, "elem_id": "item-position"}
-                self.position = slider("Prompt", (1, 2), 1, 1, **place)
+                self.position = unchecked(slider("Prompt", (1, 2), 1, 1, **place))
             with gr.Row(elem_classes="actions"):
                 previous = gr.Button("Previous", size="sm", elem_id="item-previous")
                 following = gr.Button("Next", size="sm", elem_id="item-next")

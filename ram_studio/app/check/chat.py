@@ -11,11 +11,11 @@ from markupsafe import Markup
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check import chatting
 from ram_studio.app.check.work import agents_of
-from ram_studio.app.jobs import Updates, Work, connect, job_controls, watch
-from ram_studio.app.session import Chat, Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.jobs import Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.session import Chat, Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import render
-from ram_studio.evals import DOMAINS, make_items
+from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
 _DEFAULT_TOKENS = 64
 # Not the seed of the checks: what is tried here should not be what is scored there.
@@ -40,7 +40,7 @@ class ChatPanel:
 
     def __init__(self, shared: Shared, models: gr.CheckboxGroup) -> None:
         self.shared, self._models = shared, models
-        with gr.Accordion("Ask them yourself", open=False, elem_id="chat", elem_classes="panel"):
+        with gr.Accordion("Chat with the models", open=False, elem_id="chat", elem_classes="panel"):
             self._lay_out(shared.settings.max_chat_tokens)
         form = {self.question, models, self.tokens, self.template}
         connect(self.controls, shared.workspace, self._run, form, [self.answers])
@@ -68,7 +68,7 @@ class ChatPanel:
         with gr.Row(elem_classes="check-form"):
             shape = {"min_width": 220, "elem_id": "chat-tokens"}
             ends = (8, most_tokens)
-            self.tokens = slider("At most so many tokens", ends, _DEFAULT_TOKENS, 8, **shape)
+            self.tokens = slider("Longest answer (tokens)", ends, _DEFAULT_TOKENS, 8, **shape)
             self.template = gr.Checkbox(
                 True,
                 label="Use the models' own chat format",
@@ -80,7 +80,7 @@ class ChatPanel:
         self.answers = html(elem_id="chat-answers")
 
     def _show(self, session: Session) -> Updates:
-        is_example = session.loaded is not None and session.loaded.example is not None
+        is_example = session.loaded is not None and session.loaded.set_name is not None
         said = chat_html(session.chat, agents_of(session)) if session.chat else ""
         return {self.examples: gr.update(visible=is_example), self.answers: said}
 

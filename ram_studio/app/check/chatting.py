@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.app.check.work import Candidate, choose, open_model, time_limit, without_folders
-from ram_studio.app.jobs import Report, Work
-from ram_studio.app.session import Chat, Said, Session
+from ram_studio.app.session.jobs import Report, Work
+from ram_studio.app.session.session import Chat, Said, Session
 from ram_studio.app.templates import Tone
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
 
 if TYPE_CHECKING:
-    from ram_studio.app.workspace import Workspace
+    from ram_studio.app.session.workspace import Workspace
     from ram_studio.evals.answering.local import LocalEngine
 
 MOST_CHARACTERS = 20_000
@@ -64,7 +65,7 @@ def ask(
         span = times[-1] - times[0] if times else 0.0
         return (len(times) - 1) / span if span > 0 else None
 
-    told = 0.0
+    told = -math.inf
 
     def on_tokens(step: Mapping[int, int]) -> None:
         nonlocal told, said
@@ -133,14 +134,14 @@ def ask_all(
     for name, model in models.items():
         said = answers[name]
         if is_over():
-            tell(replace(said, state="done", verdict="Not asked: stopped before its turn."))
+            tell(replace(said, state="done", verdict="Not asked: the run was stopped."))
             continue
         tell(replace(said, state="loading"))
         folders = {name: model.path}
         try:
             checkpoint = open_model(model.path, name, cancel, lambda event: None)
             folders[name] = str(checkpoint.folder)
-            with workspace.engines.lent(checkpoint) as engine:
+            with workspace.engines.borrow(checkpoint) as engine:
                 said = ask(
                     engine,
                     said,

@@ -1,4 +1,4 @@
-"""Step 5, Check: base, agents and merges on the same questions, side by side, item by item."""
+"""Step 4, Check: base, agents and merges on the same questions, side by side, item by item."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app.asking.data import DataSets
-from ram_studio.app.asking.how import HowToAsk
-from ram_studio.app.asking.plan import (
+from ram_studio.app.asking.form import SettingsForm
+from ram_studio.app.asking.limits import (
     SUITE,
-    Asked,
-    asked_of,
     code_refusal,
     general_suites,
     most_items,
+    read_settings,
 )
 from ram_studio.app.asking.suites import USUAL, SuiteChoice, title_of
-from ram_studio.app.boxes import html, slider
+from ram_studio.app.boxes import html, slider, unchecked
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
 from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
-from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
+from ram_studio.app.check.verdicts import has_verdicts, verdicts_drawn
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
-from ram_studio.app.jobs import LIGHT, Job, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.load.view import progress_html as pass_html
-from ram_studio.app.session import Session
+from ram_studio.app.session.jobs import (
+    LIGHT,
+    Job,
+    JobControls,
+    Updates,
+    Work,
+    connect,
+    stop_button,
+    watch,
+)
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Asking, Shared
 from ram_studio.app.settings import Settings
-from ram_studio.app.shared import Asking, Shared
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.errors import RamStudioError
-from ram_studio.evals import EvalReport
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _HEALTH = "no right answers: perplexity, distance from the base, repetition, speed"
@@ -67,7 +76,7 @@ class CheckPanel:
             status = html(elem_id="check-status")
             self.controls = JobControls(self.evaluate, self.stop, status)
             self.grid = html(elem_id="check-grid")
-            label = "A skill survives if shown to be less than so many points below its agent"
+            label = "Non-inferiority margin (points)"
             shape = {"visible": "hidden", "elem_id": "margin"}
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
             # Drawn by the browser with Tune's own dumbbells: it holds no place for a value.
@@ -85,12 +94,12 @@ class CheckPanel:
         self._wire()
 
     def _lay_out_form(self, settings: Settings) -> None:
-        self.models = gr.CheckboxGroup([], label="Models", elem_id="check-models")
+        self.models = unchecked(gr.CheckboxGroup([], label="Models", elem_id="check-models"))
         with gr.Row(elem_classes="check-form"):
             self.kind = gr.Radio(
                 [("The example's skills", SUITE), ("General suites", "general")],
                 value=SUITE,
-                label="What to ask",
+                label="Benchmark",
                 elem_id="check-kind",
                 min_width=260,
             )
@@ -99,14 +108,14 @@ class CheckPanel:
         # Shown by the choice above, as the slider is (check.css): unmounted parts take no updates.
         with gr.Column(elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
-        self.how = HowToAsk(settings)
+        self.form = SettingsForm(settings)
         with gr.Row(elem_classes="actions"):
             self.evaluate = gr.Button("Evaluate", variant="primary", elem_id="evaluate")
             self.stop = stop_button("stop-evaluate")
 
     def _lay_out_suites(self, settings: Settings) -> None:
         self.choice = SuiteChoice(settings, "", USUAL, last=[HEALTH])
-        self.suites, self.misfits = self.choice.box, self.choice.greyed
+        self.suites, self.misfits = self.choice.box, self.choice.grayed
         self.lengths = self.choice.lengths
         with gr.Row(elem_classes="suite-items"):
             self.items = {
@@ -130,7 +139,7 @@ class CheckPanel:
 
     def _wire(self) -> None:
         form = {self.models, self.kind, self.limit, self.suites, self.lengths}
-        form |= set(self.how.boxes.values())
+        form |= set(self.form.boxes.values())
         result = [self.margin, self.verdicts, self.scores, *self.browser.shown]
         self.shared.checked.listen(result, self._show_report)
         connect(
@@ -140,7 +149,7 @@ class CheckPanel:
             form | set(self.items.values()),
             [self.grid, *self.shared.checked.components],
         )
-        counts = [*self.items.values(), self.lengths, *self.how.shown]
+        counts = [*self.items.values(), self.lengths, *self.form.shown]
         general = [self.suites, self.misfits, *counts]
         self.shared.asking = Asking([self.models, self.kind, *general], self._fill)
         self.data_sets = None
@@ -164,7 +173,7 @@ class CheckPanel:
         return {self.models: gr.update(choices=names, value=names)}
 
     def _show(self, session: Session) -> Updates:
-        is_example = session.loaded is not None and session.loaded.example is not None
+        is_example = session.loaded is not None and session.loaded.set_name is not None
         kind = SUITE if is_example else "general"
         return {
             self.note: "" if is_example else callout(_NOT_ITS_SKILLS, "note"),
@@ -177,7 +186,7 @@ class CheckPanel:
 
     def _show_kind(self, kind: str, session: Session) -> Updates:
         if kind == SUITE:
-            return self.how.show(kind, ())
+            return self.form.show([SUITE])
         chosen, offered = self.choice.offer(session, USUAL)
         return {**offered, **self._show_items(chosen)}
 
@@ -196,7 +205,7 @@ class CheckPanel:
             box: gr.update(visible=True if name in suites else "hidden")
             for name, box in self.items.items()
         }
-        return {**counts, **self.choice.show(suites), **self.how.show("general", suites)}
+        return {**counts, **self.choice.show(suites), **self.form.show(suites)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)
@@ -211,10 +220,10 @@ class CheckPanel:
         report, agents, margin = session.report, work.agents_of(session), session.margin
         if report is None:
             return {self.verdicts: None, self.scores: empty_state(_NOTHING)}
-        cards = verdict_cards(report, verdicts(report, agents, margin), agents)
+        drawn = verdicts_drawn(report, agents, margin)
         return {
             # Text: Gradio looks for files at every value of a nested one.
-            self.verdicts: json.dumps(cards) if cards else None,
+            self.verdicts: None if drawn is None else json.dumps(drawn),
             self.scores: view.report_html(report, agents, margin),
         }
 
@@ -222,15 +231,17 @@ class CheckPanel:
         session.margin = points / 100
         return self._judged(session)
 
-    def _read(self, data: Mapping[Any, Any], session: Session) -> Asked:
+    def _read(self, data: Mapping[Any, Any], session: Session) -> EvalSettings:
         if data[self.kind] == SUITE:
             suites, limits = [SUITE], {SUITE: data[self.limit]}
         else:
             suites = data[self.suites] or []
             limits = {name: data.get(box) for name, box in self.items.items()}
-        how = {**self.how.read(data, data[self.kind], suites), "data": session.data}
-        lengths = data.get(self.lengths) or ()
-        return asked_of(suites, lengths, self.shared.settings, how, limits)
+        own = self.form.read(data, suites)
+        if not own.get("ci_width"):
+            own["limit"] = limits
+        given = {"suites": suites, "lengths": data.get(self.lengths), "data": session.data, **own}
+        return read_settings(given, self.shared.settings)
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Evaluate as the form says, yielding updates as it goes."""
@@ -261,7 +272,7 @@ class CheckPanel:
 
 
 def _finished(last: Scoring) -> str:
-    text = f"Done: {last.done - last.reused:,} questions asked now."
+    text = f"Done: {last.done - last.reused:,} new answers."
     if last.reused:
         text += f" {last.reused:,} answers were there already and were reused."
     return text

@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ram_studio.app.check.work import BASE, specialist
-from ram_studio.evals import EvalReport
+from ram_studio.app.check.work import BASE
 from ram_studio.evals.report.breakdown import breakdown
-from ram_studio.evals.report.retention import MARGIN, Retention, verdicts_of
+from ram_studio.evals.report.skill_verdict import MARGIN, SkillVerdict, holm_note, skill_verdicts
+from ram_studio.evals.report.specialists import Specialists, choose_specialists
+from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.report.trust import trust
 
 
-def verdicts(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> list[Retention]:
-    """Return the verdicts on all merges; empty without any.
+def verdicts(
+    report: EvalReport, agents: Sequence[str], margin: float = MARGIN
+) -> tuple[SkillVerdict, ...]:
+    """Return the verdicts on all merges; empty without any. Specialists: see `specialists`."""
+    return _verdicts(report, agents, margin, choose_specialists(report, agents))
 
-    A skill's specialist is the agent that scores best in it.
-    """
-    experts = {
-        domain: expert
-        for domain in report.skills
-        if (expert := specialist(report, domain, agents)) is not None
-    }
-    # All agents stand beside the merges, also those that are best at nothing.
+
+def _verdicts(
+    report: EvalReport, agents: Sequence[str], margin: float, chosen: Specialists
+) -> tuple[SkillVerdict, ...]:
+    own = {domain: agent for domain, agent in chosen.agents.items() if domain in report.skills}
+    # All agents stand beside the merges, also those that are nobody's specialist.
     base = BASE if BASE in report.models else None
-    found = verdicts_of(report, experts, base, margin=margin)
-    return [verdict for verdict in found if verdict.merge not in agents]
+    return skill_verdicts(
+        chosen.judged,
+        own,
+        base,
+        merges=[name for name in report.models if name not in {BASE, *agents}],
+        margin=margin,
+        chosen_on=chosen.chosen_on,
+    )
 
 
 def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
@@ -49,43 +57,38 @@ def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[
     return {**found, "verdicts": judged, "trust": trust(report)}
 
 
-def verdict_cards(
-    report: EvalReport, found: Sequence[Retention], agents: Sequence[str]
-) -> dict[str, list[dict[str, Any]]]:
-    """Return, for each merge, its verdicts as the browser draws them.
+def verdicts_drawn(
+    report: EvalReport, agents: Sequence[str], margin: float
+) -> dict[str, Any] | None:
+    """Return the verdicts as the browser draws them, None without any.
 
-    agent: the specialist's index, for its marker. base, specialist, merge: whether each answer is
-    right, a character 0 or 1 a question, of the questions that all three answered.
+    {"note": how they were corrected, "groups": {merge: [card, ...]}}. A card's agent: the
+    specialist's index, for its marker. base, specialist, merge: whether each answer is right, a
+    character 0 or 1 a question, of the questions that all three answered and that judge.
     """
-    cards: dict[str, list[dict[str, Any]]] = {}
+    chosen = choose_specialists(report, agents)
+    found = _verdicts(report, agents, margin, chosen)
+    groups: dict[str, list[dict[str, Any]]] = {}
     for verdict in found:
-        card = _card(report, verdict, list(agents).index(verdict.specialist))
-        cards.setdefault(verdict.merge, []).append(card)
-    return cards
+        card = _card(chosen.judged, verdict, list(agents).index(verdict.specialist))
+        groups.setdefault(verdict.merge, []).append(card)
+    return {"note": holm_note(found), "groups": groups} if found else None
 
 
-def _card(report: EvalReport, verdict: Retention, agent: int) -> dict[str, Any]:
+def _card(report: EvalReport, verdict: SkillVerdict, agent: int) -> dict[str, Any]:
     names = {"base": verdict.base, "specialist": verdict.specialist, "merge": verdict.merge}
     answers = (report.models[name].answers[verdict.domain] for name in names.values())
     rows = [row for row in zip(*answers, strict=True) if all(answer.is_scored for answer in row)]
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     marks = ("".join("01"[answer.is_correct] for answer in column) for column in columns)
+    said = f"{verdict.gain_text()}; {verdict.why}" if verdict.why else verdict.gain_text()
     return {
         "domain": verdict.domain,
-        "outcome": verdict.outcome,
-        "tone": {"survived": "better", "damaged": "worse"}.get(verdict.outcome, "same"),
-        "said": _said(verdict),
+        "verdict": verdict.verdict,
+        "tone": {"survived": "better", "damaged": "worse"}.get(verdict.verdict, "same"),
+        "said": f"{said}.",
         "name": verdict.specialist,
         "agent": agent,
         "floor": report.floors.get(verdict.domain),
         **dict(zip(names, marks, strict=True)),
     }
-
-
-def _said(verdict: Retention) -> str:
-    said = verdict.kept_text()
-    if verdict.outcome == "cannot tell":
-        said += f"; the questions cannot tell{verdict.because}"
-        if verdict.items_needed:
-            said += f" (needs about {verdict.items_needed:,} items)"
-    return f"{said}."

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ram_studio.app.asking.plan import SUITE
 from ram_studio.app.check.verdicts import has_verdicts
-from ram_studio.app.check.work import BASE, specialist
+from ram_studio.app.check.work import BASE
 from ram_studio.app.templates import render
-from ram_studio.evals import Comparison, EvalReport, compare_all
-from ram_studio.evals.calibration.record import not_measured, shipped_records
-from ram_studio.evals.calibration.standing import PAIRS, rank_agreement, standings
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
-from ram_studio.evals.report.retention import MARGIN
+from ram_studio.evals.report.skill_verdict import MARGIN
+from ram_studio.evals.report.specialists import choose_specialists
+from ram_studio.evals.report.statistics import Comparison, compare_all
+from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.report.trust import trust, trust_lines
-from ram_studio.evals.suites import HEALTH
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -32,24 +30,18 @@ _MEASURES = {
 }
 
 
-def comparisons_of(report: EvalReport, agents: Sequence[str], base: str = BASE) -> list[Comparison]:
-    """Return all paired comparisons of a report: with the base, the best agents, other merges."""
-    experts = {domain: specialist(report, domain, agents) for domain in report.items}
-    return list(
-        compare_all(
-            report,
-            base=base if base in report.models else None,
-            specialists={d: name for d, name in experts.items() if name is not None},
-        )
-    )
-
-
 def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> str:
     """Return all but the verdicts: statements, heat table, categories, pairs, health.
 
-    It is folded where there are verdicts, which lead (``verdict_cards``).
+    It is folded where there are verdicts, which lead (``verdicts_drawn``).
     """
-    pairs = comparisons_of(report, agents)
+    chosen = choose_specialists(report, agents)
+    pairs = compare_all(
+        report,
+        base=BASE if BASE in report.models else None,
+        specialists=chosen.agents,
+        judged=chosen.judged,
+    )
     parts = breakdown(report)
     health = {n: r.health for n, r in report.models.items() if r.health is not None}
     measured = next(iter(health.values()), {})
@@ -57,10 +49,9 @@ def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGI
         "check/report.html.j2",
         is_folded=has_verdicts(report, agents),
         margin=margin,
-        known=_known_models(report),
         until=report.until.get("sentence", ""),
         draws=[[what, *texts] for what, texts in drawn_rows(parts)],
-        statements=_statements(report, agents, pairs),
+        statements=_statements(report, agents, pairs, chosen.judged),
         heat=heat_table(report, agents, pairs) if report.items else None,
         silent=missing(report),
         models=list(parts),
@@ -71,19 +62,6 @@ def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGI
         trusted=trust_lines(trust(report)),
         number=_number,
     )
-
-
-def _known_models(report: EvalReport) -> dict[str, Any] | None:
-    """Return where models stand beside calibrated ones; None for the example's own questions."""
-    if report.suite in ("", SUITE, HEALTH):
-        return None
-    records = shipped_records()
-    base = BASE if BASE in report.models else None
-    return {
-        "said": [one.sentence() for one in standings(report, base=base)],
-        "missing": not_measured(records),
-        "ranks": [rank_agreement(records, *pair)["sentence"] for pair in PAIRS],
-    }
 
 
 def heat_table(
@@ -153,7 +131,7 @@ def _cell(
         **cell,
         "tone": tone,
         "side": "up" if points > 0 else "down" if points < 0 else "",
-        # Within noise there is a breath of colour only.
+        # Within noise there is a breath of color only.
         "share": 18 + 62 * strength if tone else 22 * strength,
         "hint": pair.sentence(),
         "delta": f"{sign} {points:+.1f}",
@@ -161,11 +139,12 @@ def _cell(
 
 
 def _statements(
-    report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison]
+    report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison], judged: EvalReport
 ) -> dict[str, list[dict[str, Any]]] | None:
     """Return, for each merge, what it gained or lost against each skill's own specialist.
 
-    Where no agent was evaluated, against the base. None without a merge.
+    Where no agent was evaluated, against the base. None without a merge. judged: the report
+    without the questions by which a specialist was chosen.
     """
     merges = [name for name in report.models if name != BASE and name not in agents]
     if not merges:
@@ -174,7 +153,8 @@ def _statements(
     said: dict[str, list[dict[str, Any]]] = {name: [] for name in merges}
     for pair in pairs:
         if pair.a in merges and pair.against == against and pair.domain in report.skills:
-            mine, theirs = (report.models[n].domains[pair.domain].score for n in (pair.a, pair.b))
+            rows = (judged if against == "specialist" else report).models
+            mine, theirs = (rows[name].domains[pair.domain].score for name in (pair.a, pair.b))
             is_same = pair.counts.wins == pair.counts.losses == 0
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
             line["floor"] = None

@@ -1,29 +1,31 @@
 """The work behind the Check step: ask the models what is not answered yet, and tell how far it is.
 
-Answers go to the visitor's store as they come (see `answers`); stopping loses nothing.
+Answers go to the user's store as they come (see `answers`); stopping loses nothing.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ram_studio.app.asking.plan import Asked, asking_effort
-from ram_studio.app.check.answers import open_answers
-from ram_studio.app.check.lent_gpu import LentGpuEngine
+from ram_studio.app.asking.limits import asking_effort, count_answers
 from ram_studio.app.check.progress_grid import Cell, Scoring
-from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.public.machine import lends_gpus
-from ram_studio.app.session import Session
+from ram_studio.app.check.zerogpu import ZeroGpuEngine
+from ram_studio.app.public.machine import has_zerogpu
+from ram_studio.app.session.answers import open_answers
+from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals import EvalReport, evaluate
-from ram_studio.evals.until import evaluate_until
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.settings import EvalSettings
 
 BASE = "base"
 # Small ones are asked in large batches; with a large one the first answers should come soon.
@@ -45,7 +47,7 @@ def candidates(session: Session) -> dict[str, Candidate]:
     if session.loaded is None:
         return {}
     found = {}
-    if not session.loaded.is_sketch_only:
+    if not session.loaded.is_analysis_only:
         found[BASE] = Candidate(session.loaded.base)
         found |= {n: Candidate(p) for n, p in session.loaded.agents.items()}
     found |= {m.name: Candidate(str(m.folder), m.recipe) for m in session.merges.values()}
@@ -66,7 +68,7 @@ class _Watch:
         self._marks: dict[tuple[str, str], str] = {}
         self._now: tuple[str, str] | None = None
         self._steps: deque[tuple[float, int]] = deque()
-        self._told = 0.0
+        self._told = -math.inf
 
     def progress(self, model: str, domain: str, done: int, total: int) -> None:
         known = self._cells.get((model, domain))
@@ -97,7 +99,7 @@ class _Watch:
 
 def score_models(
     models: Mapping[str, Candidate],
-    asked: Asked,
+    asked: EvalSettings,
     session: Session,
     workspace: Workspace,
     report: Report,
@@ -117,26 +119,20 @@ def score_models(
     is_over = time_limit(settings, cancel)
     batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
     engines: dict[str, Any] = dict(folders)
-    if lends_gpus():
-        engines = {n: LentGpuEngine(path, batch_size=batch_size) for n, path in folders.items()}
-    how = asked.how
-    options: dict[str, Any] = {
-        "lengths": asked.lengths,
-        "batch_size": batch_size,
-        "base": BASE if BASE in folders else None,
-        "on_progress": watch.progress,
-        "on_tokens": watch.tokens,
-        "on_marks": watch.marks,
-        "should_stop": is_over,
-        **how.settings,
-    }
+    if has_zerogpu():
+        engines = {n: ZeroGpuEngine(path, batch_size=batch_size) for n, path in folders.items()}
+    here = {"batch_size": batch_size, "base": BASE if BASE in folders else None}
     try:
         with open_answers(session, workspace) as store:
-            options["store"] = store
-            if how.until:
-                options |= {"width": how.until / 100, "most": how.most}
-                return evaluate_until(engines, asked.suites, **options)[0]
-            return evaluate(engines, asked.suites, limit=asked.limits, **options)
+            return evaluate(
+                engines,
+                asked.model_copy(update=here),
+                store=store,
+                on_progress=watch.progress,
+                on_tokens=watch.tokens,
+                on_marks=watch.marks,
+                should_stop=is_over,
+            )
     except EvaluationError as error:
         if settings.is_private:
             raise
@@ -144,16 +140,16 @@ def score_models(
 
 
 def score_work(
-    models: Mapping[str, Candidate], asked: Asked, session: Session, workspace: Workspace
+    models: Mapping[str, Candidate], asked: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[EvalReport]:
     """Return the work of `score_models`; it costs a part for each model, in answers.
 
-    Of a shipped set's models, and of equal merges of them, answers are there for the next visitor.
+    Of a shipped set's models, and of equal merges of them, answers are there for the next user.
     """
     names = [f"{model.recipe or model.path} {asked!r}" for model in models.values()]
     return costing(
         lambda report, cancel: score_models(models, asked, session, workspace, report, cancel),
-        asking_effort(session, names, asked.answers()),
+        asking_effort(session, names, count_answers(asked)),
     )
 
 
@@ -197,12 +193,3 @@ def without_folders(text: str, folders: Mapping[str, str], session: Session) -> 
     for name, folder in folders.items():
         text = text.replace(folder, name)
     return text.replace(str(session.folder), "")
-
-
-def specialist(report: EvalReport, domain: str, agents: Sequence[str]) -> str | None:
-    """Return the agent that scores best in a domain, None when no agent was evaluated."""
-    present = [a for a in agents if a in report.models]
-    if not present:
-        return None
-    scores = {a: report.models[a].domains[domain] for a in present}
-    return max(present, key=lambda a: scores[a].score if scores[a].n else -1.0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ram_studio.algorithm.sketch import Sketch
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app.details.figure import FAMILY, finish
 from ram_studio.app.palette import FIGURE_INK, agent_color, shades
 
@@ -17,15 +17,15 @@ _ROW = 17
 
 
 def layer_map(
-    sketch: Sketch, point: int, agent: str, *, is_log: bool = False, narrow: bool = False
+    analysis: Analysis, point: int, agent: str, *, is_log: bool = False, narrow: bool = False
 ) -> go.Figure:
     """Return the share of weights that an agent changed, by layer and module.
 
     On its own scale, from 0 to its largest share; is_log: of powers of ten, down to the smallest.
     narrow: for a phone, with the scale below.
     """
-    frame = sketch.to_frame("tensor", point)
-    layers, modules = sketch.group_labels("layer"), sketch.group_labels("module")
+    frame = analysis.to_frame("tensor", point)
+    layers, modules = analysis.group_labels("layer"), analysis.group_labels("module")
     sums = frame[frame["agent"] == agent].groupby(["module", "layer"])[["active", "total"]].sum()
     # Missing where a layer has no such module.
     places = [(module, layer) for module in modules for layer in layers]
@@ -52,7 +52,7 @@ def layer_map(
             customdata=values,
             x=["emb" if layer == "embedding" else layer for layer in layers],
             y=[_short(module, narrow) for module in modules],
-            colorscale=shades(agent_color(sketch.agents.index(agent))),
+            colorscale=shades(agent_color(analysis.agents.index(agent))),
             colorbar=bar,
             xgap=1,
             ygap=1,

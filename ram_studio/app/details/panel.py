@@ -1,4 +1,4 @@
-"""The details of Tune that the server draws: who meets whom, layer by module, what is stored.
+"""The details of Tune that the server draws: overlap of agents, layer by module, file check.
 
 They stand in the dialog that the canvas opens, beside those that the browser draws itself, and are
 drawn when it is opened and only if the models or the settings changed since.
@@ -16,17 +16,17 @@ import plotly.graph_objects as go
 from gradio.components.plot import PlotData
 from markupsafe import Markup
 
-from ram_studio.algorithm.sketch import Sketch
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app import templates
-from ram_studio.app.boxes import choice, html
+from ram_studio.app.boxes import choice, html, unchecked
 from ram_studio.app.details.layer_map import layer_map
 from ram_studio.app.details.parts_charts import experts, towers
 from ram_studio.app.details.patterns import patterns
-from ram_studio.app.jobs import LIGHT, Updates
-from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.view import report_of, storage_html
-from ram_studio.app.session import Loaded, Session
-from ram_studio.app.shared import Shared, ladder_point
+from ram_studio.app.session.jobs import LIGHT, Updates
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.shared import Shared, clamp_grid_index
 from ram_studio.checkpoints.hub.rights import acting_as
 
 NARROW = 700
@@ -34,16 +34,16 @@ NARROW = 700
 
 
 class Figure(NamedTuple):
-    """A figure. draw: from sketch, ladder point, and whether the page is narrow."""
+    """A figure. draw: from analysis, grid point, and whether the page is narrow."""
 
-    draw: Callable[[Sketch, int, bool], go.Figure | None]
+    draw: Callable[[Analysis, int, bool], go.Figure | None]
     title: str
     note: str
 
 
 FIGURES = {
     "patterns": Figure(
-        patterns, "Who meets whom", "Weights changed by exactly these agents and no others."
+        patterns, "Overlap of agents", "Weights changed by exactly these agents and no others."
     ),
     "towers": Figure(
         towers, "Language model and towers", "Share of each part's weights that an agent changed."
@@ -67,19 +67,19 @@ Shown = tuple[Markup, dict[str, PlotData | None]]
 
 def shown(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
     """Return what is stored, and the figures as the browser takes them."""
-    if loaded.example is not None:
-        return _shown_example(loaded.example, point, is_narrow)
+    if loaded.set_name is not None:
+        return _shown_set(loaded.set_name, point, is_narrow)
     return _draw_all(loaded, point, is_narrow)
 
 
 @lru_cache(maxsize=64)
-def _shown_example(example: str, point: int, is_narrow: bool) -> Shown:
-    # Thirty visitors look at the same example: drawn once, it costs each a tenth.
-    return _draw_all(load_example(example), point, is_narrow)
+def _shown_set(set_name: str, point: int, is_narrow: bool) -> Shown:
+    # Thirty users look at the same example: drawn once, it costs each a tenth.
+    return _draw_all(load_set(set_name), point, is_narrow)
 
 
 def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
-    figures = {n: figure.draw(loaded.sketch, point, is_narrow) for n, figure in FIGURES.items()}
+    figures = {n: figure.draw(loaded.analysis, point, is_narrow) for n, figure in FIGURES.items()}
     stored = storage_html(report_of(loaded, point))
     return stored, {name: _as_sent(figure) for name, figure in figures.items()}
 
@@ -98,23 +98,24 @@ class DetailsPanel:
             with gr.Column(elem_classes=["box", "chart"], min_width=300):
                 html(_head("Layer by module", _MAP_NOTE), elem_classes="chart-head")
                 with gr.Row():
-                    self.agent = choice("Agent", [], None, min_width=160, elem_id="map-agent")
+                    shape = {"min_width": 160, "elem_id": "map-agent"}
+                    self.agent = unchecked(choice("Agent", [], None, **shape))
                     self.scale = gr.Radio(
                         [("Its own scale", "own"), ("Powers of ten", "log")],
                         value="own",
-                        label="Colours",
+                        label="Colors",
                         min_width=240,
                         elem_id="map-scale",
                     )
                 self.map = gr.Plot(show_label=False, container=False, elem_id="chart-map")
             self.stored = html(elem_id="details-stored")
             self.draw = gr.Button("", visible="hidden", elem_id="draw-details")
-        self.drawn = gr.State(None)
+        self.drawn = gr.Textbox(visible=False)
         shared.loaded.listen([self.agent], self._offer_agents)
         shared.when_built(self._wire)
 
     def _offer_agents(self, session: Session) -> Updates:
-        names = list(session.models.sketch.agents)
+        names = list(session.models.analysis.agents)
         return {self.agent: gr.update(choices=names, value=names[0])}
 
     def _wire(self) -> None:
@@ -144,10 +145,10 @@ class DetailsPanel:
     ) -> go.Figure | None:
         if session.loaded is None:
             return None
-        sketch, is_narrow = session.loaded.sketch, _is_narrow(pixels)
-        known = agent if agent in sketch.agents else sketch.agents[0]
+        analysis, is_narrow = session.loaded.analysis, _is_narrow(pixels)
+        known = agent if agent in analysis.agents else analysis.agents[0]
         return layer_map(
-            sketch, ladder_point(point), known, is_log=scale == "log", narrow=is_narrow
+            analysis, clamp_grid_index(point), known, is_log=scale == "log", narrow=is_narrow
         )
 
     def _draw(
@@ -162,11 +163,11 @@ class DetailsPanel:
         if session.loaded is None:
             return gr.skip()
         loaded, is_narrow = session.loaded, _is_narrow(pixels)
-        wanted = f"{loaded.identity}|{ladder_point(point)}|{is_narrow}"
+        wanted = f"{loaded.identity}|{clamp_grid_index(point)}|{is_narrow}"
         if wanted == drawn:
             return gr.skip()
         with acting_as(session.token):
-            stored, figures = shown(loaded, ladder_point(point), is_narrow)
+            stored, figures = shown(loaded, clamp_grid_index(point), is_narrow)
         updates: Updates = {self.drawn: wanted, self.stored: stored}
         for name, figure in figures.items():
             box, plot = self.plots[name]

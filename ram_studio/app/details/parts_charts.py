@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.naming import ROUTER, SHARED_EXPERT, STACK
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.details.figure import finish
 from ram_studio.app.palette import agent_color, overlap_color, shades
 
@@ -16,17 +16,17 @@ _ROW, _HEAD, _TITLE = 11, 44, 26
 """Height of a layer, of what stands around a map, and of that between two, in pixels."""
 
 
-def towers(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
+def towers(analysis: Analysis, point: int, narrow: bool = False) -> go.Figure | None:
     """Return the share that each agent changed of the language model and of every tower.
 
     None for a model that has no towers.
     """
-    labels = sketch.group_labels("tower")
+    labels = analysis.group_labels("tower")
     if len(labels) < 2:
         return None
-    frame = sketch.to_frame("tower", point)
+    frame = analysis.to_frame("tower", point)
     figure = go.Figure()
-    for t, agent in enumerate(sketch.agents):
+    for t, agent in enumerate(analysis.agents):
         own = frame[frame["agent"] == agent].set_index("tower").loc[list(labels)]
         shared = np.where(own["active"] > 0, own["shared"] / own["active"].clip(lower=1), 0)
         figure.add_bar(
@@ -42,19 +42,19 @@ def towers(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None
     return finish(figure, 220 if narrow else 260)
 
 
-def experts(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
+def experts(analysis: Analysis, point: int, narrow: bool = False) -> go.Figure | None:
     """Return maps of routers and experts by layer: what each agent changed, and what is shared.
 
     None for a model without experts.
     """
-    frame = sketch.to_frame("expert", point) if sketch.group_labels("expert") else None
+    frame = analysis.to_frame("expert", point) if analysis.group_labels("expert") else None
     if frame is None:
         return None
     frame[["layer", "part"]] = frame["expert"].str.rsplit("/", n=1, expand=True)
     layers = list(dict.fromkeys(frame["layer"]))
     parts = sorted(set(frame["part"]), key=_order)
-    titles = [f"{agent}: changed" for agent in sketch.agents]
-    if len(sketch.agents) > 1:
+    titles = [f"{agent}: changed" for agent in analysis.agents]
+    if len(analysis.agents) > 1:
         titles.append("changed by several, of what any changed")
     height = len(titles) * (_HEAD + _ROW * max(4, len(layers)))
     space = _TITLE / height
@@ -66,13 +66,13 @@ def experts(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | Non
     tables = frame.pivot(index="layer", columns=["agent", "part"], values="share").reindex(layers)
     maps = [
         tables.reindex(columns=[(agent, part) for part in parts]).to_numpy(dtype=float)
-        for agent in sketch.agents
+        for agent in analysis.agents
     ]
     top = max((float(np.nanmax(values, initial=0.0)) for values in maps), default=0.0) or 1.0
-    if len(sketch.agents) > 1:
-        maps.append(_overlap(sketch, point, layers, parts))
+    if len(analysis.agents) > 1:
+        maps.append(_overlap(analysis, point, layers, parts))
     for row, (title, values) in enumerate(zip(titles, maps, strict=True), start=1):
-        is_own = row <= len(sketch.agents)
+        is_own = row <= len(analysis.agents)
         heat = go.Heatmap(
             z=values,
             x=parts,
@@ -102,13 +102,13 @@ def _order(part: str) -> tuple[int, int]:
     return (_FIRST.index(part), 0) if part in _FIRST else (len(_FIRST), int(part))
 
 
-def _overlap(sketch: Sketch, point: int, layers: list[str], parts: list[str]) -> np.ndarray:
+def _overlap(analysis: Analysis, point: int, layers: list[str], parts: list[str]) -> np.ndarray:
     """Return which share of what any agent changed several did, in %; NaN where none did."""
-    counts = sketch.grouped("expert").by_count[:, point]
+    counts = analysis.grouped("expert").by_count[:, point]
     changed = counts[:, 1:].sum(1)
     shares = np.where(changed > 0, 100 * counts[:, 2:].sum(1) / np.maximum(1, changed), np.nan)
     table = np.full((len(layers), len(parts)), np.nan)
-    for label, share in zip(sketch.group_labels("expert"), shares, strict=True):
+    for label, share in zip(analysis.group_labels("expert"), shares, strict=True):
         layer, part = label.rsplit("/", 1)
         table[layers.index(layer), parts.index(part)] = share
     return table

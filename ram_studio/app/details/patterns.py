@@ -1,12 +1,12 @@
-"""Who meets whom: how many weights exactly these agents changed; of many agents, which pairs."""
+"""Overlap of agents: how many weights exactly these agents changed; of many, by pair."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.meters.relations import pairs_of
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.details.figure import finish
 from ram_studio.app.numbers import percent_text
 from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol, overlap_color
@@ -16,16 +16,16 @@ _ROOMY_BARS = 7
 _MANY = "More than six agents: changed alone, or by two, whoever else did too."
 
 
-def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
+def patterns(analysis: Analysis, point: int, narrow: bool = False) -> go.Figure:
     """Return bars of the largest overlap patterns above a grid that says which agents they join.
 
     Of more than six agents the sets are not counted: bars of what one changed alone and of what two
     changed, whoever else did too, and a line that says so.
     """
-    found = _patterns(sketch, point)
+    found = _patterns(analysis, point)
     masks = sorted(found, key=lambda m: -found[m])[:MAX_PATTERNS]
-    members = [[t for t in range(len(sketch.agents)) if m >> t & 1] for m in masks]
-    changed = int(sketch.model.by_count[0, point, 1:].sum())
+    members = [[t for t in range(len(analysis.agents)) if m >> t & 1] for m in masks]
+    changed = int(analysis.model.by_count[0, point, 1:].sum())
     shares = [found[m] / max(1, changed) for m in masks]
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=[0.62, 0.38]
@@ -35,7 +35,7 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
         y=[found[m] for m in masks],
         marker={"color": [overlap_color(len(agents) - 1) for agents in members]},
         customdata=[
-            [" + ".join(sketch.agents[t] for t in agents), percent_text(share)]
+            [" + ".join(analysis.agents[t] for t in agents), percent_text(share)]
             for agents, share in zip(members, shares, strict=True)
         ],
         hovertemplate="%{customdata[0]}: %{y:,} weights, %{customdata[1]} of the changed"
@@ -48,7 +48,7 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
         row=1,
         col=1,
     )
-    _draw_members(figure, members, list(sketch.agents))
+    _draw_members(figure, members, list(analysis.agents))
     figure.update_yaxes(nticks=4, row=1, col=1)
     figure.update_xaxes(
         showticklabels=False,
@@ -56,23 +56,23 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
         zeroline=False,
         range=[-0.6, max(2.6, len(masks) - 0.4)],
     )
-    height = 250 + 22 * len(sketch.agents)
-    if sketch.model.patterns is None:
+    height = 250 + 22 * len(analysis.agents)
+    if analysis.model.patterns is None:
         at = {"xref": "paper", "yref": "paper", "x": 0, "y": 1.08}
         figure.add_annotation(text=_MANY, showarrow=False, **at)
     return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 34, "b": 8})
 
 
-def _patterns(sketch: Sketch, point: int) -> dict[int, int]:
+def _patterns(analysis: Analysis, point: int) -> dict[int, int]:
     """Return weights by the bits of the agents that changed them, where there are some."""
-    n = len(sketch.agents)
-    if sketch.model.patterns is not None:
-        counts = sketch.model.patterns[0, point]
+    n = len(analysis.agents)
+    if analysis.model.patterns is not None:
+        counts = analysis.model.patterns[0, point]
         found = {mask: int(counts[mask]) for mask in range(1, len(counts))}
     else:
-        found = {1 << t: int(sketch.model.shared[0, point, t, 0]) for t in range(n)}
-        if sketch.relations is not None:
-            both = sketch.grouped_relations("model").pair_counts[0, point, :, 0]
+        found = {1 << t: int(analysis.model.shared[0, point, t, 0]) for t in range(n)}
+        if analysis.relations is not None:
+            both = analysis.grouped_relations("model").pair_counts[0, point, :, 0]
             pairs = zip(pairs_of(n), both, strict=True)
             found |= {1 << a | 1 << b: int(count) for (a, b), count in pairs}
     return {mask: count for mask, count in found.items() if count > 0}

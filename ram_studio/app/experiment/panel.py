@@ -13,9 +13,9 @@ from ram_studio.app.asking.suites import Questions
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.experiment import view, work
 from ram_studio.app.experiment.table import method_grid, result_table
-from ram_studio.app.jobs import LIGHT, Updates, Work, connect, job_controls, watch
-from ram_studio.app.session import Comparison, Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.session import Comparison, Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, failure, progress
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.method_table import MethodTable
@@ -121,8 +121,8 @@ class ComparePanel:
             tuned = self.shared.tuning.read(data).values
             methods = data[self.methods] or ()
             rows = work.rows_for(session.models, preset, methods, tuned)
-            asked, limit = self.asked.read(data, session.data), int(data[self.limit])
-            return work.compare_work(rows, limit, session, self.shared.workspace, asked)
+            asked = self.asked.read(data, data[self.limit], session.data)
+            return work.compare_work(rows, asked, session, self.shared.workspace)
 
         def finish(table: MethodTable) -> Updates:
             session.comparison = found = keep(table, title, session)

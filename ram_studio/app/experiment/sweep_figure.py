@@ -40,7 +40,7 @@ def axis_label(name: str) -> str:
 
 
 def sweep_figure(state: SweepState, axis: str) -> go.Figure:
-    """Return score with 95 % interval against one axis; settings that are out are grey.
+    """Return score with 95 % interval against one axis; settings that are out are gray.
 
     Settings without an answer, or without this parameter, are not drawn; those that are the same
     merge as another are, with its score.

@@ -1,7 +1,8 @@
-"""The panel "Find a good setting": choose what is varied, watch, take the winner to Tune."""
+"""The panel "Search settings": choose what is varied, watch, take the winner to Tune."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,19 +10,19 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from ram_studio.algorithm.ladder import LADDER, snap
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.asking.suites import Questions
-from ram_studio.app.boxes import html, slider
+from ram_studio.app.boxes import html, slider, unchecked
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
 from ram_studio.app.experiment.table import result_table, sweep_grid
-from ram_studio.app.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.numbers import epsilon_text, setting_text
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, progress, render
-from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.table import SweepState
@@ -38,7 +39,7 @@ _RANGES = {
     "scale": ("Scale (methods other than RAM)", False, 0.2, 1.0, 5, 10.0),
 }
 _THRESHOLDS = [
-    (epsilon_text(LADDER[i]), LADDER[i])
+    (epsilon_text(EPSILON_GRID[i]), EPSILON_GRID[i])
     for i in dict.fromkeys(snap(step * 10.0**d) for d in range(-8, -1) for step in (1, 3))
 ]
 
@@ -49,7 +50,7 @@ class SweepPanel:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         shape = {"open": False, "elem_id": "sweep-panel", "elem_classes": "panel"}
-        with gr.Accordion("Find a good setting", **shape) as fold:
+        with gr.Accordion("Search settings", **shape) as fold:
             html(
                 '<p class="lead">Many settings are merged in memory and answer the same questions; '
                 "no model folder is written. Clearly losing ones stop early, and the winner is "
@@ -94,12 +95,15 @@ class SweepPanel:
         self.count = html("", elem_id="sweep-count", elem_classes="fine")
         ids = {"start": "sweep-start", "stop": "stop-sweep", "status": "sweep-status"}
         self.controls = job_controls("Start", **ids)
-        self.axis = gr.Radio([], label="Show against", visible=False, elem_id="sweep-axis")
+        self.axis = unchecked(
+            gr.Radio([], label="Show against", visible=False, elem_id="sweep-axis")
+        )
         self.chart = gr.Plot(visible=False, show_label=False, elem_id="sweep-chart")
         self.found = html(elem_id="sweep-found")
         self.table = result_table("sweep-table")
         with gr.Row(elem_classes="actions", visible=False) as self.actions:
-            self.pick = gr.Dropdown([], label="Setting", elem_id="sweep-pick", min_width=240)
+            shape = {"elem_id": "sweep-pick", "min_width": 240}
+            self.pick = unchecked(gr.Dropdown([], label="Setting", **shape))
             self.use = gr.Button("Use this setting in Tune", variant="primary", elem_id="sweep-use")
             self.csv = gr.DownloadButton("Download CSV", elem_id="sweep-csv")
         self.note = html(elem_id="sweep-note")
@@ -148,8 +152,7 @@ class SweepPanel:
             data[self.methods] or (),
             {name: [data[box] for box in line] for name, line in self.ranges.items()},
             self.shared.tuning.read(data).values,
-            self.asked.read(data, session.data),
-            items=int(data[self.items]),
+            self.asked.read(data, data[self.items], session.data),
             minutes=most if minutes is None else min(float(minutes), most),
             search="optuna" if data[self.search] == "optuna" else "grid",
             trials=max(1, min(int(data[self.trials]), work.MAX_SETTINGS)),
@@ -166,8 +169,7 @@ class SweepPanel:
         if session.loaded is None:
             return ""
         try:
-            asked = self.asked.read(data, session.data)
-            return work.count_text(self.plan(data, session), asked)
+            return work.count_text(self.plan(data, session))
         except RamStudioError as error:
             return str(error)
 
@@ -212,7 +214,7 @@ class SweepPanel:
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Sweep as the form says, yielding updates as it goes."""
-        axis, drawn = data[self.axis], [0.0]
+        axis, drawn = data[self.axis], [-math.inf]
 
         def prepare() -> Work[SweepState]:
             return work.sweep_work(self.plan(data, session), session, self.shared.workspace)
@@ -257,7 +259,7 @@ def _range_line(name: str) -> list[Any]:
         for end, value in (("from", low), ("to", high)):
             options = {"label": f"{setting_text(name)} {end}", "min_width": 120}
             if name == "epsilon":
-                ends.append(gr.Dropdown(_THRESHOLDS, value=LADDER[snap(value)], **options))
+                ends.append(gr.Dropdown(_THRESHOLDS, value=EPSILON_GRID[snap(value)], **options))
             else:
                 ends.append(gr.Number(value, minimum=0, maximum=most, **options))
         values = slider("Values", (2, 12), count, 1, min_width=150)

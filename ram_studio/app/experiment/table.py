@@ -22,7 +22,7 @@ _OUTCOMES = {
     "waiting": "waiting",
     "running": "being asked",
     "open": "in the race",
-    "kept": "not told apart",
+    "kept": "no significant difference",
     "behind": "clearly worse",
     "dropped": "dropped",
     "same": "same merge",
@@ -31,7 +31,7 @@ _OUTCOMES = {
 }
 
 
-FLOOR = "floor: what nonsense gets"
+FLOOR = "chance level"
 
 
 class Cell(NamedTuple):

@@ -1,6 +1,6 @@
 """A comparison as HTML and as a figure: in the page and, with its own styles, as files to keep.
 
-The figure is merge time against score, as SVG; in the page its colours are the page's variables.
+The figure is merge time against score, as SVG; in the page its colors are the page's variables.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def points_of(table: Table) -> list[Point]:
 def time_score_svg(points: Sequence[Point], width: int, style: str = "") -> Markup:
     """Return the figure; wide ones name the points, narrow ones have their numbers only.
 
-    style: CSS of a figure that stands alone; without, the page's colours apply.
+    style: CSS of a figure that stands alone; without, the page's colors apply.
     """
     has_names = width >= _NAMED_WIDTH
     height = round(max(260.0, _LABEL * len(points) + _TOP + _BOTTOM))

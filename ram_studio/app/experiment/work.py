@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ram_studio.algorithm.ladder import snap
+from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
-from ram_studio.app.asking.plan import Asked, asking_effort
-from ram_studio.app.check.answers import open_answers
-from ram_studio.app.jobs import Report, Work, costing
+from ram_studio.app.asking.limits import asking_effort, count_answers
 from ram_studio.app.merge.controls import OFFERED, tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
-from ram_studio.app.public.lanes import Effort
-from ram_studio.app.session import Loaded, Session
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.public.job_queue import Effort
+from ram_studio.app.session.answers import open_answers
+from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
@@ -25,6 +25,7 @@ from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.experiment.table import SweepRow, SweepState
+from ram_studio.evals.settings import EvalSettings
 
 
 class Choice(NamedTuple):
@@ -106,31 +107,22 @@ def rows_for(
 
 
 def compare_work(
-    rows: Mapping[str, Recipe],
-    limit: int,
-    session: Session,
-    workspace: Workspace,
-    asked: Asked | None = None,
+    rows: Mapping[str, Recipe], asked: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[MethodTable]:
-    """Return the work of a comparison, stopped or finished; answers go to the visitor's store.
+    """Return the work of a comparison, stopped or finished; answers go to the user's store.
 
     It tells (row, rows done, rows in all), and costs a part for each row, in answers.
-
-    Args:
-        limit: prompts per skill. asked: which suites, and how.
     """
     from ram_studio.evals.experiment.run import compare_methods
 
-    loaded, asked = session.models, asked or Asked()
+    loaded = session.models
 
     def compare(report: Report, cancel: CancelToken) -> MethodTable:
         with open_answers(session, workspace) as store:
             return compare_methods(
                 rows,
-                suite=asked.suites,
-                limit=limit,
-                **asked.settings,
-                sketch=loaded.sketch,
+                settings=asked,
+                analysis=loaded.analysis,
                 fisher_folder=session.folder / "fisher",
                 store=store,
                 on_progress=lambda row, done, total: report((row, done, total)),
@@ -138,8 +130,8 @@ def compare_work(
             )
 
     models = [*loaded.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
-    parts = [f"{one} compare {limit} {asked!r}" for one in models]
-    return costing(compare, asking_effort(session, parts, asked.answers(limit)))
+    parts = [f"{one} compare {asked!r}" for one in models]
+    return costing(compare, asking_effort(session, parts, count_answers(asked)))
 
 
 # ---------------------------------------------------------------------------- sweep
@@ -162,7 +154,7 @@ def plan_of(
     chosen: Sequence[str],
     ranges: Mapping[str, Sequence[Any]],
     tuned: Mapping[str, Any],
-    asked: Asked,
+    asked: EvalSettings,
     **budget: Any,
 ) -> SweepPlan:
     """Return the checked plan of the panel's form.
@@ -184,11 +176,15 @@ def plan_of(
     if len(over) == 1 and len(methods) == 1:
         raise SettingsError("Nothing is varied. Tick a parameter, or more than one method.")
     start = tuned_settings(_start_of(methods), tuned)
-    return plan_over(loaded, over, start, suites=list(asked.suites), **asked.settings, **budget)
+    return plan_over(loaded, over, start, asked, **budget)
 
 
 def plan_over(
-    loaded: Loaded, over: Mapping[str, Any], settings: Mapping[str, Any], **budget: Any
+    loaded: Loaded,
+    over: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    asked: EvalSettings,
+    **budget: Any,
 ) -> SweepPlan:
     """Return the checked plan of a sweep over any settings of the methods offered here.
 
@@ -208,7 +204,7 @@ def plan_over(
                 f"There is no method {method!r} here; there are {', '.join(OFFERED)}."
             )
     recipe = recipe_from(loaded, _start_of(methods), settings)
-    plan = SweepPlan(recipe, axes, max_settings=MAX_SETTINGS, **budget)
+    plan = SweepPlan(recipe, asked, axes=axes, max_settings=MAX_SETTINGS, **budget)
     plan.candidates()
     return plan
 
@@ -218,18 +214,19 @@ def _start_of(methods: Sequence[str]) -> str:
     return next((name for name in ("ram+", "ram+s") if name in methods), methods[0])
 
 
-def count_text(plan: SweepPlan, asked: Asked) -> str:
+def count_text(plan: SweepPlan) -> str:
     """Return in a sentence how much a plan asks for."""
     many = f"{plan.trials} settings to try"
     if plan.search != "optuna":
         many = f"{len(plan.candidates())} settings"
-    questions = asked.answers(plan.items) // plan.samples
-    draws = f", {plan.samples} answers to each" if plan.samples > 1 else ""
+    samples = plan.settings.samples
+    questions = count_answers(plan.settings) // samples
+    draws = f", {samples} answers to each" if samples > 1 else ""
     return f"{many}, {questions} questions each at most{draws}."
 
 
 def tune_values(row: SweepRow) -> list[Any] | None:
-    """Return a setting as Tune's four values (ladder point, r, alpha, rule), None if it has none.
+    """Return a setting as Tune's four values (grid point, r, alpha, rule), None if it has none.
 
     A value that the rule does not have is None.
     """
@@ -240,7 +237,7 @@ def tune_values(row: SweepRow) -> list[Any] | None:
 
 
 def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[SweepState]:
-    """Return the work of a sweep, stopped or finished; its answers go to the visitor's store.
+    """Return the work of a sweep, stopped or finished; its answers go to the user's store.
 
     It tells states, and costs its time at most.
     """
@@ -250,7 +247,7 @@ def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[
         with open_answers(session, workspace) as store:
             running = Runner(
                 plan,
-                sketch=session.models.sketch,
+                analysis=session.models.analysis,
                 store=store,
                 should_stop=lambda: cancel.is_cancelled,
             )

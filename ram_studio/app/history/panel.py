@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import gradio as gr
 
-from ram_studio.app.boxes import choice, html
+from ram_studio.app.boxes import choice, html, unchecked
 from ram_studio.app.history import view, work
-from ram_studio.app.jobs import LIGHT, Updates
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.jobs import LIGHT, Updates
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, step_head
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.export import FORMATS
@@ -45,12 +45,12 @@ class HistoryPanel:
             self.kind = gr.Radio(
                 [("The example's skills", work.DEMO), ("General suites", "general")],
                 value=work.DEMO,
-                label="What to ask",
+                label="Benchmark",
                 visible=False,
                 elem_id="history-kind",
             )
             shape = {"visible": False, "elem_id": "history-reference"}
-            self.reference = choice("Compared with", [], None, **shape)
+            self.reference = unchecked(choice("Compared with", [], None, **shape))
         self._ask = gr.Button(
             "Run this check for all of them", visible=False, elem_id="history-ask"
         )

@@ -11,10 +11,16 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.merge.controls import TUNED
-from ram_studio.app.numbers import duration_text, epsilon_text, factor_text, kept_text, setting_text
+from ram_studio.app.numbers import (
+    duration_text,
+    epsilon_text,
+    factor_text,
+    retained_text,
+    setting_text,
+)
+from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
-from ram_studio.app.tune.deep_link import tune_query
-from ram_studio.checkpoints.record.merge_log import PastMerge
+from ram_studio.engine.merge_log import PastMerge
 from ram_studio.evals.report.trust import trust, trust_lines
 
 _PUBLIC = "Only your own, and only until this visit expires."
@@ -34,7 +40,7 @@ def list_html(
         scope=_PRIVATE if is_private else _PUBLIC,
         time=_time,
         settings=settings_text,
-        link=lambda merge: merge and tune_query(merge.example, merge.method, merge.settings),
+        link=lambda merge: merge and tune_query(merge.set_name, merge.method, merge.settings),
     )
 
 
@@ -91,9 +97,9 @@ def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
         rows.append((key, [str(merge.recipe.get(key) or usual) for merge in merges]))
     for agent in dict.fromkeys(name for merge in merges for name in merge.agents):
         stored = [merge.agents.get(agent, {}).get("effective_lambda") for merge in merges]
-        rows.append((f"λ stored: {agent}", [factor_text(value) for value in stored]))
-        kept = [merge.agents.get(agent, {}).get("kept") for merge in merges]
-        rows.append((f"kept: {agent}", [kept_text(value) for value in kept]))
+        rows.append((f"Effective λ: {agent}", [factor_text(value) for value in stored]))
+        retained = [merge.agents.get(agent, {}).get("retained") for merge in merges]
+        rows.append((f"retained: {agent}", [retained_text(value) for value in retained]))
     rows.append(("made", [_time(m.when) for m in merges]))
     rows.append(("merged in", [duration_text(m.seconds) for m in merges]))
     return rows

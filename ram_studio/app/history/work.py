@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ram_studio.app.check.answers import memory_folder, open_answers
 from ram_studio.app.check.work import candidates
-from ram_studio.app.session import Session
-from ram_studio.app.workspace import Workspace
-from ram_studio.checkpoints.read.checkpoint import open_folder
+from ram_studio.app.session.answers import memory_folder, open_answers
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.workspace import Workspace
+from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
-from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
+from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import CheckpointError, EvaluationError
-from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
 from ram_studio.evals.report.export import as_csv, as_dict, as_html
 from ram_studio.evals.report.score import Average
-from ram_studio.evals.store.answers import StoredRun
+from ram_studio.evals.report.statistics import Comparison, compare_all
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.store.answers import AnswerStore, StoredRun
 from ram_studio.evals.store.history import merge_of, score_of, stored_report
 
 MOST_ROWS = 200
@@ -202,7 +203,7 @@ def export(found: SideBySide, session: Session) -> list[str]:
     Raises: OutputError when they cannot be written.
     """
     assert found.report is not None, "callers have one"
-    # No place of this machine goes home with a file.
+    # A downloaded file names no path of this machine.
     models = {n: dataclasses.replace(m, path=None) for n, m in found.report.models.items()}
     report = dataclasses.replace(found.report, models=models)
     content = as_dict(report, found.comparisons) | {"merges": _recipes(found)}

@@ -14,7 +14,12 @@ import gradio as gr
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
-from ram_studio.app.jobs import (
+from ram_studio.app.load import analysis_panel, work
+from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
+from ram_studio.app.load.view import fit_html, hero_html, progress_html
+from ram_studio.app.public.machine import hardware_text
+from ram_studio.app.session.deep_link import read_link
+from ram_studio.app.session.jobs import (
     LIGHT,
     QUIET,
     JobControls,
@@ -25,21 +30,16 @@ from ram_studio.app.jobs import (
     unfinished,
     watch,
 )
-from ram_studio.app.load import sketch_panel, work
-from ram_studio.app.load.examples import load_example, opener
-from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
-from ram_studio.app.load.view import fit_html, hero_html, progress_html
-from ram_studio.app.public.machine import hardware_text
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
-from ram_studio.app.tune.deep_link import read_link
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import DEFAULT_SET, load_set, opener
+from ram_studio.app.session.shared import Shared
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
-_OTHERS = {"independent": "Use the independent agents", "dense": "Use the dense agents"}
-"""Link value of a shipped set -> its button."""
+_OTHERS = {"independent": "When adding is enough", "dense": "When everything overlaps"}
+"""The other shipped sets and their buttons."""
 _LEAD = "One base and the agents trained from it"
 _OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
 _OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
@@ -72,7 +72,7 @@ class LoadPanel:
             self._lay_out_examples()
             with gr.Accordion("Your own models", open=False, elem_id="own-models"):
                 self._lay_out_form()
-                sketch_panel.build(shared)
+                analysis_panel.build(shared)
             if shared.settings.is_public:
                 html(f"<p class='fine'>{hardware_text()}</p>", elem_id="hardware")
         self._sources = [self.base, *(row.source for row in self.rows)]
@@ -86,20 +86,20 @@ class LoadPanel:
     def _lay_out_examples(self) -> None:
         with gr.Row(elem_id="examples"):
             with gr.Column(elem_classes=["box", "example"], scale=3):
-                html("<h3>Four small agents</h3>")
-                self.examples["1"] = gr.Button(
-                    "Use the example",
+                html("<h3>Playground: one base model, three agents</h3>")
+                self.examples[DEFAULT_SET] = gr.Button(
+                    "Open the playground",
                     variant="primary",
-                    elem_id="use-example",
-                    elem_classes=opener("1"),
+                    elem_id="use-shared-style",
+                    elem_classes=opener(DEFAULT_SET),
                 )
-                html(templates.render("load/about.html.j2", example="1"))
+                html(templates.render("load/about.html.j2", set_name=DEFAULT_SET))
             with gr.Column(elem_classes=["box", "example"], scale=2):
-                html("<h3>Two more lessons: when adding is enough, and when RAM cannot help</h3>")
+                html("<h3>Two harder cases</h3>")
                 for link, label in _OTHERS.items():
                     shape = {"elem_id": f"use-{link}", "elem_classes": opener(link)}
                     self.examples[link] = gr.Button(label, **shape)
-                    html(templates.render("load/about.html.j2", example=link))
+                    html(templates.render("load/about.html.j2", set_name=link))
 
     def _lay_out_form(self) -> None:
         settings = self.shared.settings
@@ -126,11 +126,11 @@ class LoadPanel:
             elem_id="download-models",
         )
         with gr.Row(elem_classes="actions"):
-            self.fit = gr.Button("Check that they fit", elem_id="check-fit")
+            self.fit = gr.Button("Check compatibility", elem_id="check-fit")
             analyze = gr.Button("Analyze", variant="primary", elem_id="analyze")
             stop = stop_button("stop-analyze")
         self.job = JobControls(analyze, stop, html(elem_id="load-status"))
-        self.count = gr.State(_FIRST_ROWS)
+        self.count = gr.Number(_FIRST_ROWS, precision=0, visible=False)
 
     def _lay_out_ticks(self) -> None:
         """Keep what of the steps is done, which the browser ticks off: {step: whether}."""
@@ -176,7 +176,7 @@ class LoadPanel:
             def remove_row(data: dict[Any, Any]) -> Updates:
                 agents = [(data[row.name], data[row.source]) for row in self.rows]
                 del agents[index]
-                return {**show(data[self.count] - 1), **fill(agents)}
+                return {**show(int(data[self.count]) - 1), **fill(agents)}
 
             return remove_row
 
@@ -188,14 +188,14 @@ class LoadPanel:
             return {self.base: chosen.base.source, **show(len(agents)), **fill(agents)}
 
         rows = [self.count, *boxes]
-        self.add.click(lambda count: show(count + 1), self.count, rows, **LIGHT)
+        self.add.click(lambda count: show(int(count) + 1), self.count, rows, **LIGHT)
         for i, row in enumerate(self.rows):
             row.remove.click(remover(i), {self.count, *fields}, [*rows, *fields], **LIGHT)
         return self.preset.input(fill_in, self.preset, [self.base, *rows, *fields], **LIGHT)
 
-    def _use(self, example: str, session: Session) -> Updates:
+    def _use(self, set_name: str, session: Session) -> Updates:
         try:
-            loaded = load_example(example)
+            loaded = load_set(set_name)
         except RamStudioError as error:
             raise gr.Error(str(error), print_exception=False) from error
         if session.job is not None and loaded is not session.loaded:
@@ -208,18 +208,18 @@ class LoadPanel:
         shared = self.shared
         outputs = shared.loaded.components
 
-        for example, button in self.examples.items():
-            used = shared.with_session(functools.partial(self._use, example))
+        for set_name, button in self.examples.items():
+            used = shared.with_session(functools.partial(self._use, set_name))
             button.click(used, None, outputs, **LIGHT).success(
                 fn=None, js="() => { window.RAM.go('tune'); }"
             )
 
         def enter(key: str, request: gr.Request) -> Updates:
-            session = shared.workspace.attach(request.session_hash, key)
+            session = shared.workspace.session_of(request, key=key or "")
             link = read_link(dict(request.query_params))
             updates: Updates = {}
-            if link.example is not None:
-                updates = self._use(link.example, shared.session(request))
+            if link.set_name is not None:
+                updates = self._use(link.set_name, session)
             elif session.loaded is not None:
                 updates = shared.loaded.updates(session)
             sliders = zip(shared.tuning, link.settings, strict=True)
@@ -272,16 +272,16 @@ class LoadPanel:
     def _run(self, data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         shared, status = self.shared, self.job.status
 
-        def prepare() -> Work[work.Analysis]:
+        def prepare() -> Work[work.FreshAnalysis]:
             sources, options = self._read(data)
             download = bool(data[self.download])
             return lambda report, cancel: work.analyze(
                 sources, options, shared.settings, report, cancel, download=download
             )
 
-        def finish(analysis: work.Analysis) -> Updates:
-            session.load(analysis.loaded(", ".join(analysis.sources.agents)))
-            fit = fit_html(analysis.fit, analysis.sketch, is_public=shared.settings.is_public)
+        def finish(found: work.FreshAnalysis) -> Updates:
+            session.load(found.loaded(", ".join(found.sources.agents)))
+            fit = fit_html(found.fit, found.analysis, is_public=shared.settings.is_public)
             return {status: fit, self._target: "tune", **shared.loaded.updates(session)}
 
         yield {self._target: ""}

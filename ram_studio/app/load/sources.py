@@ -1,4 +1,4 @@
-"""From what a visitor typed to a base and named agents; and what that means on a public Space."""
+"""From what a user typed to a base and named agents; and what that means on a public Space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ram_studio.app.settings import Settings
-from ram_studio.checkpoints.read.checkpoint import is_local_source, split_hub_id
+from ram_studio.checkpoints.opening import is_local_source
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 from ram_studio.resources import asset_path
@@ -43,7 +44,7 @@ def find_models(folder: Path | None) -> list[str]:
 def offered_models(settings: Settings) -> dict[str, str]:
     """Return the folders of --models-dir by the names under which the form offers them.
 
-    Where others come, names do not tell where the folder lies.
+    On a shared server, names do not tell where the folder lies.
     """
     found = find_models(settings.models_dir)
     if not settings.is_public:
@@ -52,14 +53,14 @@ def offered_models(settings: Settings) -> dict[str, str]:
 
 
 def public_name(source: str, settings: Settings) -> str:
-    """Return what a source of ``read_sources`` is called where others read it.
+    """Return what a source of ``read_sources`` is called on a shared server.
 
     The example's folders are named as in the repository, those of --models-dir from there.
     """
     path = Path(source)
     if not settings.is_public or not path.is_absolute():
         return source
-    for root in (settings.models_dir, asset_path("example").parents[1]):
+    for root in (settings.models_dir, asset_path("independent").parents[1]):
         if root is not None and path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return path.name
@@ -108,14 +109,14 @@ def is_local(source: str, settings: Settings, *, name: str) -> bool:
 
     Raises: CheckpointError when it is neither.
     """
-    # Where strangers come only the folders that are offered are absolute: see _offered.
+    # On a shared server only the offered folders are absolute: see _offered.
     return Path(source).is_absolute() if settings.is_public else is_local_source(source, name=name)
 
 
 def _offered(sources: Sources, settings: Settings) -> Sources:
     """Return the sources with offered folders at their place.
 
-    Where others come, only what --models-dir offers and Hub ids can be named: nothing that was
+    On a shared server only what --models-dir offers and Hub ids can be named: nothing that was
     typed is looked for on the disk, so no answer tells what is there.
 
     Raises: SettingsError for anything else.

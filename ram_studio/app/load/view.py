@@ -12,11 +12,11 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ram_studio.algorithm.sketch import Sketch
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app import templates
 from ram_studio.app.load.work import open_loaded, pinned
 from ram_studio.app.numbers import duration_text, size_text
-from ram_studio.app.session import Loaded
+from ram_studio.app.session.session import Loaded
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import StorageReport, storage_report
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
@@ -81,16 +81,18 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
     return templates.progress(event.fraction, title, details)
 
 
-def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_public: bool) -> Markup:
+def fit_html(
+    fit: CompatibilityReport, analysis: Analysis | None = None, *, is_public: bool
+) -> Markup:
     """Return the compatibility report: that they fit, what is stored, where it comes from.
 
-    sketch: of the same checkpoints, once they were analyzed. is_public: name no place of this
+    analysis: of the same checkpoints, once they were analyzed. is_public: name no path of this
     machine.
     """
     models = fit.checkpoints
-    stored = storage_report(fit, sketch)
+    stored = storage_report(fit, analysis)
     # An analysis has counted; before it a sample tells about how much was changed.
-    sampled = sampled_densities(fit) if sketch is None else {}
+    sampled = sampled_densities(fit) if analysis is None else {}
     stored = replace(stored, findings=(*stored.findings, *other_bases(sampled)))
     return templates.render(
         "load/fit.html.j2",
@@ -98,7 +100,7 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
         kinds=[tensor.kind for tensor in fit.tensors],
         tied=[tensor.name for tensor in fit.tensors if tensor.tied_to is not None],
         missing=sum(model.nbytes for model in models if not model.is_local),
-        counted=sketch is not None,
+        counted=analysis is not None,
         pins=[f"{source[:-40]}{source[-40:-32]}" for source in pinned(fit).values()],
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(stored),
@@ -112,14 +114,15 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
 
 
 def report_of(loaded: Loaded, point: int) -> StorageReport:
-    """Return the report of what is loaded, at a ladder point.
+    """Return the report of what is loaded, at a grid point.
 
-    Of the sketch alone where the files cannot be opened any more: what it says holds all the same.
+    Of the analysis alone where the files cannot be opened any more: what it says holds all the
+    same.
     """
     try:
-        return storage_report(open_loaded(loaded), loaded.sketch, point=point)
+        return storage_report(open_loaded(loaded), loaded.analysis, point=point)
     except RamStudioError:
-        return storage_report(None, loaded.sketch, point=point)
+        return storage_report(None, loaded.analysis, point=point)
 
 
 def storage_html(report: StorageReport) -> Markup:

@@ -15,22 +15,22 @@ from markupsafe import Markup
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
-from ram_studio.app.load.examples import FOLDERS
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import TITLES
+from ram_studio.app.session.shared import Shared
 from ram_studio.resources import asset_path
 
 RIVALS = ("average", "sum", "task arithmetic", "TIES", "DARE + task arithmetic", "DARE + TIES")
 """Rows of a record with rivals that RAM+ is held against."""
 
 UNTRIMMED = "DARE + TIES, untrimmed"
-"""Keeps all, which is not among the paper's kept ratios; told apart."""
+"""Keeps everything: not one of the paper's densities, so it is shown separately."""
 
 
-@lru_cache(maxsize=len(FOLDERS))
-def record_of(example: str) -> dict[str, Any]:
+@lru_cache(maxsize=len(TITLES))
+def record_of(set_name: str) -> dict[str, Any]:
     """Return the record of a shipped set, by its link value."""
-    file = asset_path(FOLDERS[example], "record.json")
+    file = asset_path(set_name, "record.json")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
@@ -40,14 +40,14 @@ def best_rival(rows: dict[str, Any]) -> str:
     return max(RIVALS, key=lambda name: rows[name]["average"])
 
 
-@lru_cache(maxsize=len(FOLDERS))
-def watch_html(example: str) -> Markup:
+@lru_cache(maxsize=len(TITLES))
+def watch_html(set_name: str) -> Markup:
     """Return the sentence of a shipped set."""
-    record = record_of(example)
+    record = record_of(set_name)
     rows = record.get("seeds", {}).get(str(record["seed"]), {}).get("rows")
     return templates.render(
         "load/watch.html.j2",
-        folder=FOLDERS[example],
+        folder=set_name,
         scores=record["scores"],
         merges=record["merges"],
         share=max(agent["unique_share"] for agent in record["agents"].values()),
@@ -71,8 +71,8 @@ def build(shared: Shared) -> None:
     def show(session: Session) -> dict[Any, Any]:
         loaded, text = session.loaded, Markup("")
         if loaded is not None:
-            is_shipped = loaded.example is not None
-            text = watch_html(loaded.example) if is_shipped else caution_html(loaded.cautions)
+            is_shipped = loaded.set_name is not None
+            text = watch_html(loaded.set_name) if is_shipped else caution_html(loaded.cautions)
         return {box: gr.update(value=text, visible=bool(text))}
 
     shared.loaded.listen([box], show)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.meters.storage import texts
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.app.jobs import NEED_MODELS, Report
 from ram_studio.app.load.sources import Sources, is_local
 from ram_studio.app.numbers import size_text
-from ram_studio.app.session import Loaded
+from ram_studio.app.session.jobs import NEED_MODELS, Report
+from ram_studio.app.session.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
@@ -24,8 +24,9 @@ from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.presets import Preset, presets
-from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_folder
-from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 from ram_studio.errors import CompatibilityError, HubError, SettingsError
@@ -48,12 +49,12 @@ def in_form_words(message: str) -> str:
     return message
 
 
-class Analysis(NamedTuple):
+class FreshAnalysis(NamedTuple):
     """What was analyzed and found, how the checkpoints fit, and the bytes read a second."""
 
     sources: Sources
     options: Mapping[str, Any]
-    sketch: Sketch
+    analysis: Analysis
     fit: CompatibilityReport
     read_rate: float | None
 
@@ -62,18 +63,18 @@ class Analysis(NamedTuple):
         pins = pinned(self.fit)
         base = pins.get(self.sources.base, self.sources.base)
         agents = {name: pins.get(source, source) for name, source in self.sources.agents.items()}
-        plain = Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate)
+        plain = Loaded(title, None, base, agents, self.analysis, self.options, self.read_rate)
         remote = sum(c.nbytes for c in self.fit.checkpoints if not c.is_local)
-        cautions = cautions_of(self.fit, self.sketch)
+        cautions = cautions_of(self.fit, self.analysis)
         return replace(plain, cautions=cautions, remote_bytes=remote)
 
 
-def cautions_of(fit: CompatibilityReport, sketch: Sketch) -> tuple[str, ...]:
+def cautions_of(fit: CompatibilityReport, analysis: Analysis) -> tuple[str, ...]:
     """Return what to know before merging analyzed checkpoints, in the words of the form.
 
     Another base first: nothing that is merged then is of use.
     """
-    report = storage_report(fit, sketch)
+    report = storage_report(fit, analysis)
     sampled: dict[str, float] = {}
     with contextlib.suppress(HubError):  # what was counted must not be lost for a sample
         sampled = sampled_densities(fit)
@@ -152,7 +153,7 @@ def analyze(
     cancel: CancelToken,
     *,
     download: bool = False,
-) -> Analysis:
+) -> FreshAnalysis:
     """Check the fit and count: the whole Load step.
 
     report: takes DownloadProgress and Progress events; download: also keep the models of Hub ids.
@@ -177,16 +178,16 @@ def analyze(
         last[:] = [event]
         report(event)
 
-    sketch = analyze_report(fit, on_progress=tell, cancel=cancel)
-    return Analysis(sources, options, sketch, fit, last[0].rate if last else None)
+    analysis = analyze_report(fit, on_progress=tell, cancel=cancel)
+    return FreshAnalysis(sources, options, analysis, fit, last[0].rate if last else None)
 
 
 def open_loaded(loaded: Loaded) -> CompatibilityReport:
     """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
 
-    Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only a sketch is.
+    Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only an analysis is.
     """
-    if loaded.is_sketch_only:
+    if loaded.is_analysis_only:
         raise SettingsError(NEED_MODELS)
     folders = (loaded.base, *loaded.agents.values())
     states = tuple(state for folder in folders for state in _states(folder))

@@ -12,8 +12,8 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.boxes import choice
-from ram_studio.app.jobs import Updates
+from ram_studio.app.boxes import limits_of, setting_box
+from ram_studio.app.session.jobs import Updates
 
 _LABELS = {
     "scale": "Scale · factor on the changes",
@@ -69,35 +69,16 @@ class Control:
 
     def build(self, *, visible: bool) -> gr.components.Component:
         """Lay the control out inside the open Blocks."""
-        limits = self.range
-        common: dict[str, Any] = {
-            "label": _LABELS.get(self.name, self.name.replace("_", " ").capitalize()),
-            "info": self.help,
-            "visible": visible,
-            "min_width": 200,
-            "elem_id": self.name.replace("_", "-"),
-        }
-        default = self.schema.get("default")
-        if "enum" in limits:
-            names = _CHOICES.get(self.name, {})
-            choices = [(names.get(value, str(value)), value) for value in limits["enum"]]
-            return choice(common.pop("label"), choices, default, **common)
-        low, high = self.limits
-        return gr.Number(
-            default,
-            precision=0 if limits["type"] == "integer" else None,
-            minimum=low,
-            maximum=high,
-            placeholder=_LEFT_OUT.get(self.name) if self.is_optional else None,
-            **common,
+        box: gr.components.Component = setting_box(
+            self.schema,
+            _LABELS.get(self.name, self.name.replace("_", " ").capitalize()),
+            choices=_CHOICES.get(self.name),
+            placeholder=_LEFT_OUT.get(self.name),
+            info=self.help,
+            visible=visible,
+            elem_id=self.name.replace("_", "-"),
         )
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Return the least and the largest value; an open end is that end itself."""
-        limits = self.range
-        low = limits.get("minimum", limits.get("exclusiveMinimum", float("-inf")))
-        return low, limits.get("maximum", limits.get("exclusiveMaximum", float("inf")))
+        return box
 
     @property
     def help(self) -> str:
@@ -105,7 +86,7 @@ class Control:
         text = self.schema.get("description", "").replace("tau", "changes")
         if "enum" in self.range:
             return text
-        low, high = self.limits
+        low, high = limits_of(self.schema)
         start = f"More than {low:g}" if "exclusiveMinimum" in self.range else f"From {low:g}"
         end = f"less than {high:g}" if "exclusiveMaximum" in self.range else f"{high:g}"
         return f"{text} {start} to {end}.".replace("-", "−")

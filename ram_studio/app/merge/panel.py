@@ -1,4 +1,4 @@
-"""Step 4, Merge: choose a method, see what it needs, run it, stop it, take the result home."""
+"""Step 3, Merge: choose a method, see what it needs, run it, stop it, take the result home."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
 from ram_studio.app.boxes import choice, dtype_box, html, rounding_box
-from ram_studio.app.jobs import LIGHT, JobControls, Updates, Work, connect, lack, stop_button, watch
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, push_panel, recipes, view
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session import Loaded, Merged, Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.jobs import (
+    LIGHT,
+    JobControls,
+    Updates,
+    Work,
+    connect,
+    lack,
+    stop_button,
+    watch,
+)
+from ram_studio.app.session.session import Loaded, Merged, Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.shell import download_link
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import RamStudioError
 
 DEFAULT_METHOD = "ram+"
 _NOTHING = "Nothing merged yet. Choose a method and press Merge."
-_MORE = "Settings, format, rounding, name, recipe"
+_MORE = "Options"
 _STOPPED = "Stopped. Nothing was left behind."
 
 
@@ -46,7 +55,7 @@ class MergePanel:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         with gr.Column(elem_id="step-merge", elem_classes="step"):
-            lead = "One streaming pass over the files writes a finished model folder, or nothing."
+            lead = "Writes the merged model. Stopped merges leave nothing behind."
             html(templates.step_head("Merge", lead))
             with gr.Row(elem_classes="two-sides"):
                 with gr.Column(elem_classes="box", scale=5, min_width=300):
@@ -188,7 +197,7 @@ class MergePanel:
         method, loaded = data[self.method], session.loaded
         is_tuned = bool(controls.tuned_by(method))
         # Such an agent seems to be of another base.
-        is_dense = loaded and any(f.kind == "dense" for f in pass_findings(loaded.sketch))
+        is_dense = loaded and any(f.kind == "dense" for f in pass_findings(loaded.analysis))
         return {
             self.plan: self._plan_html(data, session),
             # Hidden, not taken out: the page writes the sliders' values into it.

@@ -9,11 +9,11 @@ import gradio as gr
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
-from ram_studio.app.jobs import Updates, Work, connect, job_controls, watch
 from ram_studio.app.numbers import size_text
-from ram_studio.app.public.visitor import may_push
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.public.user import may_push
+from ram_studio.app.session.jobs import Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.checkpoints.hub.push import YES_PUBLIC, Pushed, PushProgress, push
 from ram_studio.errors import HubError, RamStudioError
 
@@ -25,7 +25,7 @@ _PUBLIC = "Public: everybody can read it"
 
 
 def build(shared: Shared) -> None:
-    """Lay out the name and the button; none where strangers come and cannot sign in."""
+    """Lay out the name and the button; none on a shared server without sign-in."""
     if shared.settings.is_public and not may_push():
         return
     with gr.Accordion("Push to the Hub", open=False, elem_id="push-box"):

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app.jobs import NEED_LOAD
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import OFFERED
-from ram_studio.app.session import Loaded
+from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
+from ram_studio.app.session.jobs import NEED_LOAD
+from ram_studio.app.session.session import Loaded
 from ram_studio.app.settings import Settings
-from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.passport import read_recipe
+from ram_studio.checkpoints.record.provenance import read_recipe
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.errors import RamStudioError, SettingsError
 
@@ -55,7 +55,7 @@ def recipe_from(
 
 
 def recipe_text(recipe: Recipe, settings: Settings) -> str:
-    """Return a recipe as YAML; where others come it names no place of this machine."""
+    """Return a recipe as YAML; on a shared server it names no path of this machine."""
     agents = {name: public_name(source, settings) for name, source in recipe.agents.items()}
     named = {"base": public_name(recipe.base, settings), "agents": agents}
     return recipe_yaml(recipe.model_copy(update=named))
@@ -124,7 +124,7 @@ def _on_sliders(name: str, recipe: Recipe) -> Taken:
     own = recipe.settings
     if "epsilon" in own:
         taken.point = snap(own["epsilon"])
-        note("ε", own["epsilon"], LADDER[taken.point])
+        note("ε", own["epsilon"], EPSILON_GRID[taken.point])
     for key, sign, most in (("r", "r", R_MAX), ("alpha", "α", ALPHA_MAX)):
         if own.get(key) is not None:
             used = min(own[key], most)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ram_studio.algorithm.ladder import snap
+from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
 from ram_studio.app.numbers import DTYPE_NAMES
-from ram_studio.app.session import Loaded, Merged, Session
+from ram_studio.app.session.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -78,21 +78,21 @@ def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) 
 def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
     """Return a sentence where rounding to nearest takes much of the rescaling, "" elsewhere.
 
-    With the sketch's statistics it names agents and factors; without, it says what can happen.
+    With the analysis's statistics it names agents and factors; without, it says what can happen.
     """
     own = recipe.settings
     is_exposed = recipe.rounding == "nearest" and dtype != "float32" and own.get("r", 0) > 0
     if recipe.method not in RESCALING or not is_exposed:
         return ""
-    sketch = loaded.sketch
-    if sketch.steps is None or own["scope"] != "global":
+    analysis = loaded.analysis
+    if analysis.steps is None or own["scope"] != "global":
         return _TRAP.format(dtype=dtype)
     point, tuned = snap(own["epsilon"]), [own[name] for name in ("r", "alpha") if name in own]
-    agents = sketch.preview(point, recipe.method, *tuned)["agents"]
+    agents = analysis.preview(point, recipe.method, *tuned)["agents"]
     code = next(k for k, name in DTYPE_NAMES.items() if name == dtype)
     factors = {}
     for t, (name, numbers) in enumerate(agents.items()):
-        curve = sketch.steps.curve(t, point, code)
+        curve = analysis.steps.curve(t, point, code)
         if curve is not None:
             factors[name] = (numbers["lambda"], estimate(curve, numbers["lambda"]).value)
     return rounding_advice(dtype, factors)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ram_studio.app.check.answers import memory_folder
-from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.recipes import recipe_text
 from ram_studio.app.numbers import DTYPE_NAMES
-from ram_studio.app.public.disk import make_room
-from ram_studio.app.public.lanes import Effort
-from ram_studio.app.session import Loaded, Merged, Session
+from ram_studio.app.public.job_queue import Effort
+from ram_studio.app.session.answers import memory_folder
+from ram_studio.app.session.disk import make_room
+from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
-from ram_studio.checkpoints.record.merge_log import remember_merge
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
+from ram_studio.engine.merge_log import remember_merge
 
 SLOW = ("wudi", "tsv-m", "iso-c")
 """Methods that take minutes of computing, not the time of reading and writing."""
@@ -51,14 +51,14 @@ def merge_work(
         result = merge(
             recipe,
             out,
-            sketch=loaded.sketch,
+            analysis=loaded.analysis,
             stream=True,
             names={source: public_name(source, settings) for source in loaded.sources},
             device=device,
             on_progress=report,
             cancel=cancel,
         )
-        text = recipe_text(result.passport.placed_recipe, settings)
+        text = recipe_text(result.provenance.placed_recipe, settings)
         merged = Merged(name, out, recipe.method, result.to_dict(), text)
         session.merges[name] = merged
         remember_merge(
@@ -67,7 +67,7 @@ def merge_work(
             text,
             name=name,
             title=loaded.title,
-            example=loaded.example,
+            set_name=loaded.set_name,
         )
         return merged
 
@@ -79,12 +79,12 @@ def merge_work(
 
 def output_bytes(loaded: Loaded, dtype: str | None) -> int:
     """Return the bytes of a merge's weights; dtype: the base's when None."""
-    return loaded.sketch.total * _ELEMENT_BYTES[output_dtype(loaded, dtype)]
+    return loaded.analysis.total * _ELEMENT_BYTES[output_dtype(loaded, dtype)]
 
 
 def output_dtype(loaded: Loaded, dtype: str | None) -> str:
     """Return the dtype name the merge will be stored in."""
-    return dtype or DTYPE_NAMES.get(loaded.sketch.dtypes.get("base", "BF16"), "bfloat16")
+    return dtype or DTYPE_NAMES.get(loaded.analysis.dtypes.get("base", "BF16"), "bfloat16")
 
 
 def output_folder(session: Session, name: str) -> Path:

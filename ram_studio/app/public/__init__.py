@@ -1,1 +1,1 @@
-"""What only matters because strangers, or thirty students, use one server at once."""
+"""What a shared server needs: limits, a job queue, request checks."""

@@ -1,4 +1,4 @@
-"""What the app runs on, who goes first on it, and GPUs that are lent by the call (ZeroGPU)."""
+"""The machine that the app runs on: its hardware, thread priorities, and ZeroGPU."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from ram_studio.app.numbers import size_text
 
 Work = TypeVar("Work", bound=Callable[..., Any])
 
-_STEP_BACK = 5
+_NICE_STEP = 5
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def step_back() -> None:
-    """Give this thread, and those it starts, less of the processor than the ones that answer pages.
+def lower_priority() -> None:
+    """Lower the priority of this thread and its children below the threads that answer pages.
 
     On Linux, where threads have a priority of their own; elsewhere it would be the whole app's.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
         now = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, now + _STEP_BACK)
+        os.setpriority(os.PRIO_PROCESS, thread, now + _NICE_STEP)
 
 
-def lends_gpus() -> bool:
-    """Whether GPUs are lent here by the call, through the Hub's package `spaces`."""
+def has_zerogpu() -> bool:
+    """Whether this is ZeroGPU: the Hub's package `spaces` gives a GPU for a call."""
     return find_spec("spaces") is not None
 
 
-def with_lent_gpu(seconds: int) -> Callable[[Work], Work]:
-    """Return what has a function called with a GPU lent for at most so long, or as it is.
+def with_zerogpu(seconds: int) -> Callable[[Work], Work]:
+    """Return a decorator that runs a function on ZeroGPU for at most so long, or as it is.
 
     On ZeroGPU the function runs in a process of its own: what goes in and comes out is pickled.
     """
-    if not lends_gpus():
+    if not has_zerogpu():
         return lambda work: work
     decorate: Callable[[Work], Work] = import_module("spaces").GPU(duration=seconds)
     return decorate
 
 
 def hardware_text() -> str:
-    """Return what visitors are told about this machine, a sentence."""
+    """Return a sentence about this machine, for users."""
     cores = _limit("cpu.max") or float(len(os.sched_getaffinity(0)) if _CAN_ASK else _CORES)
     parts = [f"{cores:g} processor{'s' * (cores != 1)}"]
     if _CAN_ASK:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         parts.append(f"{size_text(min(memory, _limit('memory.max') or memory))} of memory")
     if os.environ.get("SPACES_ZERO_GPU") == "true":
-        parts.append("a GPU lent for answers (ZeroGPU)")
+        parts.append("ZeroGPU for answers")
     elif Path("/proc/driver/nvidia/version").exists():
         import torch
 

@@ -15,10 +15,10 @@ import gradio as gr
 from markupsafe import Markup
 
 from ram_studio.app.boxes import html
-from ram_studio.app.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.load.view import progress_html as pass_html
-from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared, Tuned
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.session import Session
+from ram_studio.app.session.shared import Shared, Tuned
 from ram_studio.app.templates import progress
 from ram_studio.app.tune import measured, ties
 from ram_studio.checkpoints.hub.rights import acting_as
@@ -66,7 +66,7 @@ class MeasurePanel:
 
     def _work(self, tuned: Tuned, session: Session) -> Work[None]:
         loaded = session.models
-        if tuned.rule == "ties" and session.ties is None and loaded.example is None:
+        if tuned.rule == "ties" and session.ties is None and loaded.set_name is None:
             return ties.ties_work(session)
         recipe = measured.tuned_recipe(loaded, tuned)
         return measured.measure_work(recipe, session, self.shared.workspace)
@@ -79,7 +79,7 @@ class MeasurePanel:
         """Return what is measured of the loaded models; nothing where that cannot be read."""
         if session.loaded is None:
             return {self.known: None}
-        agents = list(session.loaded.sketch.agents)
+        agents = list(session.loaded.analysis.agents)
         known: dict[str, Any] = {"agents": agents, "table": None, "ties": session.ties}
         known["is_quick"] = False
         try:

@@ -1,6 +1,6 @@
 """What is measured of the loaded models besides a shipped table: whatever the store knows.
 
-Measuring here, checks, comparisons and sweeps all leave their answers in the visitor's store. A
+Measuring here, checks, comparisons and sweeps all leave their answers in the user's store. A
 merge of a shipped set that answered every question of its table there is one more row of it; models
 of one's own have the table that base, agents and merges make together, see `own`.
 """
@@ -14,26 +14,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.asking.plan import asking_effort, most_items, offered_lengths
-from ram_studio.app.check.answers import memory_folder, open_answers
+from ram_studio.app.asking.limits import asking_effort, most_items, offered_lengths
 from ram_studio.app.check.work import BASE
 from ram_studio.app.experiment.work import CHOICES
-from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.load.examples import FOLDERS, SKILLS, shipped_file
 from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.merge.recipes import recipe_from
-from ram_studio.app.session import Loaded, Session
-from ram_studio.app.shared import Tuned
+from ram_studio.app.session.answers import memory_folder, open_answers
+from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.sets import SKILLS, TITLES, shipped_file
+from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.tune import own
-from ram_studio.app.workspace import Workspace
-from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
+from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import SettingsError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import Measured, load_table, skill_table
+from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import StoredAnswer
 from ram_studio.evals.store.history import merge_of
 from ram_studio.evals.suites import ALL_SUITES
@@ -48,10 +49,10 @@ NOTHING_TO_ASK = (
 )
 
 
-@lru_cache(maxsize=len(FOLDERS))
-def shipped_table(example: str) -> dict[str, Any] | None:
+@lru_cache(maxsize=len(TITLES))
+def shipped_table(set_name: str) -> dict[str, Any] | None:
     """Return the measured skills of a shipped set; None where it has none."""
-    path = shipped_file(example, SKILLS)
+    path = shipped_file(set_name, SKILLS)
     return None if path is None else load_table(path)
 
 
@@ -69,38 +70,37 @@ def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
 def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work[None]:
     """Return the work of asking one merge, made in memory, the table's questions.
 
-    It tells (label, answers, of how many); the answers go to the visitor's store.
+    It tells (label, answers, of how many); the answers go to the user's store.
 
     Raises: SettingsError for models without a table.
     """
     from ram_studio.evals.experiment.plan import ComparePlan
     from ram_studio.evals.experiment.runner import Runner
-    from ram_studio.evals.run import DEFAULT_SEED
 
     loaded = session.models
-    table = shipped_table(loaded.example) if loaded.example else None
-    asked: dict[str, Any]
+    table = shipped_table(loaded.set_name) if loaded.set_name else None
+    only = None
     if table is not None:
-        asked = {"suite": SUITE, "limit": table["n"]}
+        asked = EvalSettings(suites=SUITE, limit=table["n"])
         answers = table["n"] * len(table["domains"])
-    elif loaded.example is None and (found := _own(session, workspace)) is not None:
+    elif loaded.set_name is None and (found := _own(session, workspace)) is not None:
         common, _ = found
         suites = list(dict.fromkeys(suite for suite, *_ in common.questions))
         only = frozenset(digest for *_, digest in common.questions)
-        lengths = offered_lengths(workspace.settings)
         # Of every suite as many as Check could have asked: the wanted ones are picked out of them.
         most = max(most_items(suite, workspace.settings) for suite in suites)
-        asked = {"suite": suites, "limit": most, "only": only, "lengths": lengths}
+        lengths = offered_lengths(workspace.settings)
+        asked = EvalSettings(suites=suites, limit=most, lengths=lengths)
         answers = len(only)
     else:
         raise SettingsError(NOTHING_TO_ASK)
-    plan = ComparePlan.of({recipe.method: recipe}, sources=False, seed=DEFAULT_SEED, **asked)
+    plan = ComparePlan.of({recipe.method: recipe}, asked, sources=False, only=only)
 
     def measure(report: Report, cancel: CancelToken) -> None:
         with open_answers(session, workspace) as store:
             runner = Runner(
                 plan,
-                sketch=loaded.sketch,
+                analysis=loaded.analysis,
                 store=store,
                 on_progress=lambda *event: report(event),
                 should_stop=lambda: cancel.is_cancelled,
@@ -125,10 +125,10 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
     Raises: EvaluationError, OutputError when what is stored cannot be read.
     """
     loaded = session.loaded
-    if loaded is not None and loaded.example is None:
+    if loaded is not None and loaded.set_name is None:
         own_table = _own(session, workspace)
         return None if own_table is None else _own_rows(*own_table)
-    table = None if loaded is None or loaded.example is None else shipped_table(loaded.example)
+    table = None if loaded is None or loaded.set_name is None else shipped_table(loaded.set_name)
     if loaded is None or table is None:
         return None
     prompts, written = table["prompts"], _written(loaded.sources)
@@ -145,7 +145,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
             # Of the files as they are now: what was asked before is of others.
             if key in rows or run.created < written or not _is_of(merge.recipe, loaded):
                 continue
-            known = {a.question.prompt: a for a in store.answers(run.id) if a.reply.is_final}
+            known = {a.question.prompt: a for a in store.answers(run.id) if a.reply.is_reported}
             if all(prompt in known for prompt in prompts):
                 asked = [known[prompt] for prompt in prompts]
                 questions = [a.question for a in asked]
@@ -161,7 +161,7 @@ def _own(session: Session, workspace: Workspace) -> tuple[own.Common, dict[str, 
     And the merges' recipes, as {"method", "settings"}, by fingerprint.
     """
     loaded = session.models
-    if loaded.is_sketch_only:
+    if loaded.is_analysis_only:
         return None
     rows = session.report.models if session.report is not None else {}
     sources = {BASE: loaded.base, **loaded.agents}
@@ -204,7 +204,7 @@ def _replies(asked: Sequence[StoredAnswer]) -> dict[str, Answer]:
 
 def _row(method: str, settings: Mapping[str, Any], asked: Sequence[StoredAnswer]) -> Measured:
     epsilon = settings.get("epsilon")
-    point = None if epsilon is None else ladder_index(float(epsilon))
+    point = None if epsilon is None else find_grid_index(float(epsilon))
     answers = _replies(asked)
     usual = METHODS[method].settings.model_fields
     # As the shipped rows: what was chosen, and Tune's three.

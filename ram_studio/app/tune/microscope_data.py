@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import naming
-from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.experiment.work import CHOICES, Choice
 from ram_studio.app.numbers import DTYPE_NAMES, count_text, epsilon_text
-from ram_studio.app.session import Loaded
-from ram_studio.app.shared import Tuned
+from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.shared import Tuned
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.lens import Seen
@@ -130,19 +130,19 @@ def first_view(
     A matrix, at its first shared element; where agents meet nowhere, the first tensor's beginning.
     """
     tensors = {t.name: t for t in merged_tensors(report)}
-    point = LADDER.index(epsilon)
-    counts = loaded.sketch.counts.by_count[:, point]
+    point = EPSILON_GRID.index(epsilon)
+    counts = loaded.analysis.counts.by_count[:, point]
     both = np.minimum(counts[:, 1], counts[:, 2:].sum(-1))
-    share = both / np.maximum(1, loaded.sketch.counts.numel)
+    share = both / np.maximum(1, loaded.analysis.counts.numel)
     offered = set(names) & set(tensors)
     edge = (naming.EMBEDDING, naming.HEAD)
 
     def rank(i: int) -> tuple[bool, float]:
-        name = loaded.sketch.tensors[i].name
+        name = loaded.analysis.tensors[i].name
         is_plain = len(tensors[name].shape) > 1 and naming.layer_of(name) not in edge
         return not is_plain, -float(share[i])
 
-    entries = loaded.sketch.tensors
+    entries = loaded.analysis.tensors
     found = [i for i, entry in enumerate(entries) if entry.name in offered and both[i]]
     for i in sorted(found, key=rank):
         tensor = tensors[entries[i].name]
@@ -155,7 +155,7 @@ def first_view(
 def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> dict[str, Any]:
     """Return what the panel draws, see assets/microscope.js.
 
-    Raises: SettingsError, CheckpointError, SketchError.
+    Raises: SettingsError, CheckpointError, AnalysisError.
     """
     tensor = scope.find_tensor(report, form.tensor)
     start = min(max(0, form.start), tensor.numel - 1)
@@ -171,7 +171,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
         label: scope.recipe_for(report, choice.method, choice.settings(form.tuned.values), **output)
         for label, choice in _METHODS.items()
     }
-    view = scope.look(report, tensor, spans, recipes, form.tuned.epsilon, loaded.sketch)
+    view = scope.look(report, tensor, spans, recipes, form.tuned.epsilon, loaded.analysis)
     # What was looked for; else the first weight that one agent changed alone, for its lambda.
     wanted = view.index == (-1 if form.focus is None else form.focus)
     places = next((p for p in (wanted, view.overlap == 1, view.overlap > 1) if p.any()), wanted)
@@ -246,11 +246,11 @@ def _change(tau: float) -> str:
 
 
 def _method(label: str, seen: Seen, base: np.ndarray) -> dict[str, Any]:
-    assert seen.exact is not None, "hidden ones are told apart"
+    assert seen.exact is not None, "hidden ones are shown separately"
     assert seen.stored is not None
     assert seen.dtype is not None
     asked = (seen.exact - base) / seen.step
-    kept = (seen.stored - base.astype(np.float64)) / seen.step
+    retained = (seen.stored - base.astype(np.float64)) / seen.step
     digits = 9 if seen.dtype == "F32" else 6
     return {
         "name": _name(label),
@@ -263,7 +263,7 @@ def _method(label: str, seen: Seen, base: np.ndarray) -> dict[str, Any]:
         "result": ["" if w.is_base else number(w.value, digits + 2) for w in seen.worked],
         "note": [w.note for w in seen.worked],
         "asked": [_steps(x) for x in asked],
-        "kept": [_steps(x) for x in kept],
+        "kept": [_steps(x) for x in retained],
     }
 
 

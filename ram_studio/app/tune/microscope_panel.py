@@ -13,12 +13,12 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import dtype_box, html, rounding_box, slider
-from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
+from ram_studio.app.boxes import dtype_box, html, rounding_box, slider, unchecked
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.numbers import count_text
-from ram_studio.app.session import Loaded, Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.session.jobs import NEED_LOAD, QUIET, Updates
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.tune import microscope_data as data_of
 from ram_studio.app.tune.microscope_data import EVERYWHERE, ScopeForm
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
@@ -66,7 +66,7 @@ class ScopePanel:
             self.module = _picker("Module", "scope-module", _ANYWHERE, min_width=120, scale=2)
         self.tensor = _picker("Tensor", "scope-tensor", [], min_width=240)
         shape = {"min_width": 240, "elem_id": "scope-start"}
-        self.start = slider("First weight shown", (0, 1), 0, 1, **shape)
+        self.start = unchecked(slider("First weight shown", (0, 1), 0, 1, **shape))
         with gr.Row(elem_classes="scope-pickers"):
             shape = {"filterable": False, "min_width": 220, "scale": 4}
             self.target = _picker("Jump to the next", "scope-target", [], **shape)
@@ -122,7 +122,7 @@ class ScopePanel:
             layer=data[self.layer],
             module=data[self.module],
             tensor=data[self.tensor] or "",
-            start=int(data[self.start] or 0),
+            start=max(0, int(data[self.start] or 0)),
             target=data[self.target] or "",
             layout=data[self.layout],
             dtype=data[self.dtype] or None,
@@ -174,7 +174,7 @@ class ScopePanel:
 
 def _picker(label: str, elem_id: str, choices: list[Any], **options: Any) -> gr.Dropdown:
     value = EVERYWHERE if choices else None
-    return gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, **options)
+    return unchecked(gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, **options))
 
 
 def _jump(report: CompatibilityReport, form: ScopeForm) -> tuple[ScopeForm, str]:

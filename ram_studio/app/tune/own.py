@@ -1,4 +1,4 @@
-"""The skill table of models of one's own: what the visitor's store knows of all of them alike.
+"""The skill table of models of one's own: what the user's store knows of all of them alike.
 
 Checks, sweeps and comparisons leave their answers in the store. A table needs questions that base
 and agents all answered, and merges of them that answered the same ones. Of the questions that any
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ram_studio.checkpoints.read.checkpoint import open_folder
+from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import CheckpointError
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
@@ -113,7 +113,7 @@ def _answers(store: AnswerStore, runs: Sequence[StoredRun]) -> dict[Key, StoredA
     found = {}
     for run in runs:
         for row in store.answers(run.id):
-            if row.reply.is_final and row.question.domain not in beside:
+            if row.reply.is_reported and row.question.domain not in beside:
                 # Ids are unique within a suite only.
                 question = replace(row.question, id=f"{run.suite}/{row.question.id}")
                 found[run.suite, row.question.id, row.digest] = replace(row, question=question)

@@ -1,4 +1,4 @@
-"""Tune: one canvas, on which every effect of a setting is computed and drawn in the browser.
+"""Step 2, Tune: one canvas; every effect of a setting is computed and drawn in the browser.
 
 No move reaches the server: the events below have no Python function. The counts come once, as the
 value of the canvas; assets/canvas/ does the rest. Gradio's sliders, which nobody sees, hold the
@@ -11,14 +11,14 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.algorithm import scaling
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, slider
 from ram_studio.app.details.panel import DetailsPanel
 from ram_studio.app.load import watch
-from ram_studio.app.load.examples import profile_of
-from ram_studio.app.shared import Shared, Tuning
-from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX, SHOWN
+from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX, SHOWN
+from ram_studio.app.session.sets import profile_of
+from ram_studio.app.session.shared import Shared, Tuning
 from ram_studio.app.tune.measure_panel import MeasurePanel
 from ram_studio.app.tune.microscope_panel import ScopePanel
 
@@ -56,7 +56,7 @@ class TunePanel:
 def _build_settings() -> tuple[Tuning, gr.Button]:
     """Return the sliders of record, and the button by which the canvas sets them."""
     with gr.Column(elem_id="record"):
-        epsilon = slider("epsilon", (0, len(LADDER) - 1), DEFAULT_INDEX, 1, elem_id="epsilon")
+        epsilon = slider("epsilon", (0, len(EPSILON_GRID) - 1), DEFAULT_INDEX, 1, elem_id="epsilon")
         r = slider("r", (0, R_MAX), scaling.DEFAULT_R, 0.01, elem_id="r")
         alpha = slider("alpha", (0, ALPHA_MAX), scaling.DEFAULT_ALPHA, 0.05, elem_id="alpha")
         rule = gr.Radio(list(SHOWN), value=scaling.DEFAULT_RULE, label="method", elem_id="rule")

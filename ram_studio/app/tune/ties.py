@@ -8,21 +8,21 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.load.examples import FOLDERS, load_example
 from ram_studio.app.load.work import open_loaded
-from ram_studio.app.public.lanes import Effort
-from ram_studio.app.session import Loaded, Session
+from ram_studio.app.public.job_queue import Effort
+from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.sets import TITLES, load_set
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.in_memory import preview_kept
+from ram_studio.engine.in_memory import preview_retained
 
 QUICK_BYTES = 100_000_000
 """Of all sources; read twice and merged well within a second."""
 
 _PASSES = 3
 
-TiesKept = list[dict[str, float] | None]
-"""By agent, the parts of its Kept."""
+TiesRetained = list[dict[str, float] | None]
+"""By agent, the parts of its Retained."""
 
 
 def is_quick(loaded: Loaded) -> bool:
@@ -30,14 +30,14 @@ def is_quick(loaded: Loaded) -> bool:
     return sum(c.nbytes for c in open_loaded(loaded).checkpoints) <= QUICK_BYTES
 
 
-def find_ties(session: Session) -> TiesKept:
+def find_ties(session: Session) -> TiesRetained:
     """Return what TIES keeps of a session's models, merged now unless it is known.
 
-    Raises: CheckpointError, HubError, SketchError, SourceChangedError.
+    Raises: CheckpointError, HubError, AnalysisError, SourceChangedError.
     """
     loaded = session.models
-    if loaded.example is not None:
-        return _of_example(loaded.example)
+    if loaded.set_name is not None:
+        return _of_set(loaded.set_name)
     if session.ties is None:
         session.ties = _merged(loaded)
     return session.ties
@@ -55,11 +55,11 @@ def ties_work(session: Session) -> Work[None]:
     return costing(merge, Effort("seconds", {"": seconds}))
 
 
-@lru_cache(maxsize=len(FOLDERS))
-def _of_example(example: str) -> TiesKept:
-    return _merged(load_example(example))
+@lru_cache(maxsize=len(TITLES))
+def _of_set(set_name: str) -> TiesRetained:
+    return _merged(load_set(set_name))
 
 
-def _merged(loaded: Loaded, **run: Any) -> TiesKept:
-    kept = preview_kept(open_loaded(loaded), "ties", {}, sketch=loaded.sketch, **run)
-    return [None if kept[n] is None else vars(kept[n]) for n in loaded.sketch.agents]
+def _merged(loaded: Loaded, **run: Any) -> TiesRetained:
+    retained = preview_retained(open_loaded(loaded), "ties", {}, analysis=loaded.analysis, **run)
+    return [None if retained[n] is None else vars(retained[n]) for n in loaded.analysis.agents]

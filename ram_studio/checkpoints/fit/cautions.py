@@ -12,10 +12,10 @@ from typing import Any, Literal
 from ram_studio.algorithm.meters.storage import Finding, Kind
 from ram_studio.checkpoints.fit.tokenizers import tokenizer_findings
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.derived import LowRank
 from ram_studio.checkpoints.read.describe import printable, shown_list
-from ram_studio.checkpoints.read.header import MERGED_DTYPES
 from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG
+from ram_studio.checkpoints.read.tensors import MERGED_DTYPES
+from ram_studio.checkpoints.virtual.adapters import LowRank
 
 # Settings that change what the same weights compute. Sizes are listed although shapes were
 # compared: heads of another size or number can have the same matrices.
@@ -62,11 +62,11 @@ def _about(
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     """Tell what an adapter is, and what its sparsity comes from."""
     ranks = sorted(
-        {t.derived.rank for t in agent.tensors.values() if isinstance(t.derived, LowRank)}
+        {t.virtual.rank for t in agent.tensors.values() if isinstance(t.virtual, LowRank)}
     )
     dtypes = " and ".join(sorted({t.dtype for t in base.tensors.values()} & set(MERGED_DTYPES)))
     rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-    count = sum(isinstance(t.derived, LowRank) for t in agent.tensors.values())
+    count = sum(isinstance(t.virtual, LowRank) for t in agent.tensors.values())
     text = (
         f"a LoRA adapter of {rank} on {count} of {len(base.tensors)} tensors, "
         "applied to the base in float32. Training moved nearly every element of those; where they "

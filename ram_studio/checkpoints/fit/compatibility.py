@@ -15,14 +15,15 @@ from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.cautions import cautions
-from ram_studio.checkpoints.fit.codes import decoded, decoded_findings
-from ram_studio.checkpoints.fit.experts import in_layout_of
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
-from ram_studio.checkpoints.fit.on_base import on_base
-from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
+from ram_studio.checkpoints.fit.tied import HeadStorage, follow_ties, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted
-from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.virtual.adapters import apply_adapter
+from ram_studio.checkpoints.virtual.deltas import overlay_delta
+from ram_studio.checkpoints.virtual.experts import in_layout_of
+from ram_studio.checkpoints.virtual.quantized import decoded, decoded_findings
 from ram_studio.errors import CompatibilityError, SettingsError
 
 MissingPolicy = Literal["error", "keep-base"]
@@ -211,7 +212,8 @@ def check_compatibility(
     """
     _check_asked(base, agents, {"missing": missing, "extra": extra, "rows": rows})
     base, agents = decoded(base), [decoded(agent) for agent in agents]
-    agents = [on_base(agent, base) for agent in agents]
+    _refuse_as_base(base)
+    agents = [_whole(agent, base) for agent in agents]
     laid_out = [in_layout_of(base, agent) for agent in agents]
     agents = [agent for agent, _ in laid_out]
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
@@ -253,6 +255,22 @@ def check_compatibility(
         ),
         heads=tied.heads,
     )
+
+
+def _refuse_as_base(base: Checkpoint) -> None:
+    if base.adapter is None and base.delta is None:
+        return
+    what, of = "LoRA adapter", "the agents were trained from"
+    if base.adapter is None:
+        what, of = "delta", "it was made from"
+    raise CompatibilityError(f"{base.at} is a {what}; give the whole model that {of} as the base.")
+
+
+def _whole(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
+    """Return an adapter or a delta as the whole model that it makes of the base."""
+    if agent.adapter is not None:
+        return follow_ties(apply_adapter(agent, agent.adapter, base), base)
+    return agent if agent.delta is None else overlay_delta(agent, agent.delta, base)
 
 
 def _check_asked(

@@ -20,9 +20,9 @@ from ram_studio.checkpoints.read.describe import (
     shown_list,
     shown_shape,
 )
-from ram_studio.checkpoints.read.header import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.read.remote import Remote
 from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.checkpoints.read.tensors import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
 from ram_studio.errors import CompatibilityError
 
 # Stored by older libraries though no training touches them: rotary tables and attention masks.
@@ -48,7 +48,7 @@ OPTION_WORDS = {
     "missing": "set missing: keep-base",
     "extra": "set extra: ignore",
     "rows": "set rows: common",
-    "other base": "set other_base: accept (--yes-other-base)",
+    "other base": "set other_base: accept (--allow-base-mismatch)",
 }
 """How messages name an option; a form with words of its own puts those in their place."""
 

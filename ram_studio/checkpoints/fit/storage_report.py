@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.storage import (
     AgentStorage,
     Finding,
@@ -19,10 +19,10 @@ from ram_studio.algorithm.meters.storage import (
     storage_verdicts,
     texts,
 )
-from ram_studio.errors import SketchError
+from ram_studio.errors import AnalysisError
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.algorithm.analysis import Analysis
     from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
     from ram_studio.checkpoints.fit.tied import HeadStorage
     from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -33,11 +33,11 @@ class StorageReport:
     """How some checkpoints are stored, and what a pass found.
 
     Attributes:
-        base_dtypes: {dtype: elements}; empty when only a sketch is known.
+        base_dtypes: {dtype: elements}; empty when only an analysis is known.
         agents: by name, in the order given.
         findings: warnings and notes, the more serious first as far as they are of one source.
         heads: by checkpoint name ("base" too), how head and embedding are stored; empty where a
-            model has no such pair, or only a sketch is known.
+            model has no such pair, or only an analysis is known.
         counted_once: {head: embedding} where the base stores one matrix twice.
         epsilon: threshold of the shares.
         is_complete: a pass has counted.
@@ -48,7 +48,7 @@ class StorageReport:
     findings: tuple[Finding, ...]
     heads: dict[str, HeadStorage] = field(default_factory=dict)
     counted_once: dict[str, str] = field(default_factory=dict)
-    epsilon: float = LADDER[DEFAULT_INDEX]
+    epsilon: float = EPSILON_GRID[DEFAULT_INDEX]
     is_complete: bool = False
 
     @property
@@ -71,23 +71,23 @@ class StorageReport:
 
 def storage_report(
     fit: CompatibilityReport | None = None,
-    sketch: Sketch | None = None,
+    analysis: Analysis | None = None,
     *,
     point: int = DEFAULT_INDEX,
 ) -> StorageReport:
-    """Return the storage report of checkpoints that fit, of their sketch, or of both together.
+    """Return the storage report of checkpoints that fit, of their analysis, or of both together.
 
     Args:
         fit: what `check_compatibility` returned; without it nothing is known of files.
-        sketch: of the same checkpoints; without it no agent has a verdict.
-        point: index into the epsilon ladder.
+        analysis: of the same checkpoints; without it no agent has a verdict.
+        point: index into the epsilon grid.
 
-    Raises: SketchError when the sketch is of other checkpoints.
+    Raises: AnalysisError when the analysis is of other checkpoints.
     """
     if fit is None:
-        assert sketch is not None, "there is nothing to report on"
-        known = texts(pass_findings(sketch, point))
-        others = tuple(Finding("sources", w) for w in sketch.warnings if w not in known)
+        assert analysis is not None, "there is nothing to report on"
+        known = texts(pass_findings(analysis, point))
+        others = tuple(Finding("sources", w) for w in analysis.warnings if w not in known)
         report = StorageReport({}, {}, others)
     else:
         report = StorageReport(
@@ -100,25 +100,27 @@ def storage_report(
             heads=fit.heads,
             counted_once={t.name: t.tied_to for t in fit.tensors if t.tied_to is not None},
         )
-    if sketch is None:
+    if analysis is None:
         return report
     if fit is not None:
-        check_sketch(sketch, fit, only_local=True)
+        check_analysis(analysis, fit, only_local=True)
     dtypes = {name: agent.dtypes for name, agent in report.agents.items()}
     return replace(
         report,
         agents={
             name: replace(agent, dtypes=dtypes.get(name, {}))
-            for name, agent in storage_verdicts(sketch, point).items()
+            for name, agent in storage_verdicts(analysis, point).items()
         },
-        findings=combined(report.findings, pass_findings(sketch, point)),
-        epsilon=LADDER[point],
+        findings=combined(report.findings, pass_findings(analysis, point)),
+        epsilon=EPSILON_GRID[point],
         is_complete=True,
     )
 
 
-def check_sketch(sketch: Sketch, fit: CompatibilityReport, *, only_local: bool = False) -> None:
-    """Raise SketchError unless a sketch is of these checkpoints, agents in this order.
+def check_analysis(
+    analysis: Analysis, fit: CompatibilityReport, *, only_local: bool = False
+) -> None:
+    """Raise AnalysisError unless an analysis is of these checkpoints, agents in this order.
 
     only_local: of files still on the Hub compare the names alone.
     """
@@ -126,13 +128,13 @@ def check_sketch(sketch: Sketch, fit: CompatibilityReport, *, only_local: bool =
     other = [
         c.name
         for c in fit.checkpoints
-        if (c.is_local or not only_local) and not c.is_known_as(sketch.fingerprints.get(c.name))
+        if (c.is_local or not only_local) and not c.is_known_as(analysis.fingerprints.get(c.name))
     ]
-    if sketch.agents != names or other:
-        raise SketchError(
-            f"The sketch is of the agents {', '.join(sketch.agents)} and differs from the files "
+    if analysis.agents != names or other:
+        raise AnalysisError(
+            f"The analysis is of agents {', '.join(analysis.agents)} and differs from the files "
             f"given for {', '.join(other) or 'their order'}; expected {', '.join(names)}. Analyze "
-            "these checkpoints again, or leave the sketch out."
+            "these checkpoints again, or leave the analysis out."
         )
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import quoted
-from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.errors import CheckpointError
 
 HEAD_NAMES = ("lm_head.weight", "embed_out.weight")
@@ -115,6 +115,20 @@ def find_pair(checkpoints: Sequence[Checkpoint]) -> tuple[str, str] | None:
     # Several embeddings (an image tower beside the text model): the head's shape decides.
     fitting = [name for name in embeddings if shapes[name] == shapes[heads[0]]] or embeddings
     return (fitting[0], heads[0]) if fitting else None
+
+
+def follow_ties(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
+    """Return an adapter on its base with one matrix where the base stores it twice and says so.
+
+    Of head and embedding that is the one which the adapter changed.
+    """
+    pair = find_pair([base])
+    if pair is None or not tie_setting(base) or not all(name in agent.tensors for name in pair):
+        return agent
+    same = [name for name in pair if agent.tensors[name] is base.tensors[name]]
+    if len(same) != 1:
+        return agent
+    return replace(agent, tensors={n: t for n, t in agent.tensors.items() if n != same[0]})
 
 
 class _Pair:

@@ -61,7 +61,7 @@ def _explanation(error: Exception, repository: str, revision: str | None) -> str
     page = f"{site}/{repository}"
     # A gated repository is also a "repository not found" to huggingface_hub: ask for it first.
     if isinstance(error, GatedRepoError):
-        return f"is gated: accept its licence on {page} and {rights.advice()}, then run again"
+        return f"is gated: accept its license on {page} and {rights.advice()}, then run again"
     if isinstance(error, DisabledRepoError):
         return f"was disabled by the Hub; see {page}"
     if isinstance(error, RevisionNotFoundError):

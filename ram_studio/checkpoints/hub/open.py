@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ram_studio.checkpoints.hub.url_folder import is_url
-from ram_studio.checkpoints.hub.urls import open_url
-from ram_studio.checkpoints.read.checkpoint import (
-    CancelSignal,
-    Checkpoint,
-    ProgressCallback,
-    is_local_source,
-    open_folder,
-)
+from ram_studio.checkpoints.opening import is_local_source, open_files, open_folder
+from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint, ProgressCallback
+from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.shard_files import is_distributed
+from ram_studio.checkpoints.read.url_folder import UrlFolder, files_at, is_url
+from ram_studio.checkpoints.write.output_folder import write_whole
 
 
 def open_checkpoint(
@@ -36,7 +32,7 @@ def open_checkpoint(
         name: "base" or the agent's name; every message carries it.
         on_progress: called with a `DownloadProgress` while downloading, from several threads.
         cancel: asked between pieces of a download; a stopped download can be resumed.
-        local_ok: False refuses local folders and URLs, for an app that strangers use.
+        local_ok: False refuses local folders and URLs, for a shared server.
         stream: instead of downloading shards that are not in the cache, let passes read them where
             they are; the result has `is_local` False, and its `nbytes` is known all the same.
         headers_only: of a Hub id: download no shards, and let nobody read more than their headers.
@@ -44,7 +40,10 @@ def open_checkpoint(
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
     if local_ok and is_url(source):
-        return open_url(str(source), name=name)
+        files = files_at(source, who(name))
+        if isinstance(files, UrlFolder):
+            files.fetch_small(write_whole)
+        return open_files(files, name=name, source=str(source))
     if local_ok and is_local_source(source, name=name):
         return open_folder(source, name=name)
     # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.

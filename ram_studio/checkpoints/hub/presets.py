@@ -22,14 +22,14 @@ class Listed:
         name: "base" or the agent's name.
         repository: `owner/name`.
         revision: the commit it is pinned to.
-        licence: as its card states it. dtype: of its weights, as safetensors names it.
+        license: as its card states it. dtype: of its weights, as safetensors names it.
         elements: stored elements, all tensors together.
     """
 
     name: str
     repository: str
     revision: str | None = None
-    licence: str | None = None
+    license: str | None = None
     dtype: str | None = None
     elements: int | None = None
 

@@ -32,13 +32,13 @@ from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.read.json_files import check_link
-from ram_studio.checkpoints.record.passport import PASSPORT_FILE, read_passport
+from ram_studio.checkpoints.record.provenance import PASSPORT_FILE, read_provenance
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import HubError, VerificationError
 
 _WAIT_SECONDS = 0.1
 
-YES_PUBLIC = "--yes-public"
+YES_PUBLIC = "--public"
 """How messages name the second yes; a form with words of its own puts those in their place."""
 
 
@@ -102,28 +102,28 @@ def push(
     cancel: CancelSignal | None = None,
     ahead: Mapping[str, CommitOperationAdd] = MappingProxyType({}),
 ) -> Pushed:
-    """Upload a merged folder: weights, config, tokenizer, card and passport, nothing else.
+    """Upload a merged folder: weights, config, tokenizer, card and provenance, nothing else.
 
     Args:
         folder: of a finished merge. repository: `owner/name`; created where there is none.
         public: the second yes: create it public, or write to one that is.
         ahead: files that went up already, see ``PushAhead``.
 
-    Raises: VerificationError without a sound passport, or where a file that it names is missing;
+    Raises: VerificationError without a sound provenance, or where a file that it names is missing;
     CheckpointError for a link out of the folder; HubError, see ``check_push``, and for a
     repository that holds another model; Stopped. What has arrived is not sent again.
     """
     folder = Path(folder)
-    passport = read_passport(folder)
+    provenance = read_provenance(folder)
     check_push(repository, public=public)
-    names = list(dict.fromkeys([*passport.shards, *passport.files, "README.md", PASSPORT_FILE]))
+    names = list(dict.fromkeys([*provenance.shards, *provenance.files, "README.md", PASSPORT_FILE]))
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise VerificationError(
-            f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its passport "
+            f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its provenance "
             "names; restore what is missing, or merge again. Nothing was pushed."
         )
     for name in names:
-        check_link(folder / name, "", suffix=".safetensors" if name in passport.shards else None)
+        check_link(folder / name, "", suffix=".safetensors" if name in provenance.shards else None)
         for above in PurePosixPath(name).parents[:-1]:  # a linked folder lends what is not ours too
             check_link(folder / above, "")
     sizes = {name: (folder / name).stat().st_size for name in names}
@@ -132,7 +132,7 @@ def push(
     with _talking_of(repository):
         found = _made(repository, public)
         if _has_model(found):
-            if _passport_there(repository, found) != (folder / PASSPORT_FILE).read_bytes():
+            if _provenance_there(repository, found) != (folder / PASSPORT_FILE).read_bytes():
                 raise HubError(
                     f"{repository} holds another model already; push to another name, or remove "
                     f"that one first ({url}/settings)."
@@ -155,7 +155,7 @@ def push(
         api.create_commit(
             repository,
             operations=operations,
-            commit_message=f"Merge by {passport.recipe.method} with RAM Studio",
+            commit_message=f"Merge by {provenance.recipe.method} with RAM Studio",
         )
     went = len(ahead.keys() & sizes.keys())
     return Pushed(url, not found.private, len(names), sum(sizes.values()), ahead=went)
@@ -290,7 +290,7 @@ def _check_visibility(repository: str, info: ModelInfo, public: bool) -> None:
         )
 
 
-def _passport_there(repository: str, info: ModelInfo) -> bytes | None:
+def _provenance_there(repository: str, info: ModelInfo) -> bytes | None:
     if PASSPORT_FILE not in _files_of(info):
         return None
     return fetch_file(repository, PASSPORT_FILE, revision=info.sha).read_bytes()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import huggingface_hub
 from huggingface_hub.errors import HfHubHTTPError
@@ -19,7 +18,8 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
 from ram_studio.checkpoints.hub.rights import Token
 from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, site_address
-from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.checkpoint import hub_fingerprint
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.remote import FIRST_REQUEST_BYTES, RemoteFiles
 from ram_studio.errors import HubError
 
@@ -61,33 +61,50 @@ class Listing:
 
 
 @dataclass(eq=False)
-class HubShards(RemoteFiles):
-    """The files of a listing, known by their names.
+class HubFiles(RemoteFiles):
+    """The files of a listing; those that are small, or complete in the cache, are in `folder` too.
 
     What came along with a header, or was looked at to compare two tensors, is kept and not asked
     for again. name: "base" or the agent's; check: raises to stop.
     """
 
-    listing: Listing
-    name: str
-    token: Token = field(repr=False)
-    check: Callable[[], None]
+    listing: Listing = field(kw_only=True)
+    name: str = field(kw_only=True)
+    token: Token = field(kw_only=True, repr=False)
+    check: Callable[[], None] = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Path, dict[int, bytes]] = {}
+        self._kept: dict[str, dict[int, bytes]] = {}
 
-    def fetch(self, path: Path, start: int, length: int) -> bytes:
-        """Return a range of a shard; see `RemoteFiles`."""
+    def at(self, name: str) -> str:
+        return self.listing.url(name) if name else self.listing.repository
+
+    def names(self) -> list[str]:
+        return sorted(self.listing.sizes)
+
+    def sizes(self) -> dict[str, int]:
+        return self.listing.sizes
+
+    def fingerprint(self, shards: Iterable[str]) -> str:
+        contents = self.listing.contents
+        return hub_fingerprint([f"{shard}:{contents[shard]}" for shard in shards])
+
+    def content_hash(self, name: str) -> str | None:
+        """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
+        content = self.listing.contents[name]
+        return f"sha256:{content}" if len(content) == 64 else None
+
+    def fetch(self, name: str, start: int, length: int) -> bytes:
         with self._lock:
-            kept = sorted(self._kept.setdefault(path, {}).items())
+            kept = sorted(self._kept.setdefault(name, {}).items())
         parts = []
         at, end = start, start + length
         with hub_errors(self.listing.repository, self.listing.revision, name=self.name):
             for first, data in (*kept, (end, b"")):
                 if at < first:
                     upto = min(first, end)
-                    parts.append(self._received(self.at(path), at, upto))
+                    parts.append(self._received(self.at(name), at, upto))
                     at = upto
                 if first <= at < min(first + len(data), end):
                     parts.append(data[at - first : end - first])
@@ -96,22 +113,9 @@ class HubShards(RemoteFiles):
         # With a header data may come along.
         if length <= (KEPT_BYTES if start else FIRST_REQUEST_BYTES):
             with self._lock:
-                if length > len(self._kept[path].get(start, b"")):
-                    self._kept[path][start] = found
+                if length > len(self._kept[name].get(start, b"")):
+                    self._kept[name][start] = found
         return found
-
-    def size(self, path: Path) -> int:
-        """Return a shard's bytes."""
-        return self.listing.sizes[path.name]
-
-    def at(self, path: Path) -> str:
-        """Return a shard's address."""
-        return self.listing.url(path.name)
-
-    def content_hash(self, path: Path) -> str | None:
-        """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
-        content = self.listing.contents[path.name]
-        return f"sha256:{content}" if len(content) == 64 else None
 
     def _received(self, url: str, begin: int, end: int) -> bytes:
         received = bytearray()
@@ -146,7 +150,7 @@ class HubShards(RemoteFiles):
             hf_raise_for_status(response)
             if response.status_code != 206 and begin > 0:
                 raise HubError(
-                    f"{who(self.name)}{printable(url)}: the server does not send parts of "
+                    f"{self.who}{printable(url)}: the server does not send parts of "
                     "files; download the model instead (--download)."
                 )
             for chunk in response.iter_bytes():

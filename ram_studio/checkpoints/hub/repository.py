@@ -11,8 +11,7 @@ import contextlib
 import glob
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from huggingface_hub.utils import tqdm as hub_tqdm
 
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
-from ram_studio.checkpoints.hub.ranges import HubShards, Listing
+from ram_studio.checkpoints.hub.ranges import HubFiles, Listing
 from ram_studio.checkpoints.hub.transfer import (
     LIBRARY,
     REQUEST_SECONDS,
@@ -32,22 +31,20 @@ from ram_studio.checkpoints.hub.transfer import (
     progress_bar,
     site_address,
 )
+from ram_studio.checkpoints.opening import open_files, open_folder
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
     Checkpoint,
     ProgressCallback,
-    assemble,
-    hub_fingerprint,
-    open_folder,
     split_hub_id,
 )
 from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
-from ram_studio.checkpoints.read.json_files import read_json_object
-from ram_studio.checkpoints.read.shard_files import find_shards, is_small_file
+from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.read.shard_files import INDEX_SUFFIX, find_shards, is_small_file
 from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.errors import CheckpointError, HubError
 
-PARALLEL_REQUESTS = 8
+PARALLEL_DOWNLOADS = 8
 
 
 @contextlib.contextmanager
@@ -78,20 +75,6 @@ def list_files(repository: str, revision: str | None, kind: str = "model") -> Li
     )
 
 
-def _find_hub_shards(listing: Listing, name: str) -> tuple[list[str], dict[str, str] | None]:
-    """Return the safetensors files to use and the index's map; see `find_shards`."""
-
-    def read_index(file: str) -> dict[str, Any]:
-        return read_json_object(_fetch(listing, [file]) / file, who(name), unique=True)
-
-    try:
-        return find_shards(
-            sorted(listing.sizes), listing.repository, name=name, read_index=read_index
-        )
-    except CheckpointError as error:
-        raise HubError(str(error)) from error
-
-
 def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None) -> Path:
     """Download files of one commit into the cache and return the snapshot's folder."""
     return Path(
@@ -104,7 +87,7 @@ def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None
             **LIBRARY,
             token=rights.token(),
             allow_patterns=[glob.escape(file) for file in files],
-            max_workers=PARALLEL_REQUESTS,
+            max_workers=PARALLEL_DOWNLOADS,
             tqdm_class=bar or progress_bar("", "", 0, None, None),
         )
     )
@@ -114,7 +97,7 @@ def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listi
     """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
-    and where strangers come nothing is taken from there without the Hub's word.
+    and on a shared server nothing is taken from there without the Hub's word.
     """
     try:
         return list_files(repository, revision)
@@ -129,7 +112,7 @@ def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listi
 
 
 def check_rights(listing: Listing, file: str) -> None:
-    """Have the Hub say whether this visitor may read a file, which may be in the cache already.
+    """Have the Hub say whether this user may read a file, which may be in the cache already.
 
     Everybody may list the files of a gated repository.
     """
@@ -204,31 +187,27 @@ def open_repository(
     with talking_to(repository, revision, name):
         listing = _listing_or_cache(repository, revision, name)
         if isinstance(listing, Path):
-            return open_folder(listing, name=name, source=source, revision=listing.name)
-        shards, weight_map = _find_hub_shards(listing, name)
+            return open_files(Folder(listing, who(name), listing.name), name=name, source=source)
+        indexes = [file for file in listing.sizes if file.endswith(INDEX_SUFFIX)]
+        folder = _fetch(listing, indexes) if indexes else cache_folder()
+        files = HubFiles(
+            folder, who(name), listing=listing, name=name, token=rights.token(), check=check
+        )
+        try:
+            shards, _ = find_shards(files)
+        except CheckpointError as error:
+            raise HubError(str(error)) from error
         check_rights(listing, shards[0])
-        files = [file for file, size in listing.sizes.items() if is_small_file(file, size)]
+        wanted = [file for file, size in listing.sizes.items() if is_small_file(file, size)]
         bar = None
         if download:
-            files += shards
-            missing = _missing_bytes(listing, files)
+            wanted += shards
+            missing = _missing_bytes(listing, wanted)
             _check_disk(missing, source, name)
             bar = progress_bar(name, source, missing, on_progress, cancel)
-        folder = _fetch(listing, files, bar)
+        folder = _fetch(listing, wanted, bar)
         if download or all((folder / shard).exists() for shard in shards):
-            return open_folder(folder, name=name, source=source, revision=folder.name)
-
-        place = HubShards(listing, name=name, token=rights.token(), check=check)
-        paths = [folder / shard for shard in shards]
-        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            headers = list(pool.map(partial(place.header, name=name), paths))
-    return assemble(
-        headers,
-        folder,
-        name=name,
-        source=source,
-        revision=listing.commit,
-        weight_map=weight_map,
-        fingerprint=hub_fingerprint([f"{shard}:{listing.contents[shard]}" for shard in shards]),
-        remote=dict.fromkeys(paths, place),
-    )
+            here = Folder(folder, who(name), folder.name)
+            return open_files(here, name=name, source=source)
+        there = replace(files, folder=folder, revision=listing.commit)
+        return open_files(there, name=name, source=source)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.errors import CheckpointError, told_as
 
 PIECE_BYTES = 1 << 20

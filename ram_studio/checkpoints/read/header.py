@@ -1,6 +1,6 @@
 """Reading the header of a safetensors file: which tensors it holds, where and in which dtype.
 
-The header comes from strangers, so every number in it is checked against the file before anybody
+The header is untrusted, so every number in it is checked against the file before anybody
 relies on it: a reader of `TensorInfo` may map `nbytes` bytes at `offset` without further checks.
 The format is https://huggingface.co/docs/safetensors/index#format; the limits here are the
 library's own (100 MB of header, no holes, no overlap, no duplicate names). Tensor data is never
@@ -10,7 +10,6 @@ read here.
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections import Counter
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_shape, who
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_shape
+from ram_studio.checkpoints.read.tensors import DTYPE_BITS, TensorInfo, element_count
 from ram_studio.errors import CheckpointError, told_as
 
 LENGTH_BYTES = 8
@@ -30,53 +30,6 @@ MAX_RANK = 64
 # file are far beyond any published shard.
 MAX_LISTS = 200_000
 MAX_COMMAS = 1_000_000
-
-_BY_BITS = {
-    4: "F4",
-    6: "F6_E2M3 F6_E3M2",
-    8: "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ",
-    16: "I16 U16 F16 BF16",
-    32: "I32 U32 F32",
-    64: "I64 U64 F64 C64",
-}
-DTYPE_BITS = {name: bits for bits, names in _BY_BITS.items() for name in names.split()}
-
-MERGED_DTYPES = ("BF16", "F16", "F32")
-COPIED_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """How a tensor follows from stored ones, see ``derived``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Where one tensor lies and what it is.
-
-    Attributes:
-        name: as stored.
-        dtype: the safetensors name, a key of `DTYPE_BITS` ("BF16", "F16", "F32", "I64", ...).
-        shape: may be empty (one element) or hold a 0 (no element).
-        path: the shard file.
-        offset: absolute byte offset of the data in that file.
-        nbytes: bytes of data, equal to numel times the size of the dtype.
-        derived: how its elements are computed where no file holds them as they are; `path` is then
-            the file that makes the difference, and `offset` means nothing.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    path: Path
-    offset: int
-    nbytes: int
-    derived: Derived | None = None
-
-    @property
-    def numel(self) -> int:
-        """Number of elements; 1 for shape ()."""
-        return element_count(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +48,14 @@ class Header:
         return LENGTH_BYTES + len(self.raw)
 
 
-def element_count(shape: tuple[int, ...]) -> int:
-    """Return the number of elements of a shape (1 for the empty shape)."""
-    return math.prod(shape)
-
-
-def read_header(path: str | Path, *, agent: str | None = None) -> Header:
-    """Return the header of a safetensors file; agent: whose it is ("base" or an agent's name).
+def read_header(path: str | Path, who: str = "") -> Header:
+    """Return the header of a safetensors file; who: starts messages, see ``describe.who``.
 
     Raises: CheckpointError when the file is missing, is not safetensors, is truncated or holds
     anything the format forbids. The message names the agent, the file and the tensor.
     """
     path = Path(path)
-    at = f"{who(agent)}{printable(path)}"
+    at = f"{who}{printable(path)}"
     advice = "check that the file exists and that you may read it"
     with told_as(CheckpointError, f"{at} cannot be read", advice):
         # A pipe or a device under a shard's name would block or never end: look before opening.
@@ -121,7 +69,7 @@ def read_header(path: str | Path, *, agent: str | None = None) -> Header:
             raw = file.read(min(length, 1))
             if raw == b"{":  # else refused below, without reading up to 100 MB of something else
                 raw += file.read(length - 1)
-    return parse_header(raw, file_size=status.st_size, path=path, agent=agent)
+    return parse_header(raw, who, file_size=status.st_size, path=path)
 
 
 def header_length(prefix: bytes, file_size: int, at: str) -> int:
@@ -154,21 +102,17 @@ def header_length(prefix: bytes, file_size: int, at: str) -> int:
     return length
 
 
-def parse_header(
-    raw: bytes, *, file_size: int, path: str | Path, agent: str | None = None
-) -> Header:
+def parse_header(raw: bytes, who: str = "", *, file_size: int, path: Path) -> Header:
     """Check a header's bytes against the format and the file's size, and return the `Header`.
 
     Args:
-        raw: the JSON header without its 8-byte length.
+        raw: the JSON header without its 8-byte length; who: starts messages.
         file_size: size of the whole file in bytes (local, or as the Hub reports it).
         path: the shard, kept in every `TensorInfo`.
-        agent: whose shard it is, for messages.
 
     Raises: CheckpointError, as `read_header`.
     """
-    path = Path(path)
-    at = f"{who(agent)}{printable(path)}"
+    at = f"{who}{printable(path)}"
     entries = _parse_json(raw, at)
     metadata = _checked_metadata(entries.pop("__metadata__", {}), at)
     data_start = LENGTH_BYTES + len(raw)

@@ -1,6 +1,6 @@
 """Reading the small files beside the weights, most of them JSON: config, index, tokenizer.
 
-They come from strangers like everything else: links stay in their folder, sizes are bounded,
+They are untrusted like everything else: links stay in their folder, sizes are bounded,
 objects may not repeat a name in the index (where that would hide a shard), and deep nesting is an
 error message, not a crash.
 """
@@ -29,7 +29,7 @@ MAX_BRACKETS = 1_500_000
 def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
     """Return `path` if it is no link, or one that may be followed.
 
-    A folder from a stranger may hold a link to any file of its reader, which would be copied beside
+    An untrusted folder may hold a link to any file of its reader, which would be copied beside
     a merge that is made to be published. A link may lead to a file inside its own folder or to a
     blob of a Hub cache (that is how the cache lays out its snapshots). With `suffix` it may also
     lead to any file whose name ends so: whoever keeps weights in one place and links to them links

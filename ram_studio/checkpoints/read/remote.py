@@ -1,13 +1,12 @@
 """Files that are not on this disk, read a range at a time, each byte once.
 
 `RemoteFiles` is a place with such files: the Hub in ``hub.ranges``, any file system of fsspec in
-``hub.urls``. `ReadAhead` stands between it and the readers of a pass; a `FollowedHash` is the
+``url_folder``. `ReadAhead` stands between it and the readers of a pass; a `FollowedHash` is the
 content hash of a file that is read so.
 """
 
 from __future__ import annotations
 
-import abc
 import bisect
 import itertools
 import threading
@@ -20,14 +19,11 @@ from functools import partial
 from pathlib import Path
 
 from ram_studio.checkpoints.read.content_hash import make_hasher
-from ram_studio.checkpoints.read.describe import printable, who
-from ram_studio.checkpoints.read.header import (
-    LENGTH_BYTES,
-    Header,
-    TensorInfo,
-    header_length,
-    parse_header,
-)
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.files import Files, Span
+from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
+from ram_studio.checkpoints.read.tensors import TensorInfo
+from ram_studio.errors import CheckpointError
 
 FIRST_REQUEST_BYTES = 100_000
 """Nearly all headers fit into the first request."""
@@ -39,6 +35,8 @@ AHEAD = 3
 """Pieces of a file that are fetched before they are asked for."""
 
 CONNECTIONS = 12
+PARALLEL_HEADERS = 8
+PARALLEL_SPANS = 16
 MOST_HELD_BYTES = 512 << 20
 _WAIT_SECONDS = 0.2
 
@@ -53,57 +51,74 @@ Fetch = Callable[[int, int], bytes]
 
 
 @dataclass(eq=False)
-class RemoteFiles(abc.ABC):
-    """A place with files; safe to share among threads."""
+class RemoteFiles(Files):
+    """Files that are elsewhere; safe to share among threads. `fetch` tries again where it can."""
 
-    _followed: dict[Path, FollowedHash] = field(default_factory=dict, init=False, repr=False)
+    _followed: dict[str, FollowedHash] = field(default_factory=dict, init=False, repr=False)
 
-    @abc.abstractmethod
-    def fetch(self, path: Path, start: int, length: int) -> bytes:
-        """Return exactly `length` bytes of a file from `start` on; tries again where it can.
-
-        Raises: HubError (or another CheckpointError) when it gives up.
-        """
-
-    @abc.abstractmethod
-    def size(self, path: Path) -> int:
+    def size(self, name: str) -> int:
         """Return a file's bytes."""
+        return self.sizes()[name]
 
-    @abc.abstractmethod
-    def at(self, path: Path) -> str:
-        """Return a file's address, as messages call it."""
+    def has(self, name: str) -> bool:
+        return name in self.sizes()
 
-    def content_hash(self, path: Path) -> str | None:
+    def read(self, name: str, limit: int) -> bytes:
+        size = self.size(name)
+        if size > limit:
+            raise CheckpointError(
+                f"{self.who}{printable(self.at(name))} is larger than {limit} bytes, the most a "
+                "file of its kind may be."
+            )
+        return self.fetch(name, 0, size)
+
+    def blake3(self, name: str, check: Callable[[], None] = lambda: None) -> str:
+        """Return a file's BLAKE3; all of it is fetched, nothing is stored here."""
+        hasher = make_hasher("blake3")
+        for piece in fetched(partial(self.fetch, name), 0, self.size(name)):
+            check()
+            hasher.update(memoryview(piece))
+        return hasher.hexdigest()
+
+    def content_hash(self, name: str) -> str | None:
         """Return a file's content hash as the place knows it ("sha256:..."), None if it does not.
 
         See ``content_hash``.
         """
         return None
 
-    def header(self, path: Path, *, name: str) -> Header:
-        """Return a shard's header, read with one or two requests; name: "base" or the agent's.
-
-        Raises: CheckpointError for a header that is not acceptable; what `fetch` raises.
-        """
-        size = self.size(path)
-        start = self.fetch(path, 0, min(FIRST_REQUEST_BYTES, size))
-        at = f"{who(name)}{printable(self.at(path))}"
+    def header(self, name: str) -> Header:
+        """Return a shard's header, read with one or two requests."""
+        size = self.size(name)
+        start = self.fetch(name, 0, min(FIRST_REQUEST_BYTES, size))
+        at = f"{self.who}{printable(self.at(name))}"
         end = LENGTH_BYTES + header_length(start[:LENGTH_BYTES], size, at)
         if len(start) < end:
-            start += self.fetch(path, len(start), end - len(start))
-        return parse_header(start[LENGTH_BYTES:end], file_size=size, path=path, agent=name)
+            start += self.fetch(name, len(start), end - len(start))
+        raw, path = start[LENGTH_BYTES:end], self.folder / name
+        return parse_header(raw, self.who, file_size=size, path=path)
 
-    def read(self, path: Path, start: int, length: int) -> bytes:
+    def headers(self, names: Iterable[str]) -> list[Header]:
+        """Return the headers of some shards, several at a time."""
+        with ThreadPoolExecutor(PARALLEL_HEADERS) as pool:
+            return list(pool.map(self.header, names))
+
+    def fetch_spans(self, name: str, spans: Iterable[Span]) -> Iterator[bytes]:
+        """Yield several spans of a file in order, some of them fetched ahead."""
+        with ThreadPoolExecutor(PARALLEL_SPANS) as pool:
+            yield from pool.map(lambda span: self.fetch(name, *span), spans)
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
         """Return what `fetch` does; a file that is followed is hashed on the way."""
-        data = self.fetch(path, start, length)
-        if (followed := self._followed.get(path)) is not None:
+        data = self.fetch(name, start, length)
+        if (followed := self._followed.get(name)) is not None:
             followed.took(start, data)
         return data
 
-    def follow(self, path: Path, algorithm: str) -> FollowedHash:
+    def follow(self, name: str, algorithm: str) -> FollowedHash:
         """Return what hashes a file behind those who read it from now on."""
-        self._followed[path] = FollowedHash(partial(self.fetch, path), self.size(path), algorithm)
-        return self._followed[path]
+        self._followed[name] = FollowedHash(partial(self.fetch, name), self.size(name), algorithm)
+        return self._followed[name]
 
 
 Remote = Mapping[Path, RemoteFiles]
@@ -186,7 +201,8 @@ class ReadAhead:
                 if piece.future is None and (piece.left or piece is file.pieces[number]):
                     size = piece.end - piece.start
                     piece.left = piece.left or size
-                    piece.future = self._pool.submit(file.place.read, file.path, piece.start, size)
+                    read = file.place.read_range
+                    piece.future = self._pool.submit(read, file.path.name, piece.start, size)
                 if piece.future is not None:
                     self._held[file.path, piece.start] = piece
             self._held.move_to_end((file.path, file.pieces[number].start))
@@ -222,7 +238,7 @@ class ReadAhead:
 
 
 def _pieces(spans: list[tuple[int, int]]) -> Iterable[_Piece]:
-    """Yield pieces of tensors in file order: small neighbours together, large ones cut."""
+    """Yield pieces of tensors in file order: small neighbors together, large ones cut."""
     begin = end = 0
     for offset, nbytes in spans:
         if offset != end or end - begin + nbytes > PIECE_BYTES:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 
-from ram_studio.checkpoints.read.derived import Tile
-from ram_studio.checkpoints.read.describe import printable, quoted, who
-from ram_studio.checkpoints.read.header import Derived, TensorInfo
+from ram_studio.checkpoints.read.describe import who
+from ram_studio.checkpoints.read.files import Folder
 from ram_studio.checkpoints.read.remote import Remote
-from ram_studio.errors import CheckpointError, told_as
+from ram_studio.checkpoints.read.tensors import TensorInfo
 
 FIRST_BYTES = 4096
 BLOCK_BYTES = 4 * 2**20
@@ -18,7 +17,7 @@ BLOCK_BYTES = 4 * 2**20
 def _same(a: object, b: object, remote: Remote) -> bool:
     """Say whether two tensors are computed alike from tensors of the same dtype and bytes.
 
-    Or whether two parts of what they are computed from are the same: tensors, tiles, numbers.
+    Or whether two parts of what they are computed from are the same: tensors, boxes, numbers.
     """
     if isinstance(a, TensorInfo) and isinstance(b, TensorInfo):
         return a.dtype == b.dtype and same_bytes(a, b, remote=remote)
@@ -26,7 +25,7 @@ def _same(a: object, b: object, remote: Remote) -> bool:
         return False
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(_same(*pair, remote) for pair in zip(a, b, strict=True))
-    if isinstance(a, Derived | Tile):
+    if is_dataclass(a):
         return all(_same(getattr(a, f.name), getattr(b, f.name), remote) for f in fields(a))
     return a == b
 
@@ -44,15 +43,15 @@ def same_bytes(
     that differs; blocks grow, as most that differ do so at once.
 
     Args:
-        a, b: any two tensors; different sizes are never the same, nor is a derived tensor that is
+        a, b: any two tensors; different sizes are never the same, nor is a virtual tensor that is
             computed in another way.
         agents: whose they are, for messages.
         remote: where files are that are not on this disk.
 
     Raises: CheckpointError when a file cannot be read or ends early; HubError.
     """
-    if a.derived is not None or b.derived is not None:
-        return _same(a.derived, b.derived, remote)
+    if a.virtual is not None or b.virtual is not None:
+        return _same(a.virtual, b.virtual, remote)
     if a.nbytes != b.nbytes:
         return False
     if (a.path, a.offset) == (b.path, b.offset):
@@ -71,12 +70,7 @@ def same_bytes(
 
 
 def _read(tensor: TensorInfo, begin: int, count: int, remote: Remote, agent: str | None) -> bytes:
+    name, start = tensor.path.name, tensor.offset + begin
     if tensor.path in remote:
-        return remote[tensor.path].read(tensor.path, tensor.offset + begin, count)
-    what = f"{who(agent)}{printable(tensor.path)}: tensor {quoted(tensor.name)} cannot be read"
-    with told_as(CheckpointError, what), open(tensor.path, "rb") as file:
-        file.seek(tensor.offset + begin)
-        data = file.read(count)
-        if len(data) < count:
-            raise OSError("the file ends before the tensor does")
-    return data
+        return remote[tensor.path].read_range(name, start, count)
+    return Folder(tensor.path.parent, who(agent)).fetch(name, start, count)

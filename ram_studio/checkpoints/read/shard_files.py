@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
-from ram_studio.checkpoints.read.json_files import read_json_object
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list
+from ram_studio.checkpoints.read.files import Files
+from ram_studio.checkpoints.read.json_files import MAX_JSON_BYTES
 from ram_studio.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+INDEX_SUFFIX = ".safetensors.index.json"
 UNFINISHED = ".ram-studio-parts"
 """A folder in the output of a merge in parts, there until the merge is finished."""
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -38,42 +39,28 @@ _CONVERT_PICKLE = (
 )
 
 
-def find_shards(
-    names: list[str],
-    folder: Path | str,
-    *,
-    name: str,
-    read_index: Callable[[str], dict[str, Any]] | None = None,
-) -> tuple[list[str], dict[str, str] | None]:
+def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
     """Return the safetensors files that make up a model, and the index's map if there is one.
 
     transformers' order of preference: model.safetensors alone, then the index, then the numbered
     shards (all of them must be there), then whatever safetensors files there are.
 
-    Args:
-        names: the file names in the folder.
-        folder: or what messages call it; the index is read from it.
-        name: "base" or the agent's name.
-        read_index: returns the index's JSON by file name (default: from the folder).
-
     Raises: CheckpointError when there is none or one is missing.
     """
-    at = who(name)
+    names, folder = files.names(), files.at("")
+    at = f"{files.who}{printable(folder)}"
     if UNFINISHED in names:
         raise CheckpointError(
-            f"{at}{printable(folder)} is a merge in parts that is not finished; run `ram-studio "
-            "finish PLAN --out` on it once all parts are merged."
+            f"{at} is a merge in parts that is not finished; run `ram-studio finish PLAN --out` on "
+            "it once all parts are merged."
         )
     if SINGLE_FILE in names:
         return [SINGLE_FILE], None
-    indexes = [n for n in names if n.endswith(".safetensors.index.json")]
+    indexes = [n for n in names if n.endswith(INDEX_SUFFIX)]
     if indexes:
         index_name = INDEX_FILE if INDEX_FILE in indexes else indexes[0]
-        index_at = f"{at}{printable(f'{folder}/{index_name}')}"
-        if read_index is None:
-            index = read_json_object(Path(folder) / index_name, at, unique=True)
-        else:
-            index = read_index(index_name)
+        index_at = f"{files.who}{printable(f'{folder}/{index_name}')}"
+        index = files.json(index_name, limit=MAX_JSON_BYTES, unique=True)
         weight_map = _checked_weight_map(index, index_at)
         shards = sorted(set(weight_map.values()))
         missing = [shard for shard in shards if shard not in names]
@@ -87,22 +74,22 @@ def find_shards(
         return shards, weight_map
     shards = [n for n in names if n.endswith(".safetensors") and not n.startswith(".")]
     if not shards:
-        raise CheckpointError(_nothing_to_open(names, folder, at))
+        raise CheckpointError(_nothing_to_open(names, at, printable(folder)))
     if all(n.startswith("adapter_") for n in shards):
         if ADAPTER_FILE not in shards or ADAPTER_CONFIG not in names:
             raise CheckpointError(
-                f"{at}{printable(folder)} holds a part of a LoRA adapter ({shards[0]}); expected "
-                f"both {ADAPTER_FILE} and {ADAPTER_CONFIG}, as peft's save_pretrained writes them."
+                f"{at} holds a part of a LoRA adapter ({shards[0]}); expected both {ADAPTER_FILE} "
+                f"and {ADAPTER_CONFIG}, as peft's save_pretrained writes them."
             )
         return [ADAPTER_FILE], None
     shards = [n for n in shards if not n.startswith("adapter_")]
     if is_distributed(shards):
         return shards, None
-    return _numbered_shards(shards, f"{at}{printable(folder)}"), None
+    return _numbered_shards(shards, at), None
 
 
 def is_small_file(name: str, size: int) -> bool:
-    """Say whether a file is fetched with a model's headers: config, tokenizer, card, licence."""
+    """Say whether a file is fetched with a model's headers: config, tokenizer, card, license."""
     return size <= MAX_SMALL_BYTES and _SMALL.fullmatch(name) is not None
 
 
@@ -143,24 +130,24 @@ _TRAINERS = (
 """What trainers and converters leave: names of files, what they are, what converts them."""
 
 
-def _nothing_to_open(names: list[str], folder: Path | str, at: str) -> str:
+def _nothing_to_open(names: list[str], at: str, folder: str) -> str:
     for pattern, what, command in _TRAINERS:
         found = next((name for name in names if re.fullmatch(pattern, name)), None)
         if found is not None:
-            shown = command.format(folder=printable(folder), file=printable(found))
+            shown = command.format(folder=folder, file=printable(found))
             return (
-                f"{at}{printable(folder)} holds {what} ({printable(found)}), no safetensors files. "
-                f"Where you trust it, convert it once: {shown}"
+                f"{at} holds {what} ({printable(found)}), no safetensors files. Where you trust "
+                f"it, convert it once: {shown}"
             )
     pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
     if pickles:
         return (
-            f"{at}{printable(folder)} has only pickle weights ({shown_list(pickles, 2, ', ')}), "
-            f"which can run code when opened and are never read; {_CONVERT_PICKLE}."
+            f"{at} has only pickle weights ({shown_list(pickles, 2, ', ')}), which can run code "
+            f"when opened and are never read; {_CONVERT_PICKLE}."
         )
     return (
-        f"{at}{printable(folder)} has no safetensors file; expected model.safetensors, or shards "
-        "with model.safetensors.index.json."
+        f"{at} has no safetensors file; expected model.safetensors, or shards with "
+        "model.safetensors.index.json."
     )
 
 

@@ -1,6 +1,6 @@
 """README.md of a merged checkpoint: a model card as people publish them on the Hub.
 
-Written from the passport alone, by the template beside this file. Sources that are local folders
+Written from the provenance alone, by the template beside this file. Sources that are local folders
 appear by their last name only. Whatever a template shows is escaped for Markdown, unless a function
 here made it ``Markdown``.
 """
@@ -18,10 +18,10 @@ import yaml
 from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.describe import plural, printable
-from ram_studio.checkpoints.record.licences import Licence
-from ram_studio.checkpoints.record.passport import (
+from ram_studio.checkpoints.record.licenses import License
+from ram_studio.checkpoints.record.provenance import (
     AgentRecord,
-    Passport,
+    Provenance,
     SourceRecord,
 )
 from ram_studio.checkpoints.record.recipe import recipe_yaml
@@ -70,9 +70,9 @@ def escaped(value: object) -> Markdown:
     return Markdown(re.sub(r"([\\`*_{}\[\]|$~#])", r"\\\1", shown))
 
 
-def model_card(passport: Passport) -> str:
+def model_card(provenance: Provenance) -> str:
     """Return a merge's model card as Markdown with YAML front matter."""
-    recipe, agents = passport.recipe, passport.agents
+    recipe, agents = provenance.recipe, provenance.agents
     method = METHODS.get(recipe.method)
     method_title = recipe.method if method is None else method.title
     # Methods that count nothing get no empty columns.
@@ -81,24 +81,24 @@ def model_card(passport: Passport) -> str:
     ]
     rule = _RAM_RULES.get(recipe.method)
     return _template().render(
-        passport=passport,
+        provenance=provenance,
         recipe=recipe,
-        front_matter=Markdown(_front_matter(passport)),
-        title=f"{_display_name(passport.base)} merged with {method_title}",
+        front_matter=Markdown(_front_matter(provenance)),
+        title=f"{_display_name(provenance.base)} merged with {method_title}",
         method=method,
         method_title=method_title,
-        load_dtype=_LOAD_DTYPES.get(passport.dtype, "auto"),
+        load_dtype=_LOAD_DTYPES.get(provenance.dtype, "auto"),
         columns=columns,
         cells={name: [_COLUMNS[head](a) for head in columns] for name, a in agents.items()},
-        lost=_with_lost_rescaling(passport),
-        overshot=_overshot(passport),
+        lost=_with_lost_rescaling(provenance),
+        overshot=_overshot(provenance),
         dominated=[name for name, a in agents.items() if _is_dominated(a)],
         rule=None if rule is None else Markdown(rule),
         shared=recipe.settings.get("shared", "mean"),
-        settings=_settings(passport),
-        nbytes=sum(shard.nbytes for shard in passport.shards.values()),
-        all_hashed=all(record.files is not None for record in passport.sources.values()),
-        recipe_text=_recipe_text(passport),
+        settings=_settings(provenance),
+        nbytes=sum(shard.nbytes for shard in provenance.shards.values()),
+        all_hashed=all(record.files is not None for record in provenance.sources.values()),
+        recipe_text=_recipe_text(provenance),
         dense=[n for n, a in agents.items() if a.changed and (a.unique or 0) < a.changed / 10],
     )
 
@@ -109,7 +109,7 @@ def _template() -> Template:
     environment = templates(Path(__file__).parent, finalize=escaped, keep_trailing_newline=True)
     environment.filters |= {
         "count": _count,
-        "licence": _licence_link,
+        "license": _license_link,
         "link": _linked,
         "papers": _linked_papers,
         "plural": plural,
@@ -117,38 +117,38 @@ def _template() -> Template:
     return environment.get_template("card.md.j2")
 
 
-def _front_matter(passport: Passport) -> str:
-    known = list(dict.fromkeys(s.repository for s in passport.sources.values() if s.repository))
+def _front_matter(provenance: Provenance) -> str:
+    known = list(dict.fromkeys(s.repository for s in provenance.sources.values() if s.repository))
     fields: dict[str, Any] = {}
     if known:
         fields |= {"base_model": known, "base_model_relation": "merge"}
-    fields |= _licence_fields(passport.license)
+    fields |= _license_fields(provenance.license)
     fields |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
     tags = ["merge", "ram-studio"]
-    if passport.recipe.method in _RAM_RULES:
+    if provenance.recipe.method in _RAM_RULES:
         tags = ["merge", "ram", "reinforced-agent-merging", "ram-studio", f"arxiv:{PAPER_ID}"]
     fields["tags"] = tags
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _licence_fields(licence: Licence) -> dict[str, str]:
-    """Return the licence as the Hub wants it; what is not spelt as it may be is left out."""
-    if licence.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", licence.id):
+def _license_fields(license: License) -> dict[str, str]:
+    """Return the license as the Hub wants it; what is not spelt as it may be is left out."""
+    if license.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", license.id):
         return {"license": "unknown"}
-    fields = {"license": licence.id}
-    name, link = licence.name or "", licence.link or ""
-    if licence.id == "other" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,95}", name):
+    fields = {"license": license.id}
+    name, link = license.name or "", license.link or ""
+    if license.id == "other" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,95}", name):
         fields["license_name"] = name
-    if licence.id == "other" and _PLAIN_LINK.fullmatch(link):
+    if license.id == "other" and _PLAIN_LINK.fullmatch(link):
         fields["license_link"] = link
     return fields
 
 
-def _licence_link(licence: Licence) -> Markdown:
-    shown = escaped(licence.shown)
-    if licence.id != "other" or not _PLAIN_LINK.fullmatch(licence.link or ""):
+def _license_link(license: License) -> Markdown:
+    shown = escaped(license.shown)
+    if license.id != "other" or not _PLAIN_LINK.fullmatch(license.link or ""):
         return shown
-    return Markdown(f"[{shown}]({licence.link})")
+    return Markdown(f"[{shown}]({license.link})")
 
 
 def _display_name(record: SourceRecord) -> str:
@@ -170,18 +170,18 @@ def _linked_papers(source: str) -> Markdown:
     )
 
 
-def _settings(passport: Passport) -> list[tuple[str, object]]:
-    recipe = passport.recipe
-    rounding = f"stochastic, seed {passport.seed}"
+def _settings(provenance: Provenance) -> list[tuple[str, object]]:
+    recipe = provenance.recipe
+    rounding = f"stochastic, seed {provenance.seed}"
     rows: list[tuple[str, object]] = [
         ("method", recipe.method),
         *recipe.settings.items(),
-        ("stored as", passport.dtype),
-        ("rounding", "nearest" if passport.rounding == "nearest" else rounding),
+        ("stored as", provenance.dtype),
+        ("rounding", "nearest" if provenance.rounding == "nearest" else rounding),
         ("tokenizer", "the base's" if recipe.tokenizer == "base" else recipe.tokenizer),
     ]
-    if passport.rounding == "nearest" and passport.seed:
-        rows.append(("seed", passport.seed))
+    if provenance.rounding == "nearest" and provenance.seed:
+        rows.append(("seed", provenance.seed))
     usual = (
         ("missing", recipe.missing, "error"),
         ("extra", recipe.extra, "error"),
@@ -190,9 +190,9 @@ def _settings(passport: Passport) -> list[tuple[str, object]]:
     return rows + [(key, value) for key, value, default in usual if value != default]
 
 
-def _with_lost_rescaling(passport: Passport) -> list[str]:
+def _with_lost_rescaling(provenance: Provenance) -> list[str]:
     """Return the agents of which rounding to nearest kept only part of the rescaling."""
-    agents = passport.agents if passport.rounding == "nearest" else {}
+    agents = provenance.agents if provenance.rounding == "nearest" else {}
     return list(
         lost_rescaling(
             {n: (a.scaling_factor, a.effective_scaling_factor) for n, a in agents.items()}
@@ -200,11 +200,11 @@ def _with_lost_rescaling(passport: Passport) -> list[str]:
     )
 
 
-def _overshot(passport: Passport) -> list[str]:
+def _overshot(provenance: Provenance) -> list[str]:
     """Return the agents of which rounding stored more rescaling than was asked, by a tenth."""
     return [
         name
-        for name, a in passport.agents.items()
+        for name, a in provenance.agents.items()
         if a.scaling_factor is not None
         and a.scaling_factor > 1
         and a.effective_scaling_factor is not None
@@ -238,10 +238,10 @@ def _rho(agent: AgentRecord) -> str:
 
 
 def _by_rounding(agent: AgentRecord) -> str:
-    """Return what of kept and of all else rounding made."""
-    if agent.kept is None or agent.all_else_rounding is None:
+    """Return what of retained and interference rounding made."""
+    if agent.retained is None or agent.interference_rounding is None:
         return "-"
-    return f"{agent.kept.rounding:+.1%}, {agent.all_else_rounding:+.2f} x"
+    return f"{agent.retained.rounding:+.1%}, {agent.interference_rounding:+.2f} x"
 
 
 def _number(value: float | None) -> str:
@@ -260,22 +260,22 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
     "rho by magnitude": lambda a: "∞" if a.is_rho_m_infinite else _number(a.rho_m),
     "lambda asked": lambda a: _number(a.scaling_factor),
     "lambda stored": _stored_factor,
-    "kept": lambda a: "-" if a.kept is None else f"{a.kept.total:.1%}",
-    "all else": lambda a: "-" if a.all_else is None else f"{a.all_else:.2f} x",
+    "retained": lambda a: "-" if a.retained is None else f"{a.retained.total:.1%}",
+    "interference": lambda a: "-" if a.interference is None else f"{a.interference:.2f} x",
     "by rounding": _by_rounding,
 }
 """Heading -> an agent's cell; "-" is none."""
 
 
-def _recipe_text(passport: Passport) -> Markdown:
+def _recipe_text(provenance: Provenance) -> Markdown:
     """Return the recipe as YAML, for a block between backticks."""
-    recipe = passport.recipe
+    recipe = provenance.recipe
     # A local path says nothing to a reader and something about its owner.
     shown = recipe.model_copy(
         update={
-            "base": _shown_source(recipe.base, passport.base),
+            "base": _shown_source(recipe.base, provenance.base),
             "agents": {
-                name: _shown_source(source, passport.agents[name])
+                name: _shown_source(source, provenance.agents[name])
                 for name, source in recipe.agents.items()
             },
         }

@@ -1,7 +1,7 @@
 """A plan: one merge cut into parts that machines work on apart, as one JSON file.
 
 A part is some of the output's shards, whole. Everything in the plan follows from the recipe and the
-sources' headers, so that the same recipe gives the same plan; its digest is what sketches and
+sources' headers, so that the same recipe gives the same plan; its digest is what analyses and
 receipts of its parts are known by.
 """
 
@@ -16,7 +16,7 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.partial import parts_text
 from ram_studio.checkpoints.read.content_hash import hash_json
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.passport import Count, Record
+from ram_studio.checkpoints.record.provenance import Count, Record
 from ram_studio.checkpoints.record.recipe import Recipe, describe_validation
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import OutputError, PlanError, told_as
@@ -39,7 +39,7 @@ class PlannedPart(Record):
         shards: the output's files that it writes, with their bytes; none where there are more parts
             than shards.
         nbytes: of them.
-        hashes: by checkpoint, the source files that it hashes for the passport.
+        hashes: by checkpoint, the source files that it hashes for the provenance.
     """
 
     part: Annotated[int, Field(ge=1)]

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, header_length, parse_header
-from ram_studio.checkpoints.record.passport import Record, ShardRecord
+from ram_studio.checkpoints.record.provenance import Record, ShardRecord
 from ram_studio.errors import CheckpointError, PlanError
 
 _HEADER = "ram_studio_receipt"
@@ -31,9 +31,10 @@ class MergeFacts(Record):
         factors: lambda as asked for, by agent.
         rho_m: ratio by magnitude, by agent.
         shared: elements of the whole model that each agent changed with 0, 1, ... others, as the
-            sketch says; None where the method needs no counts.
+            analysis says; None where the method needs no counts.
         active: elements that each agent changed, of methods that foretell that.
         fisher: fingerprints of the Fisher files by agent, of methods that read them.
+        is_from_analysis: whether an analysis told, or a pass over the sources.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
@@ -43,6 +44,7 @@ class MergeFacts(Record):
     shared: list[list[int]] | None
     active: list[int] | None
     fisher: dict[str, str] = Field(default_factory=dict)
+    is_from_analysis: bool
 
 
 class ReceiptHeader(Record):

@@ -65,7 +65,7 @@ def check_agent_name(name: str) -> str:
 
 
 def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    # JSON has no infinity: the passport could not keep it.
+    # JSON has no infinity: the provenance could not keep it.
     for key, value in settings.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{printable(key, 60)} is {value}; expected a finite number")

@@ -20,7 +20,7 @@ from pathlib import Path
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
 from ram_studio.errors import OutputError
 
-# Room for config, tokenizer, card and passport beside the shards.
+# Room for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ram_studio.checkpoints.read.describe import quoted
-from ram_studio.checkpoints.read.header import DTYPE_BITS, LENGTH_BYTES, element_count
+from ram_studio.checkpoints.read.header import LENGTH_BYTES
 from ram_studio.checkpoints.read.shard_files import SINGLE_FILE
+from ram_studio.checkpoints.read.tensors import DTYPE_BITS, element_count
 from ram_studio.errors import SettingsError
 
 METADATA = {"format": "pt"}

@@ -1,13 +1,11 @@
 """Writing shards piece by piece: allocated at full size, hashed while written, flushed at the end.
 
 Shards carry a `.partial` suffix until all of them are on the disk; then each is put in its place
-with a rename. Whose shards they are, and what finishes them, subclasses say: ``writer`` writes a
-whole checkpoint, ``part_folder`` and ``part_url`` a part of one.
+with a rename. Where they are written, and what finishes them, an ``Output`` says.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import errno
 import os
@@ -99,10 +97,17 @@ class Receiver(Protocol):
         """
 
 
-class ShardWriter(abc.ABC):
+Reserve = Callable[[contextlib.ExitStack], Path]
+"""Returns a new folder to write in, on the disk of the output, and gives back what undoes it.
+
+Raises: OutputError when the output cannot be used, or does not fit on the disk.
+"""
+
+
+class ShardWriter:
     """Writes some shards; a context manager. Bytes do not depend on the order of the writes.
 
-    Leaving the block removes what was not finished.
+    Leaving the block removes what was not placed.
 
     Attributes:
         out: the output.
@@ -112,15 +117,26 @@ class ShardWriter(abc.ABC):
     """
 
     folder: Path
-    is_kept = True
-    """False for shards that only wait here for their upload: they are not flushed."""
 
     def __init__(
-        self, out: Path | str, shards: Sequence[Shard], receiver: Receiver | None = None
+        self,
+        out: Path | str,
+        shards: Sequence[Shard],
+        reserve: Reserve,
+        *,
+        receiver: Receiver | None = None,
+        is_flushed: bool = True,
     ) -> None:
-        """Touch nothing yet; receiver: gets each shard once it is complete."""
+        """Touch nothing yet.
+
+        Args:
+            receiver: gets each shard once it is complete.
+            is_flushed: False for shards that only wait here for their upload.
+        """
         self.out = out
         self.shards = shards
+        self._reserve = reserve
+        self._is_flushed = is_flushed
         self.nbytes = sum(shard.file_size for shard in shards)
         self._receiver = receiver
         self._place = {
@@ -136,13 +152,6 @@ class ShardWriter(abc.ABC):
         self._digests: dict[str, FollowingDigest] = {}
         self._undo = contextlib.ExitStack()
 
-    @abc.abstractmethod
-    def _reserve(self, undo: contextlib.ExitStack) -> Path:
-        """Return a new folder to write in, on the disk of the output; undo: run at the end.
-
-        Raises: OutputError when the output cannot be used, or does not fit on the disk.
-        """
-
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             self.folder = self._reserve(undo)
@@ -156,6 +165,10 @@ class ShardWriter(abc.ABC):
 
     def __exit__(self, *exception: object) -> None:
         self._undo.close()
+
+    def detach(self) -> contextlib.ExitStack:
+        """Return what removes the folder, for who goes on with the shards after the block."""
+        return self._undo.pop_all()
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
         """Write a piece of a tensor's data; safe from several threads at once.
@@ -191,7 +204,7 @@ class ShardWriter(abc.ABC):
     def digests(self) -> dict[str, str]:
         """Return each shard's BLAKE3 by its final name.
 
-        Call it after the last write and before finishing, so that the passport can hold them.
+        Call it after the last write and before finishing, so that the provenance can hold them.
 
         Raises: OutputError when a tensor was not written in full.
         """
@@ -238,7 +251,7 @@ class ShardWriter(abc.ABC):
 
     def _flush_soon(self, shard: Shard) -> None:
         self._unflushed = 0
-        if not self.is_kept:
+        if not self._is_flushed:
             return
         self._flushes.append(self._flusher.submit(flush, self.partial(shard)))
 

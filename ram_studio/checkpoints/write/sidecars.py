@@ -20,7 +20,7 @@ TOKENIZER_FILES = (
     *("chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt"),
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json"),
 )
-_LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?", re.IGNORECASE)
+_LICENSE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?", re.IGNORECASE)
 
 
 def sidecar_files(
@@ -28,7 +28,7 @@ def sidecar_files(
 ) -> dict[str, bytes]:
     """Return the files to put beside merged shards, by name.
 
-    config.json (with the output dtype), generation and processor settings, licence texts and the
+    config.json (with the output dtype), generation and processor settings, license texts and the
     tokenizer's files. The base's Python files are never among them.
 
     Args:
@@ -41,8 +41,8 @@ def sidecar_files(
     """
     if dtype is not None and dtype not in OUTPUT_DTYPES:
         raise SettingsError(f"dtype is {printable(dtype)!r}; expected {', '.join(OUTPUT_DTYPES)}.")
-    licences = sorted(p.name for p in base.folder.iterdir() if _LICENCE.fullmatch(p.name))
-    wanted = [(base, name) for name in (CONFIG_FILE, *MODEL_FILES, *licences)]
+    licenses = sorted(p.name for p in base.folder.iterdir() if _LICENSE.fullmatch(p.name))
+    wanted = [(base, name) for name in (CONFIG_FILE, *MODEL_FILES, *licenses)]
     wanted += [(tokenizer or base, name) for name in TOKENIZER_FILES]
     files = {name: data for source, name in wanted if (data := _taken(source, name)) is not None}
     if CONFIG_FILE in files:
@@ -61,7 +61,7 @@ def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
 def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
     """Return config.json, its dtype entries changed to `dtype`; byte for byte when none changes."""
     config = parse_json_object(data, base.folder / CONFIG_FILE, base.who)
-    # Of a base that was read as the numbers its codes stand for, see ``fit.codes``.
+    # Of a base that was read as the numbers its codes stand for, see ``virtual.quantized``.
     if QUANTIZATION in config and QUANTIZATION not in base.config:
         del config[QUANTIZATION]
         _set_dtype(config, dtype or "bfloat16")

@@ -21,7 +21,7 @@ from ram_studio.cli.merge import parts as part_command
 from ram_studio.cli.progress import progress_bars
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.algorithm.analysis import Analysis
     from ram_studio.checkpoints.fit.storage_report import StorageReport
     from ram_studio.engine.passes.driver import RunKeywords
 
@@ -31,8 +31,8 @@ def analyze(
     *,
     base: options.Base = None,
     agent: options.Agents = None,
-    sketch: Annotated[
-        Path | None, typer.Option(help="Where to write the sketch (safetensors).")
+    analysis: Annotated[
+        Path | None, typer.Option(help="Where to write the analysis (safetensors).")
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -54,19 +54,19 @@ def analyze(
     ray: options.Ray = None,
     as_json: options.Json = False,
 ) -> None:
-    """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch.
+    """Count densities and overlaps in one pass over the checkpoints, and keep them as an analysis.
 
     Weights of Hub ids that are not in the cache are read from the Hub and not stored here.
 
-    With --plan and --part only the tensors of one part are counted; `sketch add` adds them up.
+    With --plan and --part only the tensors of one part are counted; `analysis add` adds them up.
     """
     if plan is not None or part is not None:
         options.refuse_beside_plan(base=base, agent=agent, ray=ray)
         how = {"device": device, "threads": threads, "relations": relations}
-        return part_command.analyze(*options.require_part(plan, part), sketch, how, as_json)
+        return part_command.analyze(*options.require_part(plan, part), analysis, how, as_json)
     from ram_studio.checkpoints.fit.storage_report import storage_report
-    from ram_studio.checkpoints.record.sketch_file import save_sketch
-    from ram_studio.engine.analyse import analyze_report, load
+    from ram_studio.checkpoints.record.analysis_file import save_analysis
+    from ram_studio.engine.analyze import analyze_report, load
 
     relations = relations is not False
     agents = options.parse_agents(agent)
@@ -87,18 +87,18 @@ def analyze(
             recipe = options.parse_recipe(base, agent, "analyze", **vars(policies))
             result = analyze_on_ray(recipe, ray, run, relations=relations)
     storage = storage_report(fit, result)
-    if sketch is not None:
-        save_sketch(result, sketch)
-    _tell(result, storage, sketch, as_json)
+    if analysis is not None:
+        save_analysis(result, analysis)
+    _tell(result, storage, analysis, as_json)
 
 
-def _tell(result: Sketch, storage: StorageReport, path: Path | None, as_json: bool) -> None:
-    """Print what was counted; path: where the sketch was written."""
+def _tell(result: Analysis, storage: StorageReport, path: Path | None, as_json: bool) -> None:
+    """Print what was counted; path: where the analysis was written."""
     described = with_parts(result, with_relations(result, result.preview()))
     if as_json:
         saved = None if path is None else str(path)
         warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
-        print(json.dumps({"sketch": saved, **warnings, **described}))
+        print(json.dumps({"analysis": saved, **warnings, **described}))
         return
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -106,4 +106,4 @@ def _tell(result: Sketch, storage: StorageReport, path: Path | None, as_json: bo
     print_counts(described, result)
     print_parts(described, result.agents)
     if path is not None:
-        print(f"Sketch written to {path}. Next: ram-studio preview {path}")
+        print(f"Analysis written to {path}. Next: ram-studio preview {path}")

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING, Any
 from ram_studio.cli.tables import print_table, ratio
 
 if TYPE_CHECKING:
+    from ram_studio.algorithm.analysis import Analysis
     from ram_studio.algorithm.meters.storage import Share
-    from ram_studio.algorithm.sketch import Sketch
     from ram_studio.checkpoints.fit.storage_report import StorageReport
 
 
-def with_relations(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
-    """Return a preview with "relations" and "rounding", null where the sketch has none."""
-    from ram_studio.algorithm.ladder import snap
+def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, Any]:
+    """Return a preview with "relations" and "rounding", null where the analysis has none."""
+    from ram_studio.algorithm.epsilon_grid import snap
     from ram_studio.algorithm.meters.relation_preview import relation_preview, rounding_preview
 
     point = snap(described["epsilon"])
     factors = {name: agent["lambda"] for name, agent in described["agents"].items()}
     return described | {
-        "relations": relation_preview(sketch, point),
-        "rounding": rounding_preview(sketch, point, factors),
+        "relations": relation_preview(analysis, point),
+        "rounding": rounding_preview(analysis, point, factors),
     }
 
 
-def with_parts(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
+def with_parts(analysis: Analysis, described: dict[str, Any]) -> dict[str, Any]:
     """Return a preview with "towers" and "experts": counts of each agent by label.
 
     Null for a model without towers, or without experts.
     """
-    from ram_studio.algorithm.ladder import snap
+    from ram_studio.algorithm.epsilon_grid import snap
 
     point = snap(described["epsilon"])
     found: dict[str, Any] = {}
     for key, by, fewest in (("towers", "tower", 2), ("experts", "expert", 1)):
-        has = len(sketch.group_labels(by)) >= fewest
-        groups = sketch.preview(point, by=by)["groups"] if has else None
+        has = len(analysis.group_labels(by)) >= fewest
+        groups = analysis.preview(point, by=by)["groups"] if has else None
         found[key] = groups and {
             label: {
                 agent: {name: numbers[name] for name in _PART_NUMBERS}
@@ -85,9 +85,9 @@ def _density(numbers: dict[str, Any]) -> str:
     return f"{numbers['density']:.2%} ({shared:.0%})"
 
 
-def print_counts(described: dict[str, Any], sketch: Sketch) -> None:
+def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
     """Print a preview: its agents, the verdict, pairs, and what rounding keeps."""
-    from ram_studio.algorithm.ladder import snap
+    from ram_studio.algorithm.epsilon_grid import snap
     from ram_studio.algorithm.verdict import verdict
 
     print_agents(
@@ -97,11 +97,10 @@ def print_counts(described: dict[str, Any], sketch: Sketch) -> None:
     )
     if "as_base_dtype" in described:
         print_agents(described["as_base_dtype"]["agents"], title="As if in the base's dtype")
-    print(verdict(sketch, snap(described["epsilon"])).text)
-    print_kept(described["agents"], title="What the merge keeps of each update, by energy")
-    if sketch.energies is None:
-        print("What a merge keeps is not known from this sketch: analyze again to see it.")
-    _print_relations(described, sketch)
+    settings = (described[name] for name in ("rule", "r", "alpha"))
+    print(verdict(analysis, snap(described["epsilon"]), *settings).text)
+    print_retained(described["agents"], title="What the merge keeps of each update, by energy")
+    _print_relations(described, analysis)
 
 
 def print_shares(report: StorageReport) -> None:
@@ -149,25 +148,27 @@ def print_agents(agents: dict[str, Any], title: str) -> None:
     )
 
 
-def print_kept(agents: dict[str, Any], title: str) -> None:
-    """Print what is kept of each agent and all else in the merge, where that is known."""
+def print_retained(agents: dict[str, Any], title: str) -> None:
+    """Print what is kept of each agent and interference in the merge, where that is known."""
     rows = []
     for name, agent in agents.items():
-        kept = agent.get("kept")
-        if kept is not None:
-            shares = (f"{part:.1%}" for part_name, part in kept.items() if part_name != "rounding")
-            rows.append((name, *shares, f"{agent['all_else']:.2f} x"))
+        retained = agent.get("retained")
+        if retained is not None:
+            shares = (
+                f"{part:.1%}" for part_name, part in retained.items() if part_name != "rounding"
+            )
+            rows.append((name, *shares, f"{agent['interference']:.2f} x"))
     if rows:
-        parts = ("kept", "unique", "boost", "shared", "averaged away", "below epsilon")
-        print_table(("agent", *parts, "all else"), rows, title=title)
+        parts = ("retained", "unique", "boost", "shared", "lost to averaging", "lost to epsilon")
+        print_table(("agent", *parts, "interference"), rows, title=title)
 
 
-def _print_relations(described: dict[str, Any], sketch: Sketch) -> None:
+def _print_relations(described: dict[str, Any], analysis: Analysis) -> None:
     """Print both, with one sentence of advice where rounding to nearest loses the rescaling."""
     if described["relations"] is not None:
         _print_pairs(described["relations"])
     if described["rounding"] is not None:
-        _print_rounding(described, sketch)
+        _print_rounding(described, analysis)
     elif described["relations"] is not None:
         print("What rounding keeps is known for all analyzed agents together only.")
 
@@ -193,7 +194,7 @@ def _print_pairs(found: dict[str, Any]) -> None:
         print(f"Signs differ in {found['conflict_share']:.2%} of the shared elements.")
 
 
-def _print_rounding(described: dict[str, Any], sketch: Sketch) -> None:
+def _print_rounding(described: dict[str, Any], analysis: Analysis) -> None:
     from ram_studio.algorithm.meters.relation_preview import rounding_warning
 
     rounding = described["rounding"]
@@ -218,7 +219,7 @@ def _print_rounding(described: dict[str, Any], sketch: Sketch) -> None:
         ],
         title="Lambda that each output dtype is expected to store, rounded to nearest",
     )
-    advice = rounding_warning(sketch, rounding)
+    advice = rounding_warning(analysis, rounding)
     if advice:
         print(f"note: {advice}")
 

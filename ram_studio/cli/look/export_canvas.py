@@ -12,7 +12,7 @@ def export_canvas(
     source: Annotated[
         str,
         typer.Argument(
-            help="A sketch, a folder with sketch.safetensors (and skills.json.gz), or a shipped "
+            help="An analysis, a folder with analysis.safetensors (and skills.json.gz), or a "
             "set: example, independent or dense."
         ),
     ],

@@ -23,15 +23,15 @@ def inspect(
     base: options.Base = None,
     agent: options.Agents = None,
     policies: options.Policies,
-    sketch: Annotated[
-        Path | None, typer.Option(help="Sketch of the same files: adds what its counts say.")
+    analysis: Annotated[
+        Path | None, typer.Option(help="Analysis of the same files: adds what its counts say.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Check that base and agents fit together, and how each is stored.
 
     Reads headers alone, before any download, and of local files a sample that tells about how much
-    each agent changed; with a sketch also what the counts say of storage and training.
+    each agent changed; with an analysis also what the counts say of storage and training.
     """
     from ram_studio.checkpoints.fit.compatibility import check_compatibility
     from ram_studio.checkpoints.fit.storage_report import storage_report
@@ -40,11 +40,11 @@ def inspect(
     from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
-    loaded = options.known_sketch(sketch)
+    loaded = options.known_analysis(analysis)
     opened = {n: open_checkpoint(s, name=n, headers_only=True) for n, s in sources.items()}
     report = check_compatibility(opened.pop("base"), list(opened.values()), **vars(policies))
     storage = storage_report(report, loaded)
-    # A sketch has counted; without one a sample of the files tells about how much was changed.
+    # An analysis has counted; without one a sample of the files tells about how much was changed.
     sampled = sampled_densities(report) if loaded is None else {}
     storage = replace(storage, findings=(*storage.findings, *other_bases(sampled)))
     if as_json:
@@ -64,7 +64,7 @@ def inspect(
         ],
     )
     _print_storage(storage)
-    print("They fit together.")
+    print("The models are compatible.")
 
 
 def _print_storage(report: StorageReport) -> None:

@@ -50,15 +50,15 @@ def microscope(
     dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    sketch: Annotated[
+    analysis: Annotated[
         Path | None,
-        typer.Option(help="Sketch of the same files, for methods that count the whole model."),
+        typer.Option(help="Analysis of the same files, for methods that count the whole model."),
     ] = None,
     policies: options.Policies,
     as_json: options.Json = False,
 ) -> None:
     """Show single elements of base and agents, and what every method would store there."""
-    from ram_studio.engine.analyse import load
+    from ram_studio.engine.analyze import load
     from ram_studio.engine.microscope import view as scope
 
     if tensor is None:
@@ -75,7 +75,7 @@ def microscope(
         text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
         for text in method or scope.METHOD_NAMES
     }
-    view = scope.look(report, found, spans, recipes, epsilon, options.known_sketch(sketch))
+    view = scope.look(report, found, spans, recipes, epsilon, options.known_analysis(analysis))
     if as_json:
         print(json.dumps(view.to_dict(), allow_nan=False))
         return

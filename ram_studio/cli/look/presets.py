@@ -24,7 +24,7 @@ def presets(
 ) -> None:
     """List published sets of agents, each checked on the Hub from headers before any download.
 
-    Says where a model has another base, shape, licence or dtype than listed, and what an analysis
+    Says where a model has another base, shape, license or dtype than listed, and what an analysis
     reads, about how long that takes, and what a merge needs on the disk.
     """
     from ram_studio.checkpoints.hub import presets as listed
@@ -50,12 +50,12 @@ def _print(report: PresetReport) -> None:
     print(f"{report.preset.key}: {report.preset.title}")
     if report.models:
         print_table(
-            ("model", "commit", "licence", "dtypes", "size", "changed, by a sample"),
+            ("model", "commit", "license", "dtypes", "size", "changed, by a sample"),
             [
                 (
                     f"{model.listed.name}  {model.listed.repository}",
                     model.revision[:8] + ("" if model.listed.revision else " (now)"),
-                    model.licence,
+                    model.license,
                     ", ".join(model.dtypes),
                     shown_bytes(model.nbytes),
                     f"{report.sampled[model.listed.name]:.2%}"
@@ -84,4 +84,4 @@ def _print(report: PresetReport) -> None:
     words = ["ram-studio", "analyze", "--base", base.source]
     for agent in agents:
         words += ["--agent", f"{agent.listed.name}={agent.source}"]
-    print(f"  {shlex.join([*words, '--sketch', f'{report.preset.key}.sketch'])}")
+    print(f"  {shlex.join([*words, '--analysis', f'{report.preset.key}.analysis'])}")

@@ -13,11 +13,12 @@ from ram_studio.cli.look.counts import print_agents, print_counts, with_relation
 
 
 def preview(
-    sketch: Annotated[
-        str, typer.Argument(help="A file that analyze or sketch profile wrote, or a Hub id of one.")
+    analysis: Annotated[
+        str,
+        typer.Argument(help="A file that analyze or analysis profile wrote, or a Hub id of one."),
     ],
     epsilon: Annotated[
-        float, typer.Option(help="Threshold of change; snaps to the ladder.")
+        float, typer.Option(help="Threshold of change; snaps to the epsilon grid.")
     ] = 1e-5,
     rule: Annotated[str, typer.Option(help="ram, ram+, ram+s or ram+m.")] = "ram+",
     r: Annotated[float, typer.Option("--r", help="Strength of the rescaling.")] = 0.1,
@@ -28,17 +29,17 @@ def preview(
     ] = "model",
     as_json: options.Json = False,
 ) -> None:
-    """Show rho and lambda at any settings, from a sketch, without reading the checkpoints."""
-    from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
-    from ram_studio.checkpoints.hub.sketches import find_sketch
+    """Show rho and lambda at any settings, from an analysis, without reading the checkpoints."""
+    from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, find_grid_index, snap
+    from ram_studio.checkpoints.hub.analyses import find_analysis
 
-    loaded = find_sketch(sketch)
+    loaded = find_analysis(analysis)
     if agents is not None:
         loaded = loaded.select([name.strip() for name in agents.split(",")])
     point = snap(epsilon)
-    if ladder_index(epsilon) is None:
+    if find_grid_index(epsilon) is None:
         print(
-            f"note: epsilon {epsilon:g} is not on the sketch's ladder; {LADDER[point]!r} is used. "
+            f"note: epsilon {epsilon:g} is not on the grid; {EPSILON_GRID[point]!r} is used. "
             "A merge honours the exact value.",
             file=sys.stderr,
         )

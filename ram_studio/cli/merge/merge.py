@@ -18,7 +18,7 @@ from ram_studio.cli.progress import progress_bars
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.algorithm.analysis import Analysis
     from ram_studio.checkpoints.hub.push import PushAhead
     from ram_studio.checkpoints.record.recipe import Recipe
     from ram_studio.engine.passes.driver import RunKeywords
@@ -53,8 +53,9 @@ class Fit:
     missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
-    yes_other_base: Annotated[
-        bool, typer.Option("--yes-other-base", help="Merge agents that seem to be of another base.")
+    allow_base_mismatch: Annotated[
+        bool,
+        typer.Option("--allow-base-mismatch", help="Merge agents that seem to be of another base."),
     ] = False
     like: Annotated[
         str | None,
@@ -63,18 +64,18 @@ class Fit:
 
 
 RecipeFile = Annotated[
-    Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")
+    Path | None, typer.Argument(help="A recipe (YAML), or a provenance file (ram_studio.json).")
 ]
 Out = Annotated[str | None, typer.Option(help="Folder to create, or an fsspec URL (s3://...).")]
-SketchFile = Annotated[
-    Path | None, typer.Option(help="Sketch of the same files: saves the counting pass.")
+AnalysisFile = Annotated[
+    Path | None, typer.Option(help="Analysis of the same files: saves the counting pass.")
 ]
 Stream = Annotated[
     bool,
     typer.Option(
         "--stream",
         help="Read Hub ids where they are and store the result alone; twice over the network "
-        "without --sketch.",
+        "without --analysis.",
     ),
 ]
 Push = Annotated[
@@ -93,7 +94,7 @@ def merge(
     asked: Asked,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    sketch: SketchFile = None,
+    analysis: AnalysisFile = None,
     max_shard_size: options.MaxShardSize = "5GB",
     fit: Fit,
     hash_sources: options.Hash = True,
@@ -102,7 +103,7 @@ def merge(
     stream: Stream = False,
     ray: options.Ray = None,
     push: Push = None,
-    yes_public: YesPublic = False,
+    public: YesPublic = False,
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe).
@@ -115,14 +116,14 @@ def merge(
     if plan is not None or part is not None:
         named = {"recipe": recipe, "ray": ray, "stream": stream, "push": push}
         options.refuse_beside_plan(**named, **vars(asked), **vars(fit))
-        return parts.merge(*options.require_part(plan, part), out, sketch, {**passes}, as_json)
-    ahead = None if push is None else _push_ahead(push, out, yes_public)
+        return parts.merge(*options.require_part(plan, part), out, analysis, {**passes}, as_json)
+    ahead = None if push is None else _push_ahead(push, out, public)
     if ray is not None and stream:
         raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
     chosen = _recipe(recipe, asked, fit)
     shards: _Shards = {
         "max_shard_bytes": options.parse_size(max_shard_size),
-        "sketch": options.known_sketch(sketch),
+        "analysis": options.known_analysis(analysis),
         "hash_sources": hash_sources,
     }
     with ahead or contextlib.nullcontext(), progress_bars(quiet=as_json) as (tell, on_download):
@@ -138,21 +139,21 @@ def merge(
             result = merge_on_ray(chosen, out, ray, passes, **shards)
     report(result, as_json)
     if push is not None:
-        push_merge(Path(result.out), push, yes_public=yes_public, quiet=as_json, ahead=ahead)
+        push_merge(Path(result.out), push, public=public, quiet=as_json, ahead=ahead)
 
 
 class _Shards(TypedDict):
     """What a merge here and one on a cluster both take."""
 
     max_shard_bytes: int
-    sketch: Sketch | None
+    analysis: Analysis | None
     hash_sources: bool
 
 
 def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
     """Return what uploads shards as they are written; what cannot be done shows before the work."""
     from ram_studio.checkpoints.hub.push import PushAhead
-    from ram_studio.checkpoints.hub.url_folder import is_url
+    from ram_studio.checkpoints.read.url_folder import is_url
 
     if is_url(out):
         raise typer.BadParameter("a merge at a URL is not on this disk", param_hint="--push")
@@ -161,7 +162,7 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
 
 def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     from ram_studio.algorithm.methods import get_method
-    from ram_studio.checkpoints.record.passport import read_recipe
+    from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe
 
     own = _preset(asked.preset) | options.parse_pairs(asked.set_, "set KEY=VALUE")
@@ -173,7 +174,7 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
         values["agents"] = options.parse_agents(asked.agent)
     given = {name: getattr(asked, name) for name in ("method", "dtype", "rounding", "seed")}
     given |= {name: getattr(fit, name) for name in ("missing", "extra", "rows")}
-    given |= {"tokenizer": fit.like, "other_base": "accept" if fit.yes_other_base else None}
+    given |= {"tokenizer": fit.like, "other_base": "accept" if fit.allow_base_mismatch else None}
     values |= {key: value for key, value in given.items() if value is not None}
     name = values.setdefault("method", "ram+")
     if loaded is None or name != loaded.method:

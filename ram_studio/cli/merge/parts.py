@@ -15,7 +15,7 @@ from ram_studio.cli.tables import print_table
 
 
 def plan(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (YAML), or a passport.")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (YAML), or a provenance file.")],
     parts: Annotated[int, typer.Option(help="How many parts; at most one per output file works.")],
     out: Annotated[Path, typer.Option(help="File to write (JSON).")],
     max_shard_size: options.MaxShardSize = "5GB",
@@ -24,11 +24,11 @@ def plan(
 ) -> None:
     """Cut a merge into parts for many machines: whole output files, about equal in bytes.
 
-    Then analyze --plan --part i, sketch add, merge --plan --part i and finish; i is 1 to N.
+    Then analyze --plan --part i, analysis add, merge --plan --part i and finish; i is 1 to N.
     """
     from ram_studio.checkpoints.read.describe import plural, shown_bytes
     from ram_studio.checkpoints.record.part_plan import save_plan
-    from ram_studio.checkpoints.record.passport import read_recipe
+    from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.engine.parts.planning import make_plan
 
     shard_bytes = options.parse_size(max_shard_size)
@@ -57,7 +57,7 @@ def plan(
         )
     print(
         f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan {out} "
-        "--part i --sketch part-i.sketch"
+        "--part i --analysis part-i.analysis"
     )
 
 
@@ -66,7 +66,7 @@ def finish(
     out: Annotated[str, typer.Option(help="The folder or URL that all parts were merged into.")],
     as_json: options.Json = False,
 ) -> None:
-    """Check merged parts and make a model of them: index, card, passport and small files."""
+    """Check merged parts and make a model of them: index, card, provenance and small files."""
     from ram_studio.checkpoints.record.part_plan import load_plan
     from ram_studio.engine.parts.finishing import finish as run
 
@@ -75,31 +75,33 @@ def finish(
     report(result, as_json)
 
 
-def analyze(plan: Path, part: int, sketch: Path | None, how: dict[str, Any], as_json: bool) -> None:
-    """Count the tensors of one part into a sketch of its own; how: keywords of ``analyze_part``."""
+def analyze(
+    plan: Path, part: int, analysis: Path | None, how: dict[str, Any], as_json: bool
+) -> None:
+    """Count one part's tensors into an analysis of its own; how: see ``analyze_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan
     from ram_studio.engine.parts.steps import analyze_part
 
-    if sketch is None:
-        raise typer.BadParameter("no sketch was given to write", param_hint="--sketch")
+    if analysis is None:
+        raise typer.BadParameter("no analysis was given to write", param_hint="--analysis")
     whole = load_plan(plan)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         found = analyze_part(
-            whole, part, sketch, on_progress=on_progress, on_download=on_download, **how
+            whole, part, analysis, on_progress=on_progress, on_download=on_download, **how
         )
     if as_json:
-        told = {"part": part, "of": found.of, "tensors": len(found.sketch.tensors)}
-        print(json.dumps({"sketch": str(sketch), **told, "elements": found.sketch.total}))
+        told = {"part": part, "of": found.of, "tensors": len(found.analysis.tensors)}
+        print(json.dumps({"analysis": str(analysis), **told, "elements": found.analysis.total}))
         return
     print(
-        f"{whole.text(part).capitalize()}: {found.sketch.total:,} elements of "
-        f"{len(found.sketch.tensors)} tensors counted into {sketch}. Next, with all parts: "
-        "ram-studio sketch add FILE ... --out FILE"
+        f"{whole.text(part).capitalize()}: {found.analysis.total:,} elements of "
+        f"{len(found.analysis.tensors)} tensors counted into {analysis}. Next, with all parts: "
+        "ram-studio analysis add FILE ... --out FILE"
     )
 
 
 def merge(
-    plan: Path, part: int, out: str, sketch: Path | None, how: dict[str, Any], as_json: bool
+    plan: Path, part: int, out: str, analysis: Path | None, how: dict[str, Any], as_json: bool
 ) -> None:
     """Write the files of one part; how: keywords of ``merge_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan
@@ -108,10 +110,16 @@ def merge(
 
     whole = load_plan(plan)
     with naming(whole, part):
-        loaded = options.known_sketch(sketch)
+        loaded = options.known_analysis(analysis)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         result = merge_part(
-            whole, part, out, sketch=loaded, on_progress=on_progress, on_download=on_download, **how
+            whole,
+            part,
+            out,
+            analysis=loaded,
+            on_progress=on_progress,
+            on_download=on_download,
+            **how,
         )
     if as_json:
         print(json.dumps(result.to_dict()))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 YesPublic = Annotated[
     bool,
     typer.Option(
-        "--yes-public", help="Push where everybody can read it; private without this second yes."
+        "--public", help="Push where everybody can read it; private without this second yes."
     ),
 ]
 
@@ -27,24 +27,24 @@ YesPublic = Annotated[
 def push(
     folder: Annotated[Path, typer.Argument(help="A merged folder.")],
     repository: Annotated[str, typer.Argument(help="owner/name on the Hub.")],
-    yes_public: YesPublic = False,
+    public: YesPublic = False,
     as_json: options.Json = False,
 ) -> None:
-    """Upload a merged folder to the Hub, its card and passport included; private by default.
+    """Upload a merged folder to the Hub, its card and provenance included; private by default.
 
     A push that broke off goes on where it was when the command is run again.
     """
-    from ram_studio.checkpoints.read.folder import Folder
-    from ram_studio.checkpoints.record.passport import read_passport
+    from ram_studio.checkpoints.read.files import Folder
+    from ram_studio.checkpoints.record.provenance import read_provenance
     from ram_studio.engine.verify import check_files
 
-    check_files(Folder(folder), read_passport(folder))
-    pushed = run(folder, repository, yes_public=yes_public, quiet=as_json)
+    check_files(Folder(folder), read_provenance(folder))
+    pushed = run(folder, repository, public=public, quiet=as_json)
     print(json.dumps(pushed.to_dict()) if as_json else told(pushed))
 
 
 def run(
-    folder: Path, repository: str, *, yes_public: bool, quiet: bool, ahead: PushAhead | None = None
+    folder: Path, repository: str, *, public: bool, quiet: bool, ahead: PushAhead | None = None
 ) -> Pushed:
     """Push, showing how far it is; ahead: what sent shards while they were merged."""
     from ram_studio.checkpoints.hub.push import PushProgress, push
@@ -57,18 +57,18 @@ def run(
             show(f"pushed {progress.file}, {share:.0%}")
 
         sent = {} if ahead is None else ahead.sent
-        return push(folder, repository, public=yes_public, on_progress=tell, ahead=sent)
+        return push(folder, repository, public=public, on_progress=tell, ahead=sent)
 
 
 def push_merge(
-    folder: Path, repository: str, *, yes_public: bool, quiet: bool, ahead: PushAhead | None
+    folder: Path, repository: str, *, public: bool, quiet: bool, ahead: PushAhead | None
 ) -> None:
     """Push what was merged just now; what went up is told beside the merge's own output.
 
     Raises: HubError that says where the merge is, which is whole nevertheless.
     """
     try:
-        pushed = run(folder, repository, yes_public=yes_public, quiet=quiet, ahead=ahead)
+        pushed = run(folder, repository, public=public, quiet=quiet, ahead=ahead)
     except HubError as error:
         command = shlex.join(["ram-studio", "push", str(folder), repository])
         raise HubError(f"{error} The merge itself is whole in {folder}: {command}") from error

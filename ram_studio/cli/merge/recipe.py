@@ -13,7 +13,8 @@ from ram_studio.errors import OutputError
 
 def recipe(
     source: Annotated[
-        Path, typer.Argument(help="A recipe or a passport, or with --from-mergekit its YAML.")
+        Path,
+        typer.Argument(help="A recipe or a provenance file, or with --from-mergekit its YAML."),
     ],
     from_mergekit: Annotated[
         bool, typer.Option("--from-mergekit", help="Read mergekit's YAML, write a recipe.")
@@ -44,7 +45,7 @@ def recipe(
 def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, list[str]]:
     from ram_studio.checkpoints.read.json_files import read_bounded
     from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
-    from ram_studio.checkpoints.record.passport import read_recipe
+    from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES, recipe_yaml
     from ram_studio.errors import SettingsError
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from ram_studio.cli.tables import kept_texts, print_table, ratio
+from ram_studio.cli.tables import print_table, ratio, retained_texts
 from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
@@ -16,39 +16,47 @@ if TYPE_CHECKING:
 def report(result: MergeResult, as_json: bool) -> None:
     """Remember a merge, and print its numbers."""
     from ram_studio.algorithm.meters.rounding_meter import rounding_advice
-    from ram_studio.checkpoints.record.merge_log import remember_merge
     from ram_studio.checkpoints.record.recipe import recipe_yaml
+    from ram_studio.engine.merge_log import remember_merge
 
     remember_merge(
         user_folder(),
         result.to_dict(),
-        recipe_yaml(result.passport.placed_recipe),
+        recipe_yaml(result.provenance.placed_recipe),
         name=str(result.out).rpartition("/")[2],
         title=", ".join(result.agents),
     )
     if as_json:
         print(json.dumps(result.to_dict()))
         return
-    for warning in result.passport.warnings:
+    for warning in result.provenance.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     factors = {
         name: (agent.scaling_factor, agent.effective_scaling_factor)
         for name, agent in result.agents.items()
     }
     print_table(
-        ("agent", "rho", "lambda asked", "lambda stored", "kept", "all else", "by rounding"),
+        (
+            "agent",
+            "rho",
+            "lambda asked",
+            "lambda stored",
+            "retained",
+            "interference",
+            "by rounding",
+        ),
         [
             (
                 name,
                 ratio(agent.rho),
                 *("-" if f is None else ratio(f) for f in factors[name]),
-                *kept_texts(agent.kept),
+                *retained_texts(agent.retained),
             )
             for name, agent in result.agents.items()
         ],
         title=f"{result.method} in {result.seconds:.1f} s",
     )
-    advice = rounding_advice(result.passport.dtype, factors)
-    if advice and result.passport.rounding == "nearest":
+    advice = rounding_advice(result.provenance.dtype, factors)
+    if advice and result.provenance.rounding == "nearest":
         print(f"note: {advice} (--rounding stochastic, --dtype float32)")
     print(f"Written to {result.out}. Next: ram-studio verify {result.out}")

@@ -22,7 +22,7 @@ def verify(
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
-    """Re-check a merged checkpoint against its passport and, if given, its sources."""
+    """Re-check a merged checkpoint against its provenance and, if given, its sources."""
     from ram_studio.checkpoints.read.describe import plural
     from ram_studio.engine.verify import verify as run
 
@@ -43,7 +43,7 @@ def verify(
         print(f"note: {note}")
     print(
         f"MATCH: {plural(result.shards, 'shard')} with {plural(result.tensors, 'tensor')} and "
-        f"{plural(result.files, 'other file')} are as the passport says."
+        f"{plural(result.files, 'other file')} are as the provenance says."
     )
     if result.source_files:
         print(f"MATCH: {plural(result.source_files, 'source file')} have the content merged.")

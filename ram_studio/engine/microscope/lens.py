@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing
-from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.meters.rounding_meter import last_place
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.job import MergeJob
@@ -39,7 +39,7 @@ class Seen:
     settings: the method's, in full; dtype: of the stored elements, as in safetensors.
     factors: lambda (or scale) per agent in this tensor, None for methods without.
     stored: float32 (n,), exactly the stored elements; exact: float64 (n,), before rounding;
-    step: float64 (n,), the distance of neighbouring numbers of ``dtype`` at the base's element;
+    step: float64 (n,), the distance of neighboring numbers of ``dtype`` at the base's element;
     worked: the formula with its numbers, one per element.
     """
 
@@ -93,16 +93,16 @@ class Lens:
         report: CompatibilityReport,
         tensor: MergeTensor,
         recipe: Recipe,
-        sketch: Sketch | None,
+        analysis: Analysis | None,
     ) -> None:
         self.tensor = tensor
         self.recipe = recipe
         self.settings = make_settings(recipe.method, recipe.settings)
-        self.reason = _missing(recipe, self.settings, tensor, sketch)
+        self.reason = _missing(recipe, self.settings, tensor, analysis)
         if self.reason is not None:
             return
         self._job = MergeJob(report, recipe, RunOptions.of("cpu", threads=1))
-        self._plan: Plan = self._job.plan(sketch)
+        self._plan: Plan = self._job.plan(analysis)
         if not self._plan.is_fused and importlib.util.find_spec("torch") is None:
             self.reason = "It is computed by PyTorch, which is not installed."
         self._stored: list[np.ndarray] = []
@@ -194,9 +194,9 @@ def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
 
 
 def _missing(
-    recipe: Recipe, settings: Any, tensor: MergeTensor, sketch: Sketch | None
+    recipe: Recipe, settings: Any, tensor: MergeTensor, analysis: Analysis | None
 ) -> str | None:
-    """Return what a method would need beyond the bytes shown and the sketch, or None."""
+    """Return what a method would need beyond the bytes shown and the analysis, or None."""
     method = METHODS[recipe.method]
     needs = method.needs(settings)
     if method.whole(settings, tensor.merged_as, tensor.shape):
@@ -210,18 +210,18 @@ def _missing(
             "files to their folder."
         )
     from_counts = needs - {Need.FISHER}
-    if from_counts and sketch is None:
-        return "It needs counts over the whole model; analyze first, and give the sketch."
-    if Need.MAGNITUDE_RATIOS in needs and sketch and not sketch.has_magnitudes:
-        return "It needs sums of |tau|, which this sketch does not hold; analyze again."
+    if from_counts and analysis is None:
+        return "It needs counts over the whole model; analyze first, and give the analysis."
+    if Need.MAGNITUDE_RATIOS in needs and analysis and not analysis.has_magnitudes:
+        return "It needs sums of |tau|, which this analysis does not hold; analyze again."
     if Need.MAGNITUDES in needs and settings.scope == "tensor":
         return (
-            "Trimmed tensor by tensor it needs all magnitudes of this tensor; the sketch has those "
+            "Trimmed tensor by tensor it needs all magnitudes of this tensor; the analysis has "
             "of the whole model (scope global)."
         )
-    if from_counts - {Need.MAGNITUDES} and ladder_index(settings.epsilon) is None:
+    if from_counts - {Need.MAGNITUDES} and find_grid_index(settings.epsilon) is None:
         return (
-            f"The sketch has no counts at epsilon {settings.epsilon:g}; choose a point of its "
-            "ladder."
+            f"The analysis has no counts at epsilon {settings.epsilon:g}; choose a point of its "
+            "epsilon grid."
         )
     return None

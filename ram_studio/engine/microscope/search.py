@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON, float32_threshold
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted
 from ram_studio.engine.events import CancelToken

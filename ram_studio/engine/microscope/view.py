@@ -2,7 +2,7 @@
 
 Reads the bytes it shows and no others (beyond the headers that opening the checkpoints read).
 Values come from the code that merges, so they are the bytes a merge with the same recipe writes;
-what a method needs to know of the whole model is taken from a sketch, never counted here.
+what a method needs to know of the whole model is taken from an analysis, never counted here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.methods import METHODS, get_method
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyze import load
 from ram_studio.engine.job import OutputKeywords, recipe_of
 from ram_studio.engine.microscope.lens import Lens, Seen
 from ram_studio.engine.reading.blocks import Block
@@ -184,7 +184,7 @@ def microscope(
     count: int = 16,
     methods: Sequence[str] | Mapping[str, Mapping[str, Any]] = METHOD_NAMES,
     epsilon: float = DEFAULT_EPSILON,
-    sketch: Sketch | None = None,
+    analysis: Analysis | None = None,
     **output: Unpack[OutputKeywords],
 ) -> View:
     """Return a run of elements of one tensor, and what every method would store there.
@@ -195,9 +195,9 @@ def microscope(
         methods: names, or a mapping of names to settings of their own.
         epsilon: for every method that has one and is not given its own.
         output: dtype, rounding, seed, as in a recipe.
-        sketch: of the same files; without it, methods that need counts of the whole model say so.
+        analysis: of the same files; without it, methods that need counts of the whole model say so.
 
-    Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError.
+    Raises: SettingsError, CheckpointError, CompatibilityError, HubError, AnalysisError.
     """
     report = load(base, agents, stream=True)
     found = find_tensor(report, tensor)
@@ -206,7 +206,7 @@ def microscope(
     recipes = {
         name: recipe_for(report, name, own, epsilon, **output) for name, own in methods.items()
     }
-    return look(report, found, run_of(found, start, count), recipes, epsilon, sketch)
+    return look(report, found, run_of(found, start, count), recipes, epsilon, analysis)
 
 
 def recipe_for(
@@ -232,7 +232,7 @@ def look(
     spans: Sequence[Span],
     recipes: Mapping[str, Recipe],
     epsilon: float = DEFAULT_EPSILON,
-    sketch: Sketch | None = None,
+    analysis: Analysis | None = None,
 ) -> View:
     """Return the elements in ``spans`` and what the merge of each recipe stores there.
 
@@ -240,9 +240,9 @@ def look(
         report: of readable checkpoints; tensor: one of its merged tensors; spans: inside of it.
         recipes: by the label they are shown under; their agents are the report's.
         epsilon: by which ``changed`` is told (methods have their own).
-        sketch: of these files, for what methods need to know of the whole model.
+        analysis: of these files, for what methods need to know of the whole model.
 
-    Raises: SketchError for a sketch of other files; SettingsError; CheckpointError.
+    Raises: AnalysisError for an analysis of other files; SettingsError; CheckpointError.
     """
     # As blocks, cut where an agent's rows end (there the base stands in).
     position = report.tensors.index(tensor)
@@ -253,7 +253,7 @@ def look(
     shape = (len(names), sum(piece.n for piece in pieces))
     base, agents = np.empty(shape[1], np.float32), np.empty(shape, np.float32)
     index = np.concatenate([np.arange(p.start, p.start + p.n) for p in pieces])
-    lenses = {label: Lens(report, tensor, recipe, sketch) for label, recipe in recipes.items()}
+    lenses = {label: Lens(report, tensor, recipe, analysis) for label, recipe in recipes.items()}
     ready = {label: lens for label, lens in lenses.items() if lens.reason is None}
     read = 0
     with Sources(*report.checkpoints, read_ahead=False) as sources:

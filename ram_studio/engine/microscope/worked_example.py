@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ram_studio.algorithm.epsilon_grid import float32_threshold
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
-from ram_studio.algorithm.ladder import float32_threshold
 from ram_studio.algorithm.methods import Prepared
 from ram_studio.algorithm.methods.matrices import other_factor
 from ram_studio.algorithm.methods.region import place_of

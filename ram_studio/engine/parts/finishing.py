@@ -1,26 +1,31 @@
-"""Making a model of merged parts: everything checked, then card, passport, config and index."""
+"""Making a model of merged parts: everything checked, then card, provenance, config and index."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Unpack
 
 import numpy as np
 
 from ram_studio.algorithm.kernels.cpu import SUMS
-from ram_studio.algorithm.meters.kept import Kept
-from ram_studio.algorithm.meters.storage import texts
+from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.checkpoints.read.describe import printable, shown_list
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
+from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
-from ram_studio.checkpoints.record.passport import AgentRecord, passport_of
-from ram_studio.checkpoints.write.part_url import PartsPlace, parts_place
+from ram_studio.checkpoints.record.provenance import (
+    PASSPORT_FILE,
+    AgentRecord,
+    provenance_of,
+)
+from ram_studio.checkpoints.write.output import Output
+from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.checkpoints.write.shard_plan import index_json
-from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
@@ -29,12 +34,7 @@ from ram_studio.engine.passes.counting import ROWS
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Merged
-from ram_studio.engine.reading.sampling import other_bases, sampled_densities
-from ram_studio.engine.result import (
-    MergeResult,
-    make_passport,
-    measured_peak_rss_bytes,
-)
+from ram_studio.engine.result import MergeResult, make_provenance, measured_peak_rss_bytes
 from ram_studio.errors import PlanError
 
 
@@ -52,70 +52,85 @@ def finish(
 
     Returns: the result of the whole merge; seconds are those of finishing.
 
-    Raises: PlanError naming the parts that are missing, damaged, or merged from another sketch than
-    the first, and sources that changed; SketchError where the parts' counts together are not the
-    sketch's; OutputError; Stopped.
+    Raises: PlanError naming the parts that are missing, damaged, or merged from another analysis
+    than the first, and sources that changed; AnalysisError where the parts' counts together are not
+    the analysis's; OutputError; Stopped.
     """
     options = RunOptions.of(**run)
     start, read = time.monotonic(), 0
-    with parts_place(out) as place:
-        if not is_finished(plan, place):
-            place.begin(plan.digest)
-            _receipts(plan, place)  # what is missing is told before the sources are opened
-            read = finish_opened(open_plan(plan, options, on_download), place)
-        return result_of(plan, place, start, read)
+    with open_output(out, in_parts=True) as output:
+        if not is_finished(plan, output):
+            output.begin(plan.digest)
+            _receipts(plan, output)  # what is missing is told before the sources are opened
+            opened = open_plan(plan, options, on_download=on_download)
+            read = finish_opened(opened, output)
+        return result_of(plan, output, start, read)
 
 
-def finish_opened(opened: OpenPlan, place: PartsPlace) -> int:
-    """Finish a merge whose parts are all there, see ``finish``; return bytes read for them all."""
-    plan, job, options = opened.plan, opened.job, opened.run
-    receipts = _receipts(plan, place)
-    _check_shards(plan, place, receipts, options)
+def finish_opened(
+    opened: OpenPlan, output: Output, names: Mapping[str, str] = MappingProxyType({})
+) -> int:
+    """Finish a merge whose parts are all there, see ``finish``; return bytes read for them all.
+
+    names: what the provenance calls sources, see ``merge``.
+    """
+    plan, job, run = opened.plan, opened.job, opened.job.options
+    units = _receipts(plan, output)
+    receipts = list(units.values())
+    headers = [receipt.header for receipt in receipts]
+    if not output.is_private:
+        _check_shards(plan, output, units, run)
     tally = MergeTally(len(job.names))
-    for _, receipt in receipts:
-        header = receipt.header
-        tally.add(Merged(None, receipt.patterns, receipt.sums, header.is_along))
-    facts = receipts[0][1].header.facts
-    check_counts(facts, tally, is_from_sketch=True)
-    agents = job.results(facts, tally)
-    records = [item for _, receipt in receipts for item in receipt.header.shards.items()]
-    digests = {name: record.blake3 for name, record in records}
-    with_torch = any(receipt.header.with_torch for _, receipt in receipts)
-    files = sidecar_files(job.report.base, dtype=plan.recipe.dtype, tokenizer=job.tokenizer)
-    job.warnings += texts(other_bases(sampled_densities(job.report)))
-    hashes = _hashes(receipts)
-    make_passport(job, agents, files, opened.shards, digests, hashes, with_torch=with_torch)
-    if len(opened.shards) > 1:
-        files[INDEX_FILE] = index_json(opened.shards)
-    options.cancel.raise_if_cancelled()
-    place.complete(files)
-    return sum(receipt.header.bytes_read for _, receipt in receipts)
+    for receipt in receipts:
+        tally.add(Merged(None, receipt.patterns, receipt.sums, receipt.header.is_along))
+    check_counts(headers[0].facts, tally)
+    agents = job.results(headers[0].facts, tally)
+    hashes: dict[str, dict[str, str]] = {}
+    for header in headers:
+        for checkpoint, own in header.hashes.items():
+            hashes.setdefault(checkpoint, {}).update(own)
+    provenance = make_provenance(
+        job,
+        agents,
+        shards={name: record for header in headers for name, record in header.shards.items()},
+        hashes=hashes,
+        with_torch=any(header.with_torch for header in headers),
+    ).renamed(names)
+    index = {INDEX_FILE: index_json(opened.shards)} if len(opened.shards) > 1 else {}
+    card = {"README.md": model_card(provenance).encode()}
+    files = opened.small_files | index | card
+    files[PASSPORT_FILE] = provenance.sealed(files).to_json()
+    run.cancel.raise_if_cancelled()
+    output.complete(files)
+    return sum(header.bytes_read for header in headers)
 
 
-def result_of(plan: PartPlan, place: PartsPlace, start: float, bytes_read: int = 0) -> MergeResult:
+def result_of(plan: PartPlan, output: Output, start: float, bytes_read: int = 0) -> MergeResult:
     """Return the result of a merge that is finished; start: by time.monotonic()."""
-    passport = passport_of(place.files)
+    provenance = provenance_of(output.files)
     return MergeResult(
-        out=place.out,
+        out=output.out,
         method=plan.recipe.method,
-        agents={name: _told(record) for name, record in passport.agents.items()},
+        agents={name: _told(record) for name, record in provenance.agents.items()},
         bytes_read=bytes_read,
         bytes_written=sum(part.nbytes for part in plan.parts),
         seconds=time.monotonic() - start,
         peak_rss_bytes=measured_peak_rss_bytes(),
-        passport=passport,
+        provenance=provenance,
     )
 
 
 def _told(record: AgentRecord) -> AgentResult:
-    """Return an agent's numbers as the passport has them."""
+    """Return an agent's numbers as the provenance has them."""
     assert record.changed is not None, "a merge counts"
     assert record.unique is not None, "a merge counts"
-    kept = None
-    if record.kept is not None and record.all_else is not None:
-        parts = record.kept.model_dump(exclude={"total"})
-        rest = record.all_else, record.all_else_rounding or 0.0
-        kept = Kept(record.kept.total, **parts, all_else=rest[0], all_else_rounding=rest[1])
+    retained = None
+    if record.retained is not None and record.interference is not None:
+        parts = record.retained.model_dump(exclude={"total"})
+        rest = record.interference, record.interference_rounding or 0.0
+        retained = Retained(
+            record.retained.total, **parts, interference=rest[0], interference_rounding=rest[1]
+        )
     return AgentResult(
         rho=math.inf if record.rho is None else record.rho,
         scaling_factor=record.scaling_factor,
@@ -125,46 +140,43 @@ def _told(record: AgentRecord) -> AgentResult:
         rho_m=math.inf if record.is_rho_m_infinite else record.rho_m,
         overlap=record.overlap or (),
         effective_interval=record.effective_interval,
-        kept=kept,
+        retained=retained,
     )
 
 
-def _receipts(plan: PartPlan, place: PartsPlace) -> list[tuple[str, Receipt]]:
+def _receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
     """Return every unit's receipt, after making sure that they belong together."""
-    units: dict[str, int] = {}
-    names: dict[str, list[str]] = {}
-    for planned in plan.parts:
-        own = place.units(planned.part, list(planned.shards))
-        units |= dict.fromkeys(own, planned.part)
-        names |= own
-    data = {unit: place.receipt(unit) for unit in units}
-    missing = sorted({part for unit, part in units.items() if data[unit] is None})
-    if missing:
+    units = {
+        unit: (planned.part, names, output.receipt(unit))
+        for planned in plan.parts
+        for unit, names in output.units(planned.part, list(planned.shards)).items()
+    }
+    if missing := sorted({part for part, _, data in units.values() if data is None}):
         raise PlanError(
-            f"{printable(place.out)} is not complete: {plan.text(*missing)} missing. Merge "
+            f"{printable(output.out)} is not complete: {plan.text(*missing)} missing. Merge "
             f"{'it' if len(missing) == 1 else 'them'} with `ram-studio merge --plan PLAN --part "
             f"{missing[0]} --out`, then finish again."
         )
-    receipts: list[tuple[str, Receipt]] = []
-    for unit, part in units.items():
+    receipts: dict[str, Receipt] = {}
+    for unit, (part, names, data) in units.items():
         with naming(plan, part):
-            receipt = read_receipt(data[unit] or b"", f"{place.out}: {unit}")
+            receipt = read_receipt(data or b"", f"{output.out}: {unit}")
             header = receipt.header
             if (header.plan, header.part) != (plan.digest, part):
                 raise PlanError(
                     f"its receipt is of part {header.part} of the plan {header.plan[:12]}..., "
                     f"expected {plan.digest[:12]}...; merge it again."
                 )
-            if sorted(header.shards) != sorted(names[unit]) or not _is_sound(
-                receipt, len(plan.recipe.agents)
-            ):
+            is_sound = _is_sound(receipt, len(plan.recipe.agents))
+            if sorted(header.shards) != sorted(names) or not is_sound:
                 raise PlanError("its receipt is damaged, or of other files; merge it again.")
-            if receipts and header.facts != receipts[0][1].header.facts:
+            first = next(iter(receipts.values()), receipt).header
+            if header.facts != first.facts:
                 raise PlanError(
-                    f"it was merged from another sketch, or other Fisher files, than part "
-                    f"{receipts[0][1].header.part}; merge all parts from the same."
+                    "it was merged from another analysis, or other Fisher files, than part "
+                    f"{first.part}; merge all parts from the same."
                 )
-        receipts.append((unit, receipt))
+        receipts[unit] = receipt
     return receipts
 
 
@@ -182,39 +194,34 @@ def _is_sound(receipt: Receipt, n_agents: int) -> bool:
 
 
 def _check_shards(
-    plan: PartPlan, place: PartsPlace, receipts: list[tuple[str, Receipt]], options: RunOptions
+    plan: PartPlan, output: Output, receipts: Mapping[str, Receipt], run: RunOptions
 ) -> None:
     """Compare every shard with the digest that its part told when it wrote it.
 
     Those that this process has just uploaded itself are not fetched again.
     """
-    files = [(unit, r.header.part, *x) for unit, r in receipts for x in r.header.shards.items()]
-    meter = Meter("check", sum(record.nbytes for *_, record in files), len(files))
-    sizes = place.files.sizes()
+    shards = [
+        (unit, receipt.header.part, name, record)
+        for unit, receipt in receipts.items()
+        for name, record in receipt.header.shards.items()
+    ]
+    meter = Meter("check", sum(record.nbytes for *_, record in shards), len(shards))
+    sizes = output.files.sizes()
     wrong: dict[str, int] = {}
-    for index, (unit, part, name, record) in enumerate(files):
-        check = options.cancel.raise_if_cancelled
+    for index, (unit, part, name, record) in enumerate(shards):
+        check = run.cancel.raise_if_cancelled
         check()
         if sizes.get(name) != record.nbytes or (
-            name not in place.uploaded and place.files.blake3(name, check) != record.blake3
+            name not in output.uploaded and output.files.blake3(name, check) != record.blake3
         ):
             wrong[name] = part
-            if place.receipt(unit) is not None:
-                place.forget(unit)  # so that merging it again is not taken for done
+            if output.receipt(unit) is not None:
+                output.forget(unit)  # so that merging it again is not taken for done
         meter.add(record.nbytes, name, index)
-        meter.tell(options.on_progress)
+        meter.tell(run.on_progress)
     if wrong:
         raise PlanError(
             f"{plan.text(*sorted(set(wrong.values()))).capitalize()}: "
             f"{shown_list([printable(name) for name in wrong])} not as written (missing, or of "
             "another size or digest). Merge what is named again, then finish."
         )
-
-
-def _hashes(receipts: list[tuple[str, Receipt]]) -> dict[str, dict[str, str]]:
-    """Return the content hashes of all source files; nothing where the plan asked for none."""
-    found: dict[str, dict[str, str]] = {}
-    for _, receipt in receipts:
-        for checkpoint, files in receipt.header.hashes.items():
-            found.setdefault(checkpoint, {}).update(files)
-    return found

@@ -1,8 +1,9 @@
-"""A merge's parts as tasks of Ray. Sketches go through its object store, weights never do."""
+"""A merge's parts as tasks of Ray. Analyses go through its object store, weights never do."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.partial import add_partial
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.hub.url_folder import is_url
+from ram_studio.checkpoints.read.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import make_plan
@@ -43,8 +44,8 @@ def analyze_on_ray(
     run: RunKeywords,
     *,
     relations: bool = True,
-) -> Sketch:
-    """Return the sketch of a recipe's checkpoints, counted in parts on Ray; see ``analyze``.
+) -> Analysis:
+    """Return the analysis of a recipe's checkpoints, counted in parts on Ray; see ``analyze``.
 
     Args: address: of a cluster, or "local"; run: see RunKeywords; a GPU is used where it is asked
         for by name.
@@ -58,7 +59,7 @@ def analyze_on_ray(
         # These shards are never written: as many of them as parts, and a few to balance with.
         size = max(1, whole.parts[0].nbytes // (4 * parts))
         plan = make_plan(recipe, parts, max_shard_bytes=size, hash_sources=False)
-        return _sketch(ray, plan, run, relations)
+        return _analysis(ray, plan, run, relations)
 
 
 def merge_on_ray(
@@ -67,7 +68,7 @@ def merge_on_ray(
     address: str,
     run: RunKeywords,
     *,
-    sketch: Sketch | None = None,
+    analysis: Analysis | None = None,
     parts: int | None = None,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     hash_sources: bool = True,
@@ -86,21 +87,23 @@ def merge_on_ray(
     with connected(address) as ray:
         plan = make_plan(recipe, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
         needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
-        if sketch is None and needs & {Need.RATIOS, Need.MAGNITUDES}:
-            sketch = _sketch(ray, plan, run, relations=Need.MAGNITUDE_RATIOS in needs)
-        _on_parts(ray, plan, run, "merge", _merge, out, ray.put(sketch))
+        if analysis is None and needs & {Need.RATIOS, Need.MAGNITUDES}:
+            analysis = _analysis(ray, plan, run, relations=Need.MAGNITUDE_RATIOS in needs)
+        _on_parts(ray, plan, run, "merge", _merge, out, ray.put(analysis))
     own: RunKeywords = {"on_progress": run.get("on_progress"), "cancel": run.get("cancel")}
     result = finish(plan, out, **own)
     return replace(result, seconds=time.monotonic() - start)
 
 
-def _sketch(ray: Any, plan: PartPlan, run: RunKeywords, relations: bool) -> Sketch:
+def _analysis(ray: Any, plan: PartPlan, run: RunKeywords, relations: bool) -> Analysis:
     work = partial(analyze_part, relations=relations)
     return add_partial(_on_parts(ray, plan, run, "analyze", work)).whole()
 
 
-def _merge(plan: PartPlan, part: int, out: str, sketch: Sketch | None, **run: Any) -> PartResult:
-    return merge_part(plan, part, out, sketch=sketch, **run)
+def _merge(
+    plan: PartPlan, part: int, out: str, analysis: Analysis | None, **run: Any
+) -> PartResult:
+    return merge_part(plan, part, out, analysis=analysis, **run)
 
 
 class _Watch:
@@ -122,7 +125,7 @@ def _in_worker(
     watch: Any, work: Callable, device: str, threads: int, plan: PartPlan, part: int, *args: Any
 ) -> Any:
     """Do one part's work, telling the watch now and then."""
-    told = 0.0
+    told = -math.inf
 
     def tell(progress: Progress) -> None:
         nonlocal told
@@ -141,7 +144,7 @@ def _on_parts(
     # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
     device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
     threads = run.get("threads") or cores_of_a_node(ray)
-    start, told, watch = time.monotonic(), 0.0, None
+    start, told, watch = time.monotonic(), -math.inf, None
     if on_progress is not None:
         # Beside the driver: then it does not die with a node that works.
         near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(

@@ -13,20 +13,23 @@ from functools import cached_property
 from pathlib import Path
 
 from ram_studio._version import __version__
-from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, find_grid_index, snap
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, shown_list
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
+from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES
 from ram_studio.checkpoints.write.shard_plan import METADATA, Shard, lay_out
-from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES
-from ram_studio.engine.analyse import load_sources
+from ram_studio.checkpoints.write.sidecars import sidecar_files
+from ram_studio.engine.analyze import load_sources
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
-from ram_studio.engine.reading.sampling import check_other_bases
+from ram_studio.engine.passes.plan import Plan
 from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
 
 MOST_PARTS = 10_000
@@ -66,8 +69,7 @@ def plan_of(
 ) -> PartPlan:
     """Return a job cut into parts, see ``make_plan``."""
     report = job.report
-    if job.recipe.other_base == "refuse":
-        check_other_bases(report, job.recipe)
+    job.refuse_other_bases()
     shards = lay_out(job.specs, max_shard_bytes, METADATA)
     runs = cut([shard.file_size for shard in shards], parts or len(shards))
     chosen = [[shards[i] for i in run] for run in runs]
@@ -141,40 +143,55 @@ def deal_files(
 
 
 def _refuse_indivisible(job: MergeJob) -> None:
-    """Refuse what a part would have to read the whole model for, beside the sketch."""
+    """Refuse what a part would have to read the whole model for, beside the analysis."""
     epsilon = getattr(job.settings, "epsilon", 0.0)
-    if Need.RATIOS in job.needs and ladder_index(epsilon) is None:
+    if Need.RATIOS in job.needs and find_grid_index(epsilon) is None:
         raise SettingsError(
-            f"epsilon is {epsilon:g}; a merge in parts takes its counts from a sketch, which has "
-            f"them at the epsilons of the ladder only. The nearest is {LADDER[snap(epsilon)]:g}."
+            f"epsilon is {epsilon:g}; a merge in parts takes its counts from an analysis, which "
+            f"has them on the epsilon grid only. The nearest is {EPSILON_GRID[snap(epsilon)]:g}."
         )
     if Need.MAGNITUDES in job.needs and getattr(job.settings, "scope", "global") == "tensor":
         raise SettingsError(
             f"{job.method.name} with scope tensor needs |tau| of every tensor by size, which a "
-            "sketch holds for the whole model only; a merge in parts takes scope global."
+            "analysis holds for the whole model only; a merge in parts takes scope global."
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class OpenPlan:
-    """A plan and its sources, as they were when it was made."""
+    """A plan and its sources, as they were when it was made.
+
+    analysis: of the whole model, where the method's counts are taken from one.
+    """
 
     plan: PartPlan
     job: MergeJob
-    run: RunOptions
+    analysis: Analysis | None = None
+
+    @cached_property
+    def ready(self) -> Plan:
+        """The method made ready, by a counting pass where it needs one and there is no analysis."""
+        return self.job.plan(self.analysis)
+
+    @cached_property
+    def facts(self) -> MergeFacts:
+        """What the method was made ready with."""
+        return self.job.facts_of(self.ready)
 
     @cached_property
     def shards(self) -> list[Shard]:
         """All of the output, in file order."""
         return lay_out(self.job.specs, self.plan.max_shard_bytes, METADATA)
 
+    @cached_property
+    def small_files(self) -> dict[str, bytes]:
+        """What the output takes over from the base and the tokenizer's owner."""
+        job = self.job
+        return sidecar_files(job.report.base, dtype=job.recipe.dtype, tokenizer=job.tokenizer)
+
     def shards_of(self, names: Collection[str]) -> list[Shard]:
         """Return the shards with these file names."""
         return [shard for shard in self.shards if shard.file_name in names]
-
-    def tensors_of(self, part: int) -> frozenset[str]:
-        """Return the names of a part's tensors."""
-        return tensors_in(self.shards_of(self.plan.part(part).shards))
 
 
 def tensors_in(shards: Sequence[Shard]) -> frozenset[str]:
@@ -182,7 +199,13 @@ def tensors_in(shards: Sequence[Shard]) -> frozenset[str]:
     return frozenset(name for shard in shards for name in shard.offsets)
 
 
-def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = None) -> OpenPlan:
+def open_plan(
+    plan: PartPlan,
+    run: RunOptions,
+    *,
+    analysis: Analysis | None = None,
+    on_download: Callable | None = None,
+) -> OpenPlan:
     """Open the sources of a plan.
 
     Raises: PlanError when one is not what it was when the plan was made; see ``load``.
@@ -198,7 +221,7 @@ def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = No
             f"{plural(len(stale), 'source')} changed since the plan was made: "
             f"{shown_list(stale)}. Restore what was planned, or plan and analyze again."
         )
-    return OpenPlan(plan, MergeJob(report, plan.recipe, run), run)
+    return OpenPlan(plan, MergeJob(report, plan.recipe, run), analysis)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm import ladder, overlap
+from ram_studio.algorithm import epsilon_grid, overlap
+from ram_studio.algorithm.epsilon_grid import Thresholds, all_thresholds, one_threshold
 from ram_studio.algorithm.grouping import StackCounts, expert_label, stack_counts
 from ram_studio.algorithm.kernels.cpu import TILE
-from ram_studio.algorithm.ladder import Thresholds, ladder_grid, single_grid
 from ram_studio.algorithm.naming import STACK, expert_of, layer_of
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -36,9 +36,9 @@ MOST_BYTES = 400 << 20
 
 ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
     "patterns": lambda n: (1 << n,) if n <= MAX_PATTERN_AGENTS else (n, n),
-    "chain": lambda n: (1 << n, n, ladder.BIN_COUNT),
-    "steps": lambda n: (n, n, ladder.BIN_COUNT),
-    "sizes": lambda n: (n, ladder.BIN_COUNT + TILE),
+    "chain": lambda n: (1 << n, n, epsilon_grid.BIN_COUNT),
+    "steps": lambda n: (n, n, epsilon_grid.BIN_COUNT),
+    "sizes": lambda n: (n, epsilon_grid.BIN_COUNT + TILE),
 }
 """Shape of a histogram, by the number of agents."""
 
@@ -58,7 +58,7 @@ class ByTensor:
 class Tally(ByTensor):
     """Counts of all tensors at every threshold. Interval 0 lies below the first one.
 
-    magnitudes: int64 (agents, bins), the |tau| of each agent by bin of ``ladder``.
+    magnitudes: int64 (agents, bins), the |tau| of each agent by bin of ``epsilon_grid``.
     """
 
     def __init__(self, rows: int, n_agents: int, grid: Thresholds) -> None:
@@ -69,18 +69,18 @@ class Tally(ByTensor):
             ("chain",) if self.has_patterns else ("steps", "sizes")
         )
         self._tables = np.zeros((rows, *row_shape(n_agents, grid)), dtype=np.int64)
-        self.magnitudes = np.zeros((n_agents, ladder.BIN_COUNT), dtype=np.int64)
+        self.magnitudes = np.zeros((n_agents, epsilon_grid.BIN_COUNT), dtype=np.int64)
 
     def add(self, tensor: int, histogram: np.ndarray, sizes: np.ndarray | None = None) -> None:
         """Add the histograms of a tensor's blocks."""
-        rows = histogram.reshape(-1, ladder.BIN_COUNT)
+        rows = histogram.reshape(-1, epsilon_grid.BIN_COUNT)
         used = np.flatnonzero(rows.any(axis=1))
         if sizes is None:
             used = used[used >= self.n_agents]  # the empty set's rows are scratch
             sizes = np.zeros_like(self.magnitudes)
             np.add.at(sizes, used % self.n_agents, rows[used])
         self._tables[tensor].reshape(len(rows), -1)[used] += fold_bins(rows[used], self.grid)
-        self.magnitudes += sizes[:, : ladder.BIN_COUNT]
+        self.magnitudes += sizes[:, : epsilon_grid.BIN_COUNT]
 
     def counts(self, numel: list[int]) -> OverlapCounts:
         """Return the counts per tensor at each threshold."""
@@ -164,23 +164,23 @@ def _fits(tensors: Sequence[MergeTensor], n_agents: int, grid: Thresholds) -> bo
 
 
 class SizeTally(ByTensor):
-    """The |tau| of each agent by bin of ``ladder``: int64 (groups, agents, bins).
+    """The |tau| of each agent by bin of ``epsilon_grid``: int64 (groups, agents, bins).
 
     One group per tensor, or one for the whole model; 32 KiB per group and agent are held.
     """
 
     histograms: tuple[Histogram, ...] = ("sizes",)
-    grid = ladder_grid()
+    grid = all_thresholds()
 
     def __init__(self, n_tensors: int, n_agents: int, *, per_tensor: bool) -> None:
         self.n_agents = n_agents
         self._per_tensor = per_tensor
         groups = n_tensors if per_tensor else 1
-        self.bins = np.zeros((groups, n_agents, ladder.BIN_COUNT), dtype=np.int64)
+        self.bins = np.zeros((groups, n_agents, epsilon_grid.BIN_COUNT), dtype=np.int64)
 
     def add(self, tensor: int, sizes: np.ndarray) -> None:
         """Add the histogram of a tensor's blocks."""
-        self.bins[tensor if self._per_tensor else 0] += sizes[:, : ladder.BIN_COUNT]
+        self.bins[tensor if self._per_tensor else 0] += sizes[:, : epsilon_grid.BIN_COUNT]
 
 
 class EpsilonTally(ByTensor):
@@ -190,7 +190,7 @@ class EpsilonTally(ByTensor):
 
     def __init__(self, n_tensors: int, n_agents: int, epsilon: float) -> None:
         self.n_agents = n_agents
-        self.grid = single_grid(epsilon)
+        self.grid = one_threshold(epsilon)
         self._table = np.zeros((n_tensors, *ROWS["patterns"](n_agents)), dtype=np.int64)
 
     def add(self, tensor: int, counts: np.ndarray) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Rule
-from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.rounding import STORAGE
 from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block

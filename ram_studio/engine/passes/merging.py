@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ram_studio.algorithm.kernels.cpu import SUMS
-from ram_studio.algorithm.meters.kept import Kept
+from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.algorithm.overlap import shared_of_patterns
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.passes.plan import Backend, Merged, Plan
@@ -96,8 +96,8 @@ class MergeTally:
         half = 1.96 * math.sqrt(squares * n / (n - 1)) / math.fsum(bottom.tolist())
         return factor - half, factor + half
 
-    def kept(self, agent: int) -> Kept | None:
-        """Return what is kept of an agent's update in what was stored, see ``meters.kept``.
+    def retained(self, agent: int) -> Retained | None:
+        """Return what is kept of an agent's update in what was stored, see ``meters.retained``.
 
         None when it changed nothing.
         """
@@ -108,7 +108,7 @@ class MergeTally:
         if self._is_along:
             rest -= (top + along + off) ** 2 / norm2
             asked -= (top - missed + along) ** 2 / norm2
-        return Kept.of(
+        return Retained.of(
             norm2,
             asked,
             stored_rest=rest,
@@ -116,8 +116,8 @@ class MergeTally:
             boost=(top - missed - unique) / norm2,
             shared=along / norm2,
             rounding=(missed + off) / norm2,
-            averaged_away=(shared - along) / norm2,
-            below_epsilon=max(0.0, 1.0 - (unique + shared) / norm2),
+            lost_to_averaging=(shared - along) / norm2,
+            lost_to_epsilon=max(0.0, 1.0 - (unique + shared) / norm2),
         )
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic
-from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.methods import Facts, Method, Prepared
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -26,14 +26,14 @@ class Known:
     """The facts of a merge, and what they were made of.
 
     counts: per counted tensor, at the method's epsilon, or None; rho_m: each agent's ratio by
-    magnitude over the whole model, or None; is_from_sketch: whether a sketch told them; bytes_read:
-    for them.
+    magnitude over the whole model, or None; is_from_analysis: whether an analysis told them;
+    bytes_read: for them.
     """
 
     facts: Facts
     counts: OverlapCounts | None = None
     rho_m: tuple[float, ...] | None = None
-    is_from_sketch: bool = False
+    is_from_analysis: bool = False
     bytes_read: int = 0
 
 

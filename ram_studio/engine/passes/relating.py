@@ -1,4 +1,4 @@
-"""Collecting what the sketch knows beyond counts, from the blocks that a pass holds anyway.
+"""Collecting what the analysis knows beyond counts, from the blocks that a pass holds anyway.
 
 Threads add up groups of elements on their own; what a block found is added to its tensor in the
 order of the blocks, so that sums of floating-point numbers do not depend on the threads.
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import ladder, naming
+from ram_studio.algorithm import epsilon_grid, naming
+from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.exact_sums import ExactSum
 from ram_studio.algorithm.kernels.relating import (
     Gathered,
@@ -19,7 +20,6 @@ from ram_studio.algorithm.kernels.relating import (
     add_relations,
     gather_changed,
 )
-from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.meters import relations, rounding_meter
 from ram_studio.algorithm.meters.relations import EXPONENTS, Relations, RowLayout
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts, add_up
@@ -40,7 +40,8 @@ class _Part(NamedTuple):
 class RelationTally:
     """The statistics of all tensors of a pass.
 
-    Args: tensors: the counted ones; grid: the thresholds, of the ladder unless ``only_magnitudes``;
+    Args: tensors: the counted ones; grid: the thresholds, of the epsilon grid unless
+    ``only_magnitudes``;
         only_magnitudes: leave out everything but sums of |tau| (what rule ``ram+m`` needs).
     """
 
@@ -104,7 +105,7 @@ class RelationTally:
         if not kept.all():
             layer, loose = self._layer_of[self._current], rows[~kept] - self.layout.loose.start
             self._loose.add(points[~kept], loose)
-            self._layer_loose.add(points[~kept, ladder.DEFAULT_INDEX], (layer, loose))
+            self._layer_loose.add(points[~kept, epsilon_grid.DEFAULT_INDEX], (layer, loose))
             self._is_loose[layer, loose] = True
         self._sums[rows] = 0.0
         self._touched[rows] = False
@@ -112,8 +113,8 @@ class RelationTally:
     def add_steps(self, tensor: int, kinds: np.ndarray, counts: np.ndarray) -> None:
         """Add counted updates: rows (agent, dtype, lower, exponent, halves) and how many each."""
         sizes = rounding_meter.update_sizes(kinds[:, 1], kinds[:, 3], kinds[:, 4])
-        point = ladder.DEFAULT_INDEX
-        here = (kinds[:, 2] <= point) & (rounding_meter.ladder_intervals(sizes) > point)
+        point = epsilon_grid.DEFAULT_INDEX
+        here = (kinds[:, 2] <= point) & (rounding_meter.grid_intervals(sizes) > point)
         layer = np.full((int(here.sum()), 1), self._layer_of[tensor], dtype=np.int64)
         of_layer = np.hstack([layer, np.delete(kinds[here], 2, axis=1)])
         with self._lock:

@@ -125,7 +125,8 @@ class SourceHasher:
     ) -> None:
         """Remember which checkpoints there are; no file is touched before the with-block.
 
-        algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them here.
+        algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them here;
+            by "" what is known of them is taken.
         """
         self._checkpoints = report.checkpoints
         self._algorithms = algorithms
@@ -183,27 +184,29 @@ class SourceHasher:
             size = path.stat().st_size
             span = (start / total, (start + size) / total)
             start += size
-            if path in self._files:
+            algorithm = self._algorithm(path)
+            if path in self._files or algorithm is None:
                 continue
-            if self._algorithms is None:
-                self._files[path] = _File(path, checkpoint.name, span)
-                if known := known_hash(path):
-                    self._digests[path] = known
-                    self._files[path].done = size
-            elif algorithm := self._algorithms.get(path):
-                self._files[path] = _File(path, checkpoint.name, span, algorithm)
+            self._files[path] = file = _File(path, checkpoint.name, span, algorithm or "blake3")
+            if not algorithm and (known := known_hash(path)):
+                self._digests[path] = known
+                file.done = size
 
     def _follow(self, path: Path, remote: RemoteFiles) -> None:
         """Hash a file elsewhere from what the pass reads of it, unless the place knows its hash."""
-        algorithm = "" if self._algorithms is None else self._algorithms.get(path)
+        algorithm = self._algorithm(path)
         if algorithm is None:
             return
         # Pinned to a commit, and of known content where the Hub keeps it as a large file.
-        known = remote.content_hash(path)
+        known = remote.content_hash(path.name)
         if known is not None and known.startswith(f"{algorithm}:" if algorithm else ""):
             self._digests[path] = known
         elif path not in self._followed:
-            self._followed[path] = remote.follow(path, algorithm or "blake3")
+            self._followed[path] = remote.follow(path.name, algorithm or "blake3")
+
+    def _algorithm(self, path: Path) -> str | None:
+        """Return by what to hash a file, "" for any, None where it is not wanted."""
+        return "" if self._algorithms is None else self._algorithms.get(path)
 
     def _close(self) -> None:
         for file in self._files.values():

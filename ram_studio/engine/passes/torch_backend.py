@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
-from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.methods import BlockInput
 from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import Block

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.tensors import TensorInfo
 
 BLOCK_ELEMENTS = 1 << 18
 """Half a megabyte of bfloat16 from each checkpoint: what four of them read fits a core's cache."""

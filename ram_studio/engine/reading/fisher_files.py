@@ -17,9 +17,11 @@ import numpy as np
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, fingerprint_of
-from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape
-from ram_studio.checkpoints.read.header import TensorInfo, read_header
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape, who
+from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.read.json_files import parse_json_object
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import CheckpointError, SettingsError
 
@@ -59,8 +61,11 @@ class FisherFiles:
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """By which the files are known again, by agent, see ``fingerprint_of``."""
-        headers = {n: read_header(p) for n, p in zip(self._agents, self._paths, strict=True)}
-        return {name: fingerprint_of([header], name=name) for name, header in headers.items()}
+        found = {}
+        for name, path in zip(self._agents, self._paths, strict=True):
+            files = Folder(path.parent, who(name))
+            found[name] = fingerprint_of([files.header(path.name)], files)
+        return found
 
     def __enter__(self) -> FisherFiles:
         for path in self._paths:
@@ -110,11 +115,11 @@ def _open(
             f'Agent "{agent.name}" has no Fisher file: expected {printable(path)}. Estimate it '
             "with `ram-studio fisher`."
         )
-    header = read_header(path, agent=agent.name)
+    header = read_header(path, agent.who)
     stored, metadata = header.tensors, header.metadata
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
-            f"{printable(path)} is no Fisher file: its format is "
+            f"{printable(path)} is not a Fisher file: its format is "
             f"{printable(metadata.get('format'), 60)!r}, expected {FORMAT!r}."
         )
     if metadata.get("fingerprint") != agent.fingerprint:

@@ -1,6 +1,6 @@
 """Published sets held against what the Hub has, from headers and a few pages, before any download.
 
-Where a model has another dtype, licence, size, shape or base than its set lists, the set is
+Where a model has another dtype, license, size, shape or base than its set lists, the set is
 refused: somebody replaced the model, or the list is wrong.
 """
 
@@ -16,7 +16,7 @@ from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.checkpoints.hub.transfer import cache_folder
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, who
-from ram_studio.checkpoints.record.licences import bases_of, licence_of
+from ram_studio.checkpoints.record.licenses import bases_of, license_of
 from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 from ram_studio.errors import CompatibilityError, HubError, RamStudioError
@@ -31,14 +31,14 @@ class Found:
 
     Attributes:
         listed: what the set says of it.
-        revision: its commit now. licence: as its card states it.
+        revision: its commit now. license: as its card states it.
         dtypes: {dtype: stored elements}. nbytes: of its weights.
         is_here: its weights are in the cache.
     """
 
     listed: Listed
     revision: str
-    licence: str
+    license: str
     dtypes: dict[str, int]
     nbytes: int
     is_here: bool
@@ -55,7 +55,7 @@ class Found:
             "source": self.source,
             "revision": self.revision,
             "pinned": self.listed.revision is not None,
-            "licence": self.licence,
+            "license": self.license,
             "dtypes": self.dtypes,
             "nbytes": self.nbytes,
             "is_here": self.is_here,
@@ -169,7 +169,7 @@ def _found(listed: Listed, opened: Checkpoint) -> Found:
     return Found(
         listed,
         revision=opened.revision or "",
-        licence=licence_of(opened).shown,
+        license=license_of(opened).shown,
         dtypes=opened.dtypes,
         nbytes=opened.nbytes,
         is_here=opened.is_local,
@@ -182,7 +182,7 @@ def _differences(model: Found) -> list[str]:
     elements = sum(model.dtypes.values())
     pairs = (
         ("revision", listed.revision, model.revision),
-        ("licence", listed.licence, model.licence),
+        ("license", listed.license, model.license),
         ("dtype", listed.dtype, most),
         ("number of stored elements", listed.elements, elements),
     )

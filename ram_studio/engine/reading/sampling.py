@@ -6,19 +6,18 @@ base (nearly everything differs) before any pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.rounding_meter import PRECISION
 from ram_studio.algorithm.meters.storage import DENSE, Finding, dense_finding, texts
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.read.describe import shown_list
-from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError
 
@@ -57,14 +56,14 @@ def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
 def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
     """Return elements of a page that each agent changed, and those it has: (2, agents)."""
     found = np.zeros((2, len(tensor.agents)), dtype=np.int64)
-    base = sources.elements(tensor.base, start, count)
+    base = sources.decoded(tensor.base, start, count)
     for t, agent in enumerate(tensor.agents):
         n = max(0, min(count, tensor.common_numel[t] - start))
-        own = sources.elements(agent, start, n)
+        own = sources.decoded(agent, start, n)
         coarser = min(tensor.base.dtype, agent.dtype, key=PRECISION.__getitem__)
         with np.errstate(invalid="ignore", over="ignore"):
             moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
-            found[:, t] = n - np.count_nonzero(moved <= LADDER[DEFAULT_INDEX]), n
+            found[:, t] = n - np.count_nonzero(moved <= EPSILON_GRID[DEFAULT_INDEX]), n
     return found
 
 
@@ -74,18 +73,13 @@ def other_bases(shares: Mapping[str, float]) -> tuple[Finding, ...]:
     return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
 
 
-def check_other_bases(report: CompatibilityReport, recipe: Recipe) -> tuple[Finding, ...]:
-    """Return those warnings for a recipe's sources.
-
-    Raises: CompatibilityError if there are some, unless the recipe accepts them.
-    """
-    found = other_bases(sampled_densities(report))
-    if found and recipe.other_base == "refuse":
+def refuse_other_bases(found: Sequence[Finding]) -> None:
+    """Raise CompatibilityError where there are such warnings."""
+    if found:
         raise CompatibilityError(
             f"{shown_list(texts(found), separator=' ')} Give the base it was trained from; where "
             f"this is the one, {OPTION_WORDS['other base']} to merge nevertheless."
         )
-    return found
 
 
 def _pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]:

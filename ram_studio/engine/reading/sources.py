@@ -11,22 +11,10 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.derived import (
-    LowRank,
-    Microscaled,
-    Run,
-    Scaled,
-    Sparse,
-    Tiled,
-    Transposed,
-    stored_tensors,
-)
 from ram_studio.checkpoints.read.describe import who
-from ram_studio.checkpoints.read.header import DTYPE_BITS, TensorInfo
 from ram_studio.checkpoints.read.remote import ReadAhead, Remote
+from ram_studio.checkpoints.read.tensors import TensorCache, TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-from ram_studio.engine.reading.codes import microscaled, scaled, transposed
-from ram_studio.engine.reading.derived import Held, low_rank, overlay, put_together
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
 _PIECE_BYTES = 4 * BLOCK_ELEMENTS
@@ -35,7 +23,8 @@ _PIECE_BYTES = 4 * BLOCK_ELEMENTS
 class Sources:
     """The open shard files of some checkpoints, watched for changes while they are read.
 
-    states: size and time of change of each, as it was opened.
+    A ``TensorReader``, whose cache lives as long as the files are open. states: size and time of
+    change of each file, as it was opened.
     """
 
     def __init__(
@@ -58,7 +47,7 @@ class Sources:
             for shard in checkpoint.shards:
                 self._who.setdefault(shard, checkpoint.name)
         self._handles: dict[Path, int] = {}
-        self._held = Held()
+        self.cache = TensorCache()
         self._read_ahead = read_ahead
         self._direct: Remote = {}
         self._remote: ReadAhead | None = None
@@ -69,8 +58,8 @@ class Sources:
         if not self._read_ahead:
             self._direct = remote
         elif remote:
-            known = (t for c in self._checkpoints for t in c.tensors.values())
-            stored = itertools.chain.from_iterable(map(stored_tensors, known))
+            tensors = (t for c in self._checkpoints for t in c.tensors.values())
+            stored = itertools.chain.from_iterable(t.stored_parts() for t in tensors)
             self._remote = ReadAhead(remote, stored, self._check)
         try:
             for path in self._who.keys() - remote.keys():
@@ -101,15 +90,15 @@ class Sources:
 
         Raises: SourceChangedError when the file ends before, CheckpointError when reading fails.
         """
-        if source.derived is not None:
-            self._derive(source, byte_start, buffer)
+        if source.virtual is not None:
+            source.virtual.read_into(source, self, byte_start, buffer)
             return
         if self._remote is not None and source.path in self._remote:
             self._remote.read_into(source.path, source.offset + byte_start, buffer)
             return
         if source.path in self._direct:
             place, start = self._direct[source.path], source.offset + byte_start
-            buffer[:] = place.read(source.path, start, len(buffer))
+            buffer[:] = place.read_range(source.path.name, start, len(buffer))
             return
         handle = self._handles[source.path]
         done = 0
@@ -129,51 +118,23 @@ class Sources:
                 )
             done += got
 
-    def _derive(self, source: TensorInfo, byte_start: int, buffer: memoryview) -> None:
-        derived = source.derived
-        if isinstance(derived, Sparse):
-            overlay(derived, self.read_into, byte_start, buffer)
-            return
-        if isinstance(derived, Tiled):
-            put_together(source, derived, self.read_into, byte_start, buffer)
-            return
-        if not len(buffer):
-            return
-        width = DTYPE_BITS[source.dtype] // 8
-        if isinstance(derived, Run):
-            self.read_into(derived.of, derived.start * width + byte_start, buffer)
-            return
-        span = byte_start // width, len(buffer) // width
-        if isinstance(derived, Transposed):
-            made = transposed(derived.of, np.dtype(f"u{width}"), *span, self._stored, self._held)
-        elif isinstance(derived, LowRank):
-            made = low_rank(derived, self.elements, self._held, *span)
-        elif isinstance(derived, Scaled):
-            made = scaled(derived, *span, self._stored, self._held)
-        else:
-            assert isinstance(derived, Microscaled), "no other derivation is made"
-            made = microscaled(derived, *span, self._stored, self._held)
-        buffer[:] = made.data.cast("B")
-
-    def _stored(self, source: TensorInfo, byte_start: int, count: int) -> np.ndarray:
+    def stored(self, source: TensorInfo, byte_start: int, count: int) -> np.ndarray:
+        """Return some of a tensor's bytes (uint8)."""
         stored = np.empty(count, dtype=np.uint8)
         if count:
             self.read_into(source, byte_start, stored.data)
         return stored
 
-    def elements(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
+    def decoded(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
         """Return some elements of a tensor as float32."""
-        stored = np.empty(count, dtype=rounding.STORAGE[source.dtype])
-        if count:
-            self.read_into(source, start * stored.itemsize, stored.data.cast("B"))
-        return rounding.decode(stored, source.dtype)
+        storage = rounding.STORAGE[source.dtype]
+        stored = self.stored(source, start * storage.itemsize, count * storage.itemsize)
+        return rounding.decode(stored.view(storage), source.dtype)
 
     def pieces(self, source: TensorInfo, nbytes: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the first bytes of a tensor in order: where a piece begins, and it (uint8)."""
         for start in range(0, nbytes, _PIECE_BYTES):
-            piece = np.empty(min(_PIECE_BYTES, nbytes - start), dtype=np.uint8)
-            self.read_into(source, start, piece.data)
-            yield start, piece
+            yield start, self.stored(source, start, min(_PIECE_BYTES, nbytes - start))
 
     def check_unchanged(self) -> None:
         """Raise SourceChangedError when a file was written to since it was opened."""

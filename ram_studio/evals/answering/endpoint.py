@@ -123,8 +123,8 @@ class EndpointEngine:
     def _only_model(self, client: Any) -> str:
         try:
             status, body = self._request(client, "GET", "/models", None)
-        except _Busy as busy:
-            raise EvaluationError(f"{self.url}/models: {busy}. Try again later.") from None
+        except (_Busy, _TimedOut) as late:
+            raise EvaluationError(f"{self.url}/models: {late}. Try again later.") from None
         try:
             names = [str(row["id"]) for row in json.loads(body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -174,12 +174,15 @@ class EndpointEngine:
         is_native = is_chat and bool(question.tools) and self._takes_tools
         start = time.perf_counter()
         body, prompt = self._body(question, is_chat, is_native)
-        status, text = self._answered(client, path, body)
-        if is_native and status in _REFUSED_TOOLS and "tool" in text.lower():
-            # Remembered: the next question need not be refused first.
-            self._takes_tools = False
-            body, prompt = self._body(question, is_chat, False)
+        try:
             status, text = self._answered(client, path, body)
+            if is_native and status in _REFUSED_TOOLS and "tool" in text.lower():
+                # Remembered: the next question need not be refused first.
+                self._takes_tools = False
+                body, prompt = self._body(question, is_chat, False)
+                status, text = self._answered(client, path, body)
+        except _TimedOut as late:
+            return Reply("", prompt, "timed out", str(late), seconds=time.perf_counter() - start)
         if status == 404:
             raise EvaluationError(
                 f"{self.url}{path} does not exist (status 404), or has no model {self.model!r}. "
@@ -230,11 +233,11 @@ class EndpointEngine:
     def _request(
         self, client: Any, method: str, path: str, body: Mapping[str, Any] | None
     ) -> tuple[int | None, str]:
-        """Return (status, body), or (None, reason) for a reply without end.
+        """Return (status, body), or (None, reason) for a reply that is too large.
 
         Raises:
             EvaluationError: the server cannot be reached, or refuses the token.
-            _Busy: asking again may help.
+            _Busy: asking again may help. _TimedOut: there was no whole reply in time.
         """
         import httpx
 
@@ -247,10 +250,10 @@ class EndpointEngine:
                     if len(content) > MAX_REPLY_BYTES:
                         return None, f"the reply exceeded {MAX_REPLY_BYTES} bytes"
                     if time.monotonic() > deadline:
-                        return None, f"the reply had no end after {self.seconds:g} s"
+                        raise _TimedOut(f"the reply had no end after {self.seconds:g} s")
                 status = response.status_code
         except httpx.ReadTimeout:
-            return None, f"no answer within {self.seconds:g} s"
+            raise _TimedOut(f"no answer within {self.seconds:g} s") from None
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.DecodingError) as error:
             raise _Busy(f"the connection broke: {error or type(error).__name__}") from None
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
@@ -270,6 +273,10 @@ class EndpointEngine:
 
     def close(self) -> None:
         """Do nothing: no connection outlives the questions it was made for."""
+
+
+class _TimedOut(Exception):
+    """There was no whole reply within the time for one answer."""
 
 
 class _Busy(Exception):
@@ -302,9 +309,9 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
         usage = data.get("usage")
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
         if not isinstance(answer, str):
-            raise TypeError("content is no text")
+            raise TypeError("content is not text")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        note = f"the server's reply is no completion: {_short(text)}"
+        note = f"the server's reply is not a completion: {_short(text)}"
         return Reply("", prompt, "failed", note, seconds=seconds)
     if isinstance(thought, str) and thought.strip() and "</think>" not in answer:
         # Put where a model writes it that no server reads.

@@ -12,13 +12,12 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ram_studio.algorithm.analysis import BASE, Analysis
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
-from ram_studio.algorithm.sketch import BASE, Sketch
-from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.in_memory import InMemoryMerger, SomeAgents
+from ram_studio.engine.in_memory import InMemoryMerger
 from ram_studio.evals.answering.engine import ShouldStop
-from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, check_batch_size
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.asking import SuiteRun, ask_suites
 from ram_studio.evals.experiment.identity import MergeIdentity, identify
@@ -40,22 +39,16 @@ Progress = Callable[[str, int, int], None]
 class Setup:
     """With what an experiment is run.
 
-    device: where the model answers and merges are made. sketch: of base and agents, else they are
-    counted once where a method needs it. store, fresh: see `evaluate`. fisher_folder: where
-    estimated Fisher files are kept, a temporary one when left out. on_progress: called with
-    (label, answers of this stage, of how many).
+    analysis: of base and agents, else they are counted once where a method needs it. store, rerun:
+    see `evaluate`. fisher_folder: where estimated Fisher files are kept, a temporary one when left
+    out. on_progress: called with (label, answers of this stage, of how many).
     """
 
-    device: str = "auto"
-    batch_size: int = DEFAULT_BATCH_SIZE
-    sketch: Sketch | None = None
+    analysis: Analysis | None = None
     store: AnswerStore | None = None
-    fresh: bool = False
+    rerun: bool = False
     fisher_folder: str | Path | None = None
     on_progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        check_batch_size(self.batch_size)
 
 
 @dataclass(eq=False)
@@ -117,21 +110,32 @@ class Answers:
 
     Args: is_over: polled before each batch and token; work then ends with Stopped.
 
-    Raises: what `engine.analyse.load`, counting and `LocalEngine` raise.
+    Raises: what `engine.analyze.load`, counting and `LocalEngine` raise.
     """
 
     def __init__(self, plan: Plan, is_over: ShouldStop, setup: Setup) -> None:
         self._plan, self._is_over, self._setup = plan, is_over, setup
+        settings = self._settings = plan.settings
+        self._device = settings.device
         self._cancel = CancelToken(is_over)
-        self._merger: InMemoryMerger | None = None
         self._asked, self._seconds, self._is_warm = 0, 0.0, False
         recipe = plan.recipe
         self._report = load(
             recipe.base, recipe.agents, missing=recipe.missing, extra=recipe.extra, rows=recipe.rows
         )
-        self._known = SomeAgents(self._report, self._counted())
-        how: dict[str, Any] = {"device": setup.device, "batch_size": setup.batch_size}
-        self._engine = MergedEngine(self._report.base.folder, chat=plan.chat, **how)
+        self._merger = InMemoryMerger(
+            None,
+            self._report,
+            analysis=self._counted(),
+            device=settings.device,
+            cancel=self._cancel,
+        )
+        self._engine = MergedEngine(
+            self._report.base.folder,
+            device=settings.device,
+            chat=settings.chat,
+            batch_size=settings.batch_size,
+        )
         with contextlib.ExitStack() as closing:
             closing.callback(self._engine.close)
             self._fisher = setup.fisher_folder or closing.enter_context(
@@ -141,26 +145,26 @@ class Answers:
             every = [self.items.chosen_by, self.items.held_out]
             self._nonsense = Nonsense(
                 {name: [q for part in every for q in part.get(name, ())] for name in every[0]},
-                plan.code,
+                settings.code,
             )
             for name, questions in self.items.chosen_by.items():
-                SuiteRun(BASE, None, self._engine, ALL_SUITES[name], plan).check(questions)
+                SuiteRun(BASE, None, self._engine, ALL_SUITES[name], settings).check(questions)
             self._closing = closing.pop_all()
 
-    def _counted(self) -> Sketch | None:
-        """Return a sketch with what the methods will want to know, None when that is nothing."""
+    def _counted(self) -> Analysis | None:
+        """Return an analysis with what the methods will want to know, None when that is nothing."""
         needs = {
             need
             for recipe in self._plan.recipes()
             for need in METHODS[recipe.method].needs(make_settings(recipe.method, recipe.settings))
         }
-        given, by_magnitude = self._setup.sketch, Need.MAGNITUDE_RATIOS in needs
+        given, by_magnitude = self._setup.analysis, Need.MAGNITUDE_RATIOS in needs
         if given is not None and not (by_magnitude and not given.has_magnitudes):
             return given
         if not needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None
         return analyze_report(
-            self._report, device=self._setup.device, relations=by_magnitude, cancel=self._cancel
+            self._report, device=self._device, relations=by_magnitude, cancel=self._cancel
         )
 
     def identify(self, candidate: Candidate) -> MergeIdentity:
@@ -171,10 +175,10 @@ class Answers:
         if candidate.recipe is None:
             return MergeIdentity(self._weights_of(candidate.label), {})
         return identify(
-            self._known.report_of(candidate.recipe),
+            self._merger.report_of(candidate.recipe),
             candidate.recipe,
-            sketch=self._known.sketch_of(candidate.recipe),
-            device=self._setup.device,
+            analysis=self._merger.analysis_of(candidate.recipe),
+            device=self._device,
             cancel=self._cancel,
         )
 
@@ -194,8 +198,7 @@ class Answers:
     @property
     def asked(self) -> Mapping[str, Any]:
         """The settings under which all entries are asked, as the store keeps them."""
-        suites = [ALL_SUITES[name] for name in self._plan.suite_names]
-        return self._plan.asked_of(self._engine, suites)
+        return self._settings.recorded(self._engine)
 
     @property
     def seconds_each(self) -> float:
@@ -214,7 +217,7 @@ class Answers:
         """
         self._cancel.raise_if_cancelled()
         began = time.monotonic()
-        total = self._plan.samples * sum(map(len, questions.values()))
+        total = self._settings.samples * sum(map(len, questions.values()))
         parts: dict[str, int] = {}
 
         def report(_: str, domain: str, answered: int, of: int) -> None:
@@ -242,9 +245,9 @@ class Answers:
     def _run_of(self, entry: Entry, suite: Suite) -> SuiteRun:
         folders = {BASE: self._plan.recipe.base, **self._plan.recipe.agents}
         path = str(folders[entry.label]) if entry.candidate.recipe is None else None
-        fresh = self._setup.fresh and suite.name not in entry.opened
-        how = (self._plan, self._setup.store, fresh, entry.merge or None, self._nonsense)
-        return SuiteRun(entry.label, path, self._engine, suite, *how)
+        rerun = self._setup.rerun and suite.name not in entry.opened
+        kept = (self._settings, self._setup.store, rerun, entry.merge or None, self._nonsense)
+        return SuiteRun(entry.label, path, self._engine, suite, *kept)
 
     def _note(self, entry: Entry, run: SuiteRun) -> None:
         """Keep a merge's numbers in the store, or take them from there when none was made now."""
@@ -259,11 +262,9 @@ class Answers:
 
     def _put(self, entry: Entry, model: Any) -> None:
         """Put an entry's weights into the loaded model."""
-        device, recipe = self._setup.device, entry.candidate.recipe
-        if self._merger is None:
-            self._merger = InMemoryMerger(
-                model, self._report, sketch=self._known.sketch, device=device, cancel=self._cancel
-            )
+        device, recipe = self._device, entry.candidate.recipe
+        if not self._merger.has_model:
+            self._merger.use(model)
         if recipe is None and entry.label == BASE:
             self._merger.restore()
         elif recipe is None:
@@ -278,5 +279,5 @@ class Answers:
 
     def close(self) -> None:
         """Let go of the model."""
-        self._merger = None
+        self._merger.use(None)
         self._closing.close()

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ram_studio.algorithm.ladder import float32_threshold
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import float32_threshold
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.methods.ram import RamSettings
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
@@ -30,7 +30,7 @@ def identify(
     report: CompatibilityReport,
     recipe: Recipe,
     *,
-    sketch: Sketch | None = None,
+    analysis: Analysis | None = None,
     device: str = "auto",
     cancel: CancelToken | None = None,
 ) -> MergeIdentity:
@@ -41,16 +41,16 @@ def identify(
     covers the settings. What all share: fingerprints of base and agents (in order), dtype, rounding
     and seed. Different digests do not prove different weights.
 
-    Reads no tensors when the sketch has the recipe's epsilon, or the method needs no counts.
+    Reads no tensors when the analysis has the recipe's epsilon, or the method needs no counts.
 
-    Args: report: of the base and exactly the recipe's agents. sketch: of the same files.
+    Args: report: of the base and exactly the recipe's agents. analysis: of the same files.
     """
     settings = make_settings(recipe.method, recipe.settings)
     rule: Any
     known: dict[str, float | None] = {}
     if isinstance(settings, RamSettings):
         job = MergeJob(report, recipe, RunOptions.of(device, cancel=cancel))
-        prepared = job.plan(sketch).prepared
+        prepared = job.plan(analysis).prepared
         assert prepared.factors is not None, "the family's lambda"
         factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
         if len(prepared.factors) and (prepared.factors == prepared.factors[0]).all():

@@ -5,20 +5,19 @@ A sweep and a comparison are two plans of one runner (`run.Runner`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.methods import METHODS, make_settings
-from ram_studio.algorithm.sketch import BASE
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.items import Items, draw_items
 from ram_studio.evals.experiment.race import stage_shares
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
-from ram_studio.evals.how import HowToAsk
-from ram_studio.evals.suites import ALL_SUITES, suite_names
-from ram_studio.evals.until import Until
+from ram_studio.evals.settings import EvalSettings
+from ram_studio.evals.suites import suite_names
 
 Search = Literal["grid", "optuna"]
 
@@ -29,25 +28,23 @@ MAX_SETTINGS = 200
 
 
 @dataclass(frozen=True)
-class Plan(HowToAsk):
-    """What every experiment says; how models are asked: see `HowToAsk`, whose seed steers a search.
+class Plan:
+    """What every experiment says.
 
-    recipe: base and agents, every agent that any merge names.
-    suites: names with commas: demo (on its own) or any of the general ones.
-    items: most questions per suite (demo: per domain); held_out: further ones for a final check,
-    None as many as items, 0 none. until: ask in place of items as many as it takes, see `Until`;
-    the final check has as many then. minutes: for all together; time for the final check is kept
-    back.
+    recipe: base and agents, every agent that any merge names. settings: what merges are asked, and
+    how; health is not among the suites, the seed steers a search too. held_out: questions per suite
+    for a final check, None as many as are chosen by, 0 none. minutes: for all together; time for
+    the final check is kept back.
     """
 
     recipe: Recipe
+    settings: EvalSettings = field(default_factory=EvalSettings)
     _: KW_ONLY
-    suites: str | Sequence[str] = "demo"
-    items: int = DEFAULT_ITEMS
     held_out: int | None = None
-    until: Until | None = None
     minutes: float | None = None
 
+    # Questions per suite where the settings have no limit.
+    default_limit = DEFAULT_LIMIT
     # Whether clearly losing merges are dropped on the way, see `race`.
     early_stop = False
     # Whether merges are proposed by earlier answers, and how many.
@@ -57,7 +54,12 @@ class Plan(HowToAsk):
     @property
     def most_items(self) -> int:
         """Most questions per suite."""
-        return self.items if self.until is None else self.until.most
+        until = self.settings.until
+        if until is not None:
+            return until.most
+        limit = self.settings.limit
+        assert not isinstance(limit, dict), "checked with the candidates"
+        return self.default_limit if limit is None else limit
 
     @property
     def held(self) -> int:
@@ -66,14 +68,10 @@ class Plan(HowToAsk):
 
     def shares(self, count: int) -> tuple[float, ...]:
         """Return the shares of so many questions after which merges are compared; the last is 1."""
-        if self.until is None:
+        until = self.settings.until
+        if until is None:
             return stage_shares(count, self.early_stop)
-        return tuple(size / self.until.most for size in self.until.sizes)
-
-    @property
-    def suite_names(self) -> tuple[str, ...]:
-        """The suites' names, each once."""
-        return suite_names(self.suites)
+        return tuple(size / until.most for size in until.sizes)
 
     def start(self) -> Candidate | None:
         """Return what everything is compared with and asked first, None for nothing."""
@@ -84,13 +82,15 @@ class Plan(HowToAsk):
 
         Raises: SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
         """
-        at_least("items", self.items, 1)
+        suite_names(self.settings.suites)
+        if isinstance(self.settings.limit, dict):
+            raise SettingsError("An experiment has one limit for all suites. Give a number.")
+        if self.settings.engine != "transformers":
+            raise SettingsError("Merges made in memory answer by the engine 'transformers'.")
         at_least("held-out items", self.held, 0)
         if self.minutes is not None and not self.minutes > 0:
             raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
-        self.check_asking(self.suite_names)
-        if self.until is not None:
-            self.until.check(self.suite_names)
+        self.settings.check_machine()
         return []
 
     def recipes(self) -> list[Recipe]:
@@ -117,12 +117,14 @@ class SweepPlan(Plan):
     early_stop: whether clearly losing settings are dropped on the way, see `race`.
     """
 
-    axes: tuple[Axis, ...]
     _: KW_ONLY
+    axes: tuple[Axis, ...]
     search: Search = "grid"
     trials: int = DEFAULT_TRIALS
     max_settings: int = MAX_SETTINGS
     early_stop: bool = True
+
+    default_limit = DEFAULT_ITEMS
 
     @property
     def is_search(self) -> bool:  # type: ignore[override]
@@ -147,19 +149,20 @@ class SweepPlan(Plan):
             raise SettingsError(f"The search is {self.search!r}; it must be grid or optuna.")
         space = self.space
         if self.is_search:
-            if self.until is not None:
+            if self.settings.until is not None:
                 raise SettingsError(
                     "A search proposes settings by scores on equally many questions, so it cannot "
-                    "ask until decided. Try every combination, or leave --until out."
+                    "ask until decided. Try every combination, or leave --ci-width out."
                 )
             return []
-        grid = space.grid()
-        if len(grid) > self.max_settings:
+        # Before they are made: a few axes span more than any memory holds.
+        count = space.grid_size()
+        if count > self.max_settings:
             raise SettingsError(
-                f"The grid has {len(grid)} settings, the budget is {self.max_settings}. Take "
-                "fewer values, raise the budget, or let a search choose."
+                f"The grid has {count} settings, the budget is {self.max_settings}. Take fewer "
+                "values, raise the budget, or let a search choose."
             )
-        return grid
+        return space.grid()
 
     def recipes(self) -> list[Recipe]:
         """Return the recipe and each method's own defaults."""
@@ -168,7 +171,8 @@ class SweepPlan(Plan):
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return questions to choose by, and others that check the choice."""
-        return draw_items(self.suite_names, self.drawing(count_tokens, self.most_items), self.held)
+        drawn = self.settings.suite_settings(count_tokens, self.most_items)
+        return draw_items(self.settings.suites, drawn, self.held)
 
 
 @dataclass(frozen=True)
@@ -180,21 +184,20 @@ class ComparePlan(Plan):
     of their own, before the merges. only: digests of the questions to ask; all when left out.
     """
 
+    _: KW_ONLY
     rows: Mapping[str, Recipe]
     reference: str
     has_sources: bool = True
-    _: KW_ONLY
     only: frozenset[str] | None = None
 
     @classmethod
     def of(
         cls,
         rows: Mapping[str, Recipe],
+        settings: EvalSettings,
         *,
         reference: str | None = None,
         sources: bool = True,
-        suite: str | Sequence[str] = "demo",
-        limit: int = DEFAULT_LIMIT,
         **plan: Any,
     ) -> ComparePlan:
         """Return the plan of a comparison.
@@ -202,7 +205,7 @@ class ComparePlan(Plan):
         Args:
             reference: label; default the first "ram+" row, else the first row.
             sources: whether the base and the agents get rows too.
-            suite, limit: as for `evaluate`; plan: further fields of `Plan`.
+            plan: further fields of `ComparePlan`.
 
         Raises: SettingsError, EvaluationError for rows that do not go together.
         """
@@ -214,9 +217,8 @@ class ComparePlan(Plan):
             raise SettingsError(
                 f"The reference row is {reference!r}; it must be one of {', '.join(rows)}."
             )
-        return cls(
-            recipe, dict(rows), reference, sources, suites=suite, items=limit, held_out=0, **plan
-        )
+        own: dict[str, Any] = {"rows": dict(rows), "reference": reference, "held_out": 0}
+        return cls(recipe, settings, has_sources=sources, **own, **plan)
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -242,8 +244,8 @@ class ComparePlan(Plan):
 
         Raises: EvaluationError when a wanted one is not among them.
         """
-        settings = self.drawing(count_tokens, self.most_items)
-        asked = {name: ALL_SUITES[name].questions(settings) for name in self.suite_names}
+        drawn = self.settings.suite_settings(count_tokens, self.most_items)
+        asked = {suite.name: suite.questions(drawn) for suite in self.settings.question_suites}
         only = self.only
         if only is None:
             return Items(asked, {})

@@ -14,6 +14,7 @@ from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.settings import EvalSettings
 
 
 def sweep(
@@ -31,21 +32,21 @@ def sweep(
         over: what to vary, `{"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}` or the same as texts
             `["r=0:0.5:6"]`, see `space`.
         on_update: called with the state after every stage of every setting.
-        options: fields of `SweepPlan` (suites, items, minutes, search, trials, ...) and of `Setup`
-            (device, sketch, store, ...).
+        options: fields of `SweepPlan` (minutes, search, trials, ...), of `EvalSettings` (suites,
+            limit, device, ...; or all of them as settings) and of `Setup` (analysis, store, ...).
 
     Returns: The last state. Stopping and time being up are no errors: its `ending` tells.
 
     Raises: SettingsError, EvaluationError and what merging raises.
 
     Example:
-        >>> result = sweep(recipe, {"r": "0:0.4:5"}, items=20)  # doctest: +SKIP
+        >>> result = sweep(recipe, {"r": "0:0.4:5"}, limit=20)  # doctest: +SKIP
         >>> result.best.label, result.recheck.winner.score      # doctest: +SKIP
         >>> result.to_frame()                                   # doctest: +SKIP
     """
-    of_setup = {name: options.pop(name) for name in Setup.__dataclass_fields__ if name in options}
-    made = SweepPlan(recipe, parse_axes(over), **options)
-    running = Runner(made, should_stop=should_stop, **of_setup)
+    setup, settings = _taken(options)
+    plan = SweepPlan(recipe, settings, axes=parse_axes(over), **options)
+    running = Runner(plan, should_stop=should_stop, **setup)
     for state in running.run():
         if on_update:
             on_update(state)
@@ -69,27 +70,37 @@ def compare_methods(
         rows: recipes by label, e.g. of `presets.experiment_recipes`; all of one base, an agent of
             the same name being the same source in all of them.
         on_progress: called with (row, rows done, rows in all) as answers come.
-        options: arguments of `ComparePlan.of` (reference, sources, suite, limit, seed) and fields
-            of `Setup` (device, sketch, store, ...).
+        options: arguments of `ComparePlan.of` (reference, sources), fields of `EvalSettings`
+            (suites, limit, ...; or all of them as settings) and of `Setup` (analysis, store).
 
     Raises: SettingsError for rows that do not go together, before any work, or when no row could be
         merged; what merging and asking raise; Stopped when no merge was scored yet.
     """
-    of_setup = {name: options.pop(name) for name in Setup.__dataclass_fields__ if name in options}
-    plan = ComparePlan.of(rows, **options)
+    setup, settings = _taken(options)
+    plan = ComparePlan.of(rows, settings, **options)
 
     def tell(label: str, answered: int, total: int) -> None:
         if on_progress:
             done = sum((e.twin or e).status in ("kept", "failed") for e in running.entries)
             on_progress(label, done, len(running.entries))
 
-    running = Runner(plan, should_stop=should_stop, on_progress=tell, **of_setup)
+    running = Runner(plan, should_stop=should_stop, on_progress=tell, **setup)
     for _ in running.run():
         pass
     table = _method_table(plan, running)
     if on_progress:
         on_progress("", len(table.report.models), len(running.entries))
     return table
+
+
+def _taken(options: dict[str, Any]) -> tuple[dict[str, Any], EvalSettings]:
+    """Take fields of `Setup` and the settings, whole or by field, out of options; return both."""
+
+    def take(names: Iterable[str]) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names if name in options}
+
+    setup, fields = take(Setup.__annotations__), take(EvalSettings.model_fields)
+    return setup, options.pop("settings", None) or EvalSettings(**fields)
 
 
 def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:

@@ -48,7 +48,9 @@ class Runner:
     ) -> None:
         self.plan = plan
         self.entries: list[Entry] = []
-        self.state = SweepState(",".join(plan.suite_names), plan.seed, is_search=plan.is_search)
+        self.state = SweepState(
+            ",".join(plan.settings.suites), plan.settings.seed, is_search=plan.is_search
+        )
         self._candidates, self._start = plan.candidates(), plan.start()
         self._should_stop, self._setup = should_stop, Setup(**setup)
         self._answers: Answers | None = None
@@ -64,7 +66,7 @@ class Runner:
         Ends early, with what is finished, when time is up or `should_stop` says so; then the last
         state's `ending` tells.
 
-        Raises: what `engine.analyse.load`, merging and `LocalEngine` raise.
+        Raises: what `engine.analyze.load`, merging and `LocalEngine` raise.
         """
         self._began = time.monotonic()
         if self.plan.minutes is not None:
@@ -89,7 +91,7 @@ class Runner:
             else:
                 ending = "out of time"
                 self._look(self._alive(), final=True)
-            if self.plan.until is not None:
+            if self.plan.settings.until is not None:
                 # What all have answered can be compared.
                 self.looks = min((entry.stages for entry in self._alive()), default=0)
         for entry in self.entries:
@@ -167,11 +169,12 @@ class Runner:
 
     def _is_decided(self, look: int) -> bool:
         """Return whether asking may end after a look, where it goes on until the items decide."""
-        if self.plan.until is None:
+        until = self.plan.settings.until
+        if until is None:
             return False
         alive = self._alive()
         scores = [score for entry in alive for score in entry.domains.values()]
-        decided = self.plan.until.look(look, scores)
+        decided = until.look(look, scores)
         self.state = replace(self.state, until=decided.to_dict())
         if decided.is_decided:
             self.looks = look
@@ -183,7 +186,7 @@ class Runner:
         """Ask one setting after another, each compared with the best of those finished."""
         plan = self.plan
         assert isinstance(plan, SweepPlan)
-        search = OptunaSearch(plan.space, seed=plan.seed, trials=plan.trials)
+        search = OptunaSearch(plan.space, seed=plan.settings.seed, trials=plan.trials)
         yield from self._trial(self.entries[0])
         asks = tried = 0
         while tried < plan.trials and asks < _ASKS_PER_TRIAL * plan.trials:
@@ -302,14 +305,14 @@ class Runner:
 
     def report(self, rows: Mapping[str, Mapping[str, Answer]], questions: Asked) -> EvalReport:
         """Return rows by label, with the answers that each gave to all of these questions."""
-        names, every = self.plan.suite_names, [q for own in questions.values() for q in own]
+        names, every = self.plan.settings.suites, [q for own in questions.values() for q in own]
         models = {
             label: ModelResult.of(
                 label, None, [(q, answers[q.id]) for q in every], names, asked=self.asked
             )
             for label, answers in rows.items()
         }
-        return EvalReport.of(names, self.plan.seed, questions, models)
+        return EvalReport.of(names, self.plan.settings.seed, questions, models)
 
     def _alone(self, entry: Entry) -> EvalReport:
         """Return the report of one row on the questions that it answered."""
@@ -344,7 +347,7 @@ class Runner:
 
     def _decisive(self, asked: Asked) -> Asked:
         """Return these questions, those of the looks that were made where asking went on until."""
-        if self.plan.until is None:
+        if self.plan.settings.until is None:
             return asked
         return {
             name: [q for part in by_stage(own, self._shares)[: self.looks] for q in part]

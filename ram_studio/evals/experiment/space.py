@@ -11,10 +11,10 @@ import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
-from ram_studio.algorithm.ladder import LADDER, snap
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS, get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
@@ -73,7 +73,7 @@ def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
         for text in texts:
             name, equals, rest = text.partition("=")
             if not equals:
-                raise SettingsError(f"{text!r} is no axis of a sweep. {_HOW}.")
+                raise SettingsError(f"{text!r} is not an axis of a sweep. {_HOW}.")
             pairs.append((name, rest))
     axes: dict[str, Axis] = {}
     for name, rest in pairs:
@@ -85,7 +85,7 @@ def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
 
 def _axis(name: str, rest: Any) -> Axis:
     if name in METHOD_AXES:
-        methods = tuple(dict.fromkeys(str(value).strip() for value in _listed(rest)))
+        methods = tuple(dict.fromkeys(str(value).strip() for value in _listed(name, rest)))
         for method in methods:
             get_method(method)
         return Axis("method", methods)
@@ -99,7 +99,7 @@ def _axis(name: str, rest: Any) -> Axis:
         )
     if isinstance(rest, str) and ":" in rest:
         return _range(setting, method or None, rest)
-    values = tuple(dict.fromkeys(_value(value) for value in _listed(rest)))
+    values = tuple(dict.fromkeys(_value(name, value) for value in _listed(name, rest)))
     if not values or "" in values:
         raise SettingsError(f"The axis {name!r} has an empty value. {_HOW}.")
     return Axis(setting, values, method or None)
@@ -116,7 +116,7 @@ def _range(name: str, method: str | None, text: str) -> Axis:
     except (ValueError, IndexError):
         is_good, low, high, count = False, 0.0, 0.0, 0
     if not is_good:
-        raise SettingsError(f"{text!r} is no range for {name!r}. {_HOW}.")
+        raise SettingsError(f"{text!r} is not a range for {name!r}. {_HOW}.")
     if not low < high or (is_log and low <= 0):
         raise SettingsError(
             f"The range of {name!r} goes from {low:g} to {high:g}; the first end must be the lower"
@@ -131,19 +131,28 @@ def _range(name: str, method: str | None, text: str) -> Axis:
     # Ends as written, and decimals without the dust of binary steps.
     values = [low, *(float(f"{v:.12g}") for v in found[1:-1]), high] if count else []
     if name == "epsilon":
-        # Thresholds go to the nearest point that a sketch has counted.
-        values = [LADDER[snap(value)] for value in values]
+        # Thresholds go to the nearest point that an analysis has counted.
+        values = [EPSILON_GRID[snap(value)] for value in values]
     return Axis(name, tuple(dict.fromkeys(values)), method, low, high, is_log)
 
 
-def _listed(given: Any) -> Iterable[Any]:
-    """Return the values that a text, a collection or a single value stands for."""
+def _listed(name: str, given: Any) -> list[Any]:
+    """Return the values that a text, a collection or a single value stands for.
+
+    Raises: SettingsError for more than MAX_VALUES.
+    """
     if isinstance(given, str):
-        return given.split(",")
-    return given if isinstance(given, Iterable) else [given]
+        values = given.split(",", MAX_VALUES)
+    else:
+        values = list(islice(given, MAX_VALUES + 1)) if isinstance(given, Iterable) else [given]
+    if len(values) > MAX_VALUES:
+        raise SettingsError(f"The axis {name!r} has too many values; expected 1 to {MAX_VALUES}.")
+    return values
 
 
-def _value(given: Any) -> Any:
+def _value(name: str, given: Any) -> Any:
+    if isinstance(given, (list, dict)):
+        raise SettingsError(f"The axis {name!r} has a value that is a list or an object. {_HOW}.")
     if not isinstance(given, str):
         return given
     for read in (int, float):
@@ -223,20 +232,30 @@ class Space:
         label = setting_label(self.recipe.method, values)
         return Candidate(label, {"method": self.recipe.method, **values}, self.recipe)
 
+    def grid_size(self) -> int:
+        """Return how many settings ``grid`` has, without making them.
+
+        Raises: SettingsError for a range without a count.
+        """
+        for axis in self.axes:
+            if not axis.values:
+                raise SettingsError(
+                    f"A grid needs to know how many values {axis.key!r} takes: write "
+                    f"{axis.key}={axis.low:g}:{axis.high:g}:6, or search instead."
+                )
+        return sum(
+            math.prod(len(axis.values) for axis in self.axes_of(method)) for method in self.methods
+        )
+
     def grid(self) -> list[Candidate]:
         """Return every combination of the axes' values, method by method.
 
         Raises: SettingsError for a range without a count, or values that a method refuses.
         """
+        self.grid_size()
         found = []
         for method in self.methods:
             axes = self.axes_of(method)
-            for axis in axes:
-                if not axis.values:
-                    raise SettingsError(
-                        f"A grid needs to know how many values {axis.key!r} takes: write "
-                        f"{axis.key}={axis.low:g}:{axis.high:g}:6, or search instead."
-                    )
             names = [axis.name for axis in axes]
             for chosen in product(*(axis.values for axis in axes)):
                 found.append(self.candidate(method, dict(zip(names, chosen, strict=True))))
@@ -295,7 +314,7 @@ def _suggest(trial: Any, name: str, axis: Axis) -> Any:
     assert axis.high is not None
     value = float(trial.suggest_float(name, axis.low, axis.high, log=axis.is_log))
     if axis.name == "epsilon":
-        return LADDER[snap(value)]
+        return EPSILON_GRID[snap(value)]
     return float(f"{value:.4g}")
 
 

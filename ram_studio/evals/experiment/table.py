@@ -132,7 +132,7 @@ class SweepState:
     """A sweep at one moment; the last one is its result.
 
     rows: in the order they were begun; winner: label of the best so far, None before the first
-    score; floors: by domain what nonsense gets; trust: of the finished table, all its rows, see
+    score; floors: by domain the chance level; trust: of the finished table, all its rows, see
     `report.trust`; until: how asking ended, see `until.Decided`; settings: distinct merges
     planned; comparisons: tests made so far; level: of each test;
     chosen_by, held_out: how many skill questions; total_answers: what is to be asked at most,
@@ -222,7 +222,7 @@ class SweepState:
         ]
         if low:
             said.append(
-                f"On {', '.join(low)} the best is not above what nonsense gets: no choice there "
+                f"On {', '.join(low)} the best is not above the chance level: no choice there "
                 "means anything."
             )
         if self.ending != "running":

@@ -27,7 +27,7 @@ _MISSING = {
 
 
 def missing(report: EvalReport) -> list[str]:
-    """Return sentences on what keeps scores from resting on all questions, model by model."""
+    """Return sentences on questions without a whole answer, model by model."""
     said = []
     for name, row in report.models.items():
         for domain, answers in row.answers.items():
@@ -37,6 +37,11 @@ def missing(report: EvalReport) -> list[str]:
                 said.append(
                     f"{name}, {domain}: of {found['questions']} questions {'; '.join(parts)}. "
                     "They are in no score and no comparison."
+                )
+            if found["timed_out"]:
+                said.append(
+                    f"{name}, {domain}: {found['timed_out']} of {found['asked']} questions timed "
+                    "out. They count as wrong."
                 )
             if found["cut off"]:
                 said.append(

@@ -1,6 +1,6 @@
 """The canvas as one HTML file that works from a disk, in a mail, or as a static Space.
 
-It holds the page's own modules, styles and colours, and one profile with what was measured of it.
+It holds the page's own modules, styles and colors, and one profile with what was measured of it.
 Modules import one another by name through an import map of data: addresses, because a file may
 import no other file. A policy in the page itself forbids every request.
 """
@@ -19,7 +19,7 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import EvaluationError, OutputError, told_as
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
@@ -28,15 +28,11 @@ from ram_studio.resources import asset_path, templates
 
 ENTRY = "exported.js"
 STYLE = "canvas.css"
-SKETCH_FILE = "sketch.safetensors"
+ANALYSIS_FILE = "analysis.safetensors"
 TABLE_FILE = "skills.json.gz"
 PAGE_FILE = "index.html"
-SETS = {
-    **dict.fromkeys(("1", "example", "house"), "house"),
-    "independent": "example",
-    "dense": "dense",
-}
-"""Shipped sets by the names that people use, and their folders under assets/."""
+SETS = ("shared-style", "independent", "dense")
+"""Shipped sets; their folders under assets/ have the same names."""
 
 _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
 
@@ -86,24 +82,28 @@ def _script_json(value: Any) -> str:
 def canvas_data(source: str) -> dict[str, Any]:
     """Return what a page shows: {"title", "profile", "table": skills or None}.
 
-    source: a sketch file, a folder with one (``sketch.safetensors``, and ``skills.json.gz`` if it
-    was measured), or the name of a shipped set.
+    source: an analysis file, a folder with one (``analysis.safetensors``, and ``skills.json.gz`` if
+    it was measured), or the name of a shipped set.
 
-    Raises: EvaluationError for anything else; SketchError for a damaged sketch.
+    Raises: EvaluationError for anything else; AnalysisError for a damaged analysis.
     """
     path = Path(source)
     if source in SETS and not path.exists():
-        path = asset_path(SETS[source])
-    sketch_file = path / SKETCH_FILE if path.is_dir() else path
-    if not sketch_file.is_file():
+        path = asset_path(source)
+    analysis_file = path / ANALYSIS_FILE if path.is_dir() else path
+    if not analysis_file.is_file():
         raise EvaluationError(
-            f"{printable(path)} is no sketch, no folder with a {SKETCH_FILE}, and no shipped set "
-            f"({', '.join(SETS)}). Make a sketch with ram-studio analyze."
+            f"{printable(path)} is not an analysis, a folder with {ANALYSIS_FILE} or a shipped "
+            f"set ({', '.join(SETS)}). Make an analysis with ram-studio analyze."
         )
-    sketch = load_sketch(sketch_file)
+    analysis = load_analysis(analysis_file)
     table_file = path / TABLE_FILE
     table = load_table(table_file) if path.is_dir() and table_file.is_file() else None
-    return {"title": ", ".join(sketch.agents), "profile": client_profile(sketch), "table": table}
+    return {
+        "title": ", ".join(analysis.agents),
+        "profile": client_profile(analysis),
+        "table": table,
+    }
 
 
 _SPACE = """\

@@ -1,7 +1,7 @@
-"""The one table of colours: it writes the page's CSS variables, exported files, theme and figures.
+"""The one table of colors: it writes the page's CSS variables, exported files, theme and figures.
 
-Contrast (WCAG): every agent colour keeps 3:1 or more against both page backgrounds it is used on,
-and each agent also has a marker shape and its name, so colour is never the only sign.
+Contrast (WCAG): every agent color keeps 3:1 or more against both page backgrounds it is used on,
+and each agent also has a marker shape and its name, so color is never the only sign.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AGENTS = (
     ("#787f5c", "#fbf9a0"),
     ("#3a1f68", "#7f5ae0"),
 )
-"""Agent colours (on white, on dark); they and unique and shared keep apart in all colour sight."""
+"""Agent colors (on white, on dark); they and unique and shared keep apart in all color sight."""
 
 AGENTS_LIGHT, AGENTS_DARK = zip(*AGENTS, strict=True)
 
@@ -70,7 +70,7 @@ PAGE: Mapping[str, tuple[str, str]] = {
 
 
 def css_variables() -> str:
-    """Return the CSS rules that define every colour for the light and the dark page."""
+    """Return the CSS rules that define every color for the light and the dark page."""
 
     def block(selector: str, side: int, agents: tuple[str, ...]) -> str:
         rules = [f"--ram-{name}: {pair[side]};" for name, pair in PAGE.items()]

@@ -16,7 +16,7 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import EvaluationError, OutputError, told_as
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows
-from ram_studio.evals.report.retention import Retention
+from ram_studio.evals.report.skill_verdict import SkillVerdict, holm_note
 from ram_studio.evals.report.statistics import Comparison
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.report.trust import trust, trust_lines
@@ -30,7 +30,7 @@ def export_report(
     report: EvalReport,
     path: str | Path,
     comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[Retention] = (),
+    verdicts: Sequence[SkillVerdict] = (),
 ) -> None:
     """Write a report to a file; the ending of the name (.json, .csv, .html) chooses the format.
 
@@ -42,7 +42,7 @@ def export_report(
     ending = target.suffix.lower()
     if ending not in FORMATS:
         raise EvaluationError(
-            f"Cannot tell the format of {target.name!r}. End the name in {', '.join(FORMATS)}."
+            f"The format of {target.name!r} is not known. End the name in {', '.join(FORMATS)}."
         )
     if ending == ".csv":
         content = as_csv(report)
@@ -59,7 +59,9 @@ def export_report(
 
 
 def as_dict(
-    report: EvalReport, comparisons: Sequence[Comparison] = (), verdicts: Sequence[Retention] = ()
+    report: EvalReport,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[SkillVerdict] = (),
 ) -> dict[str, Any]:
     """Return scores, breakdown, comparisons, verdicts and every answer as JSON-ready values."""
     return {
@@ -94,7 +96,9 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
 
 
 def as_html(
-    report: EvalReport, comparisons: Sequence[Comparison] = (), verdicts: Sequence[Retention] = ()
+    report: EvalReport,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[SkillVerdict] = (),
 ) -> str:
     """Return one self-contained page: verdicts, scores, comparisons, every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")
@@ -102,6 +106,7 @@ def as_html(
         report=report,
         comparisons=comparisons,
         verdicts=verdicts,
+        holm=holm_note(verdicts),
         trusted=trust_lines(trust(report)),
         draws=drawn_rows(breakdown(report)),
         version=__version__,

@@ -1,9 +1,8 @@
-"""What nonsense scores: the floor below which a suite says nothing about a model.
+"""The chance level: the best score of trivial baselines, below which a suite says nothing.
 
-Every question is also "answered" by gibberish (seeded, of common words) and by answerers that
-always say the same: a repeated word, no call, a number, and the suite's own most frequent right
-answer. The best of them is the floor: a model at or below it cannot be told from one that
-understands nothing.
+Every question is also "answered" by random words (seeded) and by baselines that always say the
+same: a repeated word, no call, a number, and the suite's own most frequent right
+answer. The best of them is the chance level: scores at or below it are not informative.
 
 Which of them got a question right is kept with every answer to it (`Verdict.facts`), so that a
 report has its floor wherever its answers come from.
@@ -20,8 +19,8 @@ from ram_studio.evals.question import Asked, Question
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import ALL_SUITES
 
-FACT = "nonsense"
-"""The key in `Verdict.facts`: the answerers of nonsense that got the question right."""
+FACT = "trivial"
+"""The key in `Verdict.facts`: the trivial baselines that got the question right."""
 
 _WORDS = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or"
@@ -32,12 +31,12 @@ _ALWAYS = ("the the the the the the the the", "[]", "0", "yes")
 
 
 class Nonsense:
-    """The answerers of nonsense, each asked a question once.
+    """The trivial baselines, each asked a question once.
 
     Args:
         asked: all questions by suite: the most frequent right answer is chosen among them.
-        code: see `sandbox.check_code_allowed`; where a suite runs what was written, one gibberish
-            and one constant are enough to wait for.
+        code: see `sandbox.check_code_allowed`; where a suite runs what was written, one random
+            and one constant answer are enough to wait for.
     """
 
     def __init__(self, asked: Asked, code: CodeSwitch = "auto") -> None:
@@ -61,7 +60,7 @@ class Nonsense:
     def _judged(self, suite: str, question: Question) -> list[str]:
         judge, is_slow = ALL_SUITES[suite].judge, ALL_SUITES[suite].runs_code
         seeds, always = (_SEEDS[:1], _ALWAYS[:1]) if is_slow else (_SEEDS, _ALWAYS)
-        said = {f"gibberish {seed}": _gibberish(f"{seed}/{question.id}") for seed in seeds}
+        said = {f"random words {seed}": _random_words(f"{seed}/{question.id}") for seed in seeds}
         said |= {f"always {text!r}": text for text in always}
         ((usual, _),) = self._golds[suite, question.domain].most_common(1)
         # The constant is part of the name: other questions may have another one.
@@ -70,7 +69,7 @@ class Nonsense:
 
 
 def best_nonsense(facts: Iterable[Mapping[str, Any]]) -> tuple[str, float] | None:
-    """Return the answerer of nonsense that gets most right, and its share: the floor.
+    """Return the trivial baseline that gets most right, and its share: the chance level.
 
     Args: facts: of one answer to each question; None where one does not tell, or there is none.
     """
@@ -85,7 +84,7 @@ def best_nonsense(facts: Iterable[Mapping[str, Any]]) -> tuple[str, float] | Non
     return (name, count / total) if total else None
 
 
-def _gibberish(seed: str) -> str:
+def _random_words(seed: str) -> str:
     drawn = random.Random(seed)
     words = drawn.choices(_WORDS.split(), k=drawn.randint(8, 40))
     return f"{' '.join(words).capitalize()}. {drawn.randint(1, 100)}"

@@ -97,8 +97,7 @@ class Average(DomainScore):
     """The mean of several domains' scores; n, correct: over all of them.
 
     The interval is Wilson's at the number of questions that, asked of one domain, would have the
-    mean's standard error; at most k^2 / sum(1 / n_i), which is what it comes to when all k scores
-    are equal, and n where all domains are of one size.
+    mean's standard error: n where all domains are of one size and score.
     """
 
     parts: tuple[DomainScore, ...]
@@ -122,9 +121,14 @@ class Average(DomainScore):
 
     @property
     def _weight(self) -> float:
-        most = len(self.parts) ** 2 / math.fsum(1.0 / part.n for part in self.parts)
-        spread, share = self.stderr**2, self.score
-        return min(most, share * (1.0 - share) / spread) if spread else most
+        # Where all are right or wrong the scores tell no error: as if of four more answers, spread
+        # over the domains, two were right.
+        added = 2.0 / len(self.parts)
+        near = [(part.correct + added) / (part.n + 2 * added) for part in self.parts]
+        share = math.fsum(near) / len(near)
+        parts = zip(near, self.parts, strict=True)
+        squares = math.fsum(p * (1.0 - p) / part.n for p, part in parts)
+        return len(near) ** 2 * share * (1.0 - share) / squares
 
 
 def number(value: float) -> float | None:
@@ -154,7 +158,8 @@ def sample_scores(answers: Iterable[Answer]) -> dict[str, Any] | None:
     without draws.
 
     Only questions with all their draws answered count. ci95 is the normal interval of the mean over
-    questions, cut at 0 and 1.
+    questions as if there were two more, one always right and one always wrong (after Agresti and
+    Coull), so that it has a width where all are right; cut at 0 and 1.
     """
     rows = [answer.facts[SAMPLES] for answer in answers if answer.facts.get(SAMPLES)]
     if not rows:
@@ -163,13 +168,15 @@ def sample_scores(answers: Iterable[Answer]) -> dict[str, Any] | None:
     right = [sum(row) for row in rows if len(row) == n]
     shares = [c / n for c in right]
     mean = math.fsum(shares) / len(shares)
-    squares = math.fsum((share - mean) ** 2 for share in shares)
-    half = 1.96 * math.sqrt(squares / max(1, len(shares) - 1) / len(shares))
+    padded = [0.0, 1.0, *shares]
+    middle = math.fsum(padded) / len(padded)
+    squares = math.fsum((share - middle) ** 2 for share in padded)
+    half = 1.96 * math.sqrt(squares) / len(padded)
     return {
         "samples": n,
         "questions": len(shares),
         "mean": mean,
-        "ci95": [max(0.0, mean - half), min(1.0, mean + half)],
+        "ci95": [max(0.0, middle - half), min(1.0, middle + half)],
         "pass_at": {str(k): math.fsum(_pass(n, c, k) for c in right) / len(right) for k in _ks(n)},
     }
 

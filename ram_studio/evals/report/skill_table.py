@@ -23,7 +23,8 @@ class Measured(NamedTuple):
     """One row: what was asked, and its answers by question id.
 
     method: of a merge, else the name of the base or an agent, with kind "source"; point: the
-    ladder's index of the settings' epsilon, None where there is none or it lies beside the ladder.
+    epsilon grid's index of the settings' epsilon, None where there is none or it lies beside the
+    epsilon grid.
     """
 
     kind: str
@@ -38,7 +39,7 @@ def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> 
 
     Keys: format; n (questions per domain); domains; prompts, gold, hard and answers, by question,
     domain by domain (answers: the different texts that any row gave); rows: kind, method, settings,
-    k (the ladder point), right (a digit 0 or 1 per question), answers (per question, which of its
+    k (the grid point), right (a digit 0 or 1 per question), answers (per question, which of its
     texts).
 
     Raises: EvaluationError when domains have different numbers of questions, or a row lacks one.
@@ -100,7 +101,7 @@ def load_table(path: str | Path) -> dict[str, Any]:
         found = table["format"]
     except FileNotFoundError as error:
         raise EvaluationError(
-            f"{where} does not exist; make it with `python -m ram_studio.demo.skill_tables`."
+            f"{where} does not exist; make it with `python -m training.shipped.skill_tables`."
         ) from error
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise EvaluationError(

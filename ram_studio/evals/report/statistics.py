@@ -1,24 +1,17 @@
 """Which differences between models the items really show, once all the looking is counted.
 
 Pairs of models on the same items are compared by the exact McNemar test (only the items on which
-they disagree say anything), all pairs of a report are corrected together by Holm's method, and
-every pair says how many items it would take to tell the two apart. Of scipy only `special` is
-used: its `stats`, and statsmodels, take longer to import than a check whose answers are stored.
+they disagree say anything), and all pairs of a report are corrected together by Holm's method. Of
+scipy only `special` is used: its `stats`, and statsmodels, take longer to import than a check whose
+answers are stored.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations
-from statistics import NormalDist
 from typing import Any, Literal
 
 from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts, compare
-
-POWER = 0.8
-# Above this many disagreements the exact power and the normal approximation agree to about 1 %.
-EXACT_UP_TO = 1000
 
 Against = Literal["base", "specialist", "merge"]
 Outcome = Literal["better", "worse", "no difference shown"]
@@ -31,8 +24,6 @@ class Comparison:
 
     against: what `b` is to `a`: the base, the domain's own specialist, or another merge.
     p_adjusted: the McNemar p after Holm's correction over all comparisons of the table.
-    items_needed: about how many items would tell the two apart, see `items_needed`; None when the
-    items favour neither.
     """
 
     domain: str
@@ -41,7 +32,6 @@ class Comparison:
     against: Against
     counts: PairedCounts
     p_adjusted: float
-    items_needed: int | None
 
     @property
     def n(self) -> int:
@@ -69,11 +59,7 @@ class Comparison:
         )
         if self.outcome != "no difference shown":
             return f"{self.a} is {self.outcome} than {self.b} on {self.domain} ({basis})."
-        if self.items_needed is None:
-            need = "neither is ahead"
-        else:
-            need = f"you would need about {self.items_needed} items to tell these apart"
-        return f"{self.a} and {self.b} on {self.domain}: no difference shown ({basis}); {need}."
+        return f"{self.a} and {self.b} on {self.domain}: no difference shown ({basis})."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON-ready values."""
@@ -82,7 +68,11 @@ class Comparison:
 
 
 def compare_all(
-    report: EvalReport, *, base: str | None = None, specialists: Mapping[str, str] | None = None
+    report: EvalReport,
+    *,
+    base: str | None = None,
+    specialists: Mapping[str, str] | None = None,
+    judged: EvalReport | None = None,
 ) -> tuple[Comparison, ...]:
     """Return every comparison that matters in a report, corrected for their number.
 
@@ -92,7 +82,8 @@ def compare_all(
     the chance that even one "better" or "worse" of the table is false stays below 5 %.
 
     Args: base: name of the base's row, None to leave it out. specialists: domain -> name of the
-        agent trained for it.
+        agent trained for it. judged: the report without the questions that a specialist was
+        chosen by: those compare nobody with it.
 
     Raises: EvaluationError: a name that is not in the report, or a domain that is not.
     """
@@ -108,21 +99,25 @@ def compare_all(
             others = [name for name in report.models if name not in (expert, base)]
             pairs += [(domain, name, expert, "specialist") for name in others]
         pairs += [(domain, first, second, "merge") for first, second in combinations(merges, 2)]
-    return compare_pairs(report, pairs)
+    return compare_pairs(report, pairs, judged)
 
 
-def compare_pairs(report: EvalReport, pairs: Sequence[Pair]) -> tuple[Comparison, ...]:
+def compare_pairs(
+    report: EvalReport, pairs: Sequence[Pair], judged: EvalReport | None = None
+) -> tuple[Comparison, ...]:
     """Return these comparisons, (domain or "skills", a, b, what b is), corrected for their number.
+
+    judged: see `compare_all`.
 
     Raises: EvaluationError for a name that is not in the report.
     """
-    counts = [compare(report, a, b)[domain] for domain, a, b, _ in pairs]
+    counts = [
+        compare(judged if judged and against == "specialist" else report, a, b)[domain]
+        for domain, a, b, against in pairs
+    ]
     adjusted = holm([pair.p_value for pair in counts])
     return tuple(
-        Comparison(
-            domain, a, b, against, count, p, items_needed(count, alpha=SIGNIFICANCE / len(pairs))
-        )
-        for (domain, a, b, against), count, p in zip(pairs, counts, adjusted, strict=True)
+        Comparison(*pair, count, p) for pair, count, p in zip(pairs, counts, adjusted, strict=True)
     )
 
 
@@ -134,47 +129,3 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = least
     return tuple(adjusted)
-
-
-def items_needed(
-    counts: PairedCounts, *, alpha: float = SIGNIFICANCE, power: float = POWER
-) -> int | None:
-    """Return about how many items it takes to tell two models apart; None if neither is ahead.
-
-    Assumes that the models go on disagreeing on the same share of items, in the same proportion of
-    wins to losses, as on the items seen. Then the exact two-sided McNemar test at level `alpha`
-    finds the difference with probability `power`. From few disagreements this is a rough guess.
-
-    Args:
-        counts: what was seen; wins and losses set the assumed rates.
-        alpha: level of the test; in a table of m comparisons the first Holm step is 0.05 / m.
-        power: wanted chance of finding the difference, between 0 and 1.
-    """
-    disagreements = counts.wins + counts.losses
-    if counts.wins == counts.losses:
-        return None
-    share_of_wins = max(counts.wins, counts.losses) / disagreements
-    needed = _disagreements_needed(share_of_wins, alpha, power)
-    return math.ceil(needed * counts.n / disagreements)
-
-
-@lru_cache(maxsize=4096)
-def _disagreements_needed(share: float, alpha: float, power: float) -> int:
-    """Return how many disagreements a sign test needs when one model wins `share` of them."""
-    import numpy as np
-    from scipy.special import bdtr, bdtrc, bdtrik
-
-    # Cohen's h, the difference of two shares on the scale where its error is the same everywhere.
-    effect = 2 * math.asin(math.sqrt(share)) - math.pi / 2
-    normal = NormalDist()
-    rough = ((normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) / effect) ** 2
-    if rough > EXACT_UP_TO:
-        return math.ceil(rough)
-    m = np.arange(1, 2 * math.ceil(rough) + 50)
-    # Largest count of losses that is still significant, -1 for none.
-    losses = np.floor(np.nan_to_num(bdtrik(alpha / 2, m, 0.5), nan=-1.0))
-    losses -= (losses >= 0) & (bdtr(np.maximum(losses, 0), m, 0.5) > alpha / 2)
-    losses += bdtr(losses + 1, m, 0.5) <= alpha / 2
-    few = np.where(losses < 0, 0.0, bdtr(np.maximum(losses, 0), m, 1 - share))
-    many = np.where(losses < 0, 0.0, bdtrc(m - losses - 1, m, 1 - share))
-    return int(m[np.argmax(few + many >= power)])

@@ -6,7 +6,7 @@ Pure bookkeeping: no model, no file, no torch.
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import UNSCORED, Answer, Asked, Question
@@ -18,6 +18,7 @@ from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_T = TypeVar("_T")
 # A difference with a larger McNemar p than this is reported as within noise.
 SIGNIFICANCE = 0.05
 # What names of lm-eval's tasks begin with where a suite's name is meant.
@@ -121,13 +122,16 @@ def skills_of(suites: Collection[str], domains: Iterable[str]) -> tuple[str, ...
 def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
     """Return how many questions there were, how many were answered, and what befell the others.
 
-    {"questions", "asked" (and answered: what the score is over), "too long", "cut off", "empty",
-    "refused", "failed"}; of those asked, "cut off" and "empty" ones count as they are judged.
+    {"questions", "asked" (what the score is over), "timed_out", "too long", "cut off", "empty",
+    "refused", "failed"}; of those asked, "cut off" and "empty" ones count as they are judged, and
+    "timed_out" ones as wrong: the model or its judge ran out of time.
     """
+    answers = list(answers)
     ends = [answer.finish for answer in answers]
     return {
         "questions": len(ends),
         "asked": sum(end not in UNSCORED for end in ends),
+        "timed_out": sum(answer.has_timed_out for answer in answers),
         "too long": ends.count("too long"),
         "cut off": ends.count("length"),
         "empty": ends.count("empty"),
@@ -140,7 +144,7 @@ def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
 class EvalReport:
     """Models scored on the same prompts: suite, seed and items per domain, one result per model.
 
-    floors: by domain the share of right answers that nonsense gets, see `floor`; without an entry
+    floors: by domain the share of right answers at the chance level, see `floor`; without an entry
     where it is not known. seed: None where it is not known. until: how asking until decided ended,
     see `evals.until.Decided`; empty where so much was asked as was said.
     """
@@ -171,7 +175,7 @@ class EvalReport:
         return replace(report, floors={d: found[1] for d, found in best.items() if found})
 
     def facts(self, domain: str) -> list[Mapping[str, Any]]:
-        """Return of each question the facts of the first answer that tells of nonsense, or none."""
+        """Return of each question the facts of the first answer with trivial baselines, or none."""
         rows = [model.answers[domain] for model in self.models.values()]
         each = zip(*rows, strict=True)
         return [next((a.facts for a in own if FACT in a.facts), {}) for own in each]
@@ -191,6 +195,20 @@ class EvalReport:
                     f"Choose from: {', '.join(self.items)}."
                 )
 
+    def without(self, places: Mapping[str, Collection[int]]) -> "EvalReport":
+        """Return the report without the questions at these places, by domain; floors stay."""
+
+        def left(domain: str, row: tuple[_T, ...]) -> tuple[_T, ...]:
+            out = set(places.get(domain, ()))
+            return tuple(one for place, one in enumerate(row) if place not in out) if out else row
+
+        models = {
+            name: replace(row, answers={d: left(d, own) for d, own in row.answers.items()})
+            for name, row in self.models.items()
+        }
+        items = {domain: left(domain, own) for domain, own in self.items.items()}
+        return replace(self, items=items, models=models)
+
     def merges(self, base: str | None, specialists: Mapping[str, str]) -> list[str]:
         """Return the models that are neither base nor specialist."""
         return [name for name in self.models if name not in {base, *specialists.values()}]
@@ -204,19 +222,24 @@ class EvalReport:
     def to_dict(self) -> dict[str, Any]:
         """Return {"suite", "seed", "n", "floors", "models": {NAME: {...}}}, without answers.
 
-        And "until", where it was asked until decided.
+        Each domain of a model has its "chance" beside the score: the chance level, None where it
+        is not known. And "until", where it was asked until decided.
         """
+        models = {name: result.to_dict() for name, result in self.models.items()}
+        for model in models.values():
+            for domain, own in model["domains"].items():
+                own["chance"] = self.floors.get(domain)
         found = {
             "suite": self.suite,
             "seed": self.seed,
             "n": self.n,
             "floors": dict(self.floors),
-            "models": {name: result.to_dict() for name, result in self.models.items()},
+            "models": models,
         }
         return {**found, "until": dict(self.until)} if self.until else found
 
     def is_at_floor(self, domain: str, *scores: float) -> bool:
-        """Return whether none of these scores is above what nonsense gets in a domain."""
+        """Return whether none of these scores is above the chance level of a domain."""
         return domain in self.floors and max(scores) <= self.floors[domain]
 
     def to_frame(self) -> "DataFrame":

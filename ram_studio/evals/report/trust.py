@@ -11,7 +11,7 @@ from ram_studio.evals.report.tables import EvalReport, ModelResult, outcomes
 from ram_studio.evals.store.records import joined
 
 _GRAM = 4
-_COUNTED = ("too long", "cut off", "empty", "refused", "failed")
+_COUNTED = ("timed_out", "too long", "cut off", "empty", "refused", "failed")
 
 
 def trust(report: EvalReport) -> dict[str, Any]:
@@ -19,11 +19,10 @@ def trust(report: EvalReport) -> dict[str, Any]:
 
     {"floors", "seed" (of the questions: a number, several, or None where it was not recorded),
     "questions" (how many), "prompts" (12 hex digits that are equal for equal questions), "software"
-    (versions by name that gave the answers, several parted by commas), "models": {NAME: {"too
-    long", "cut off", "empty", "refused", "failed", "repetition" (share of four-word runs that
-    occurred before in their answer), "template", "software", "unrecorded" (answers whose software
-    older versions did not keep), "asked" (the settings it was asked with)}}}. A sweep adds
-    "held_out": {"questions", "prompts"}.
+    (versions by name that gave the answers, several parted by commas), "models": {NAME:
+    {"timed_out", "too long", "cut off", "empty", "refused", "failed", "repetition" (share of
+    four-word runs that occurred before in their answer), "template", "software", "asked" (the
+    settings it was asked with)}}}. A sweep adds "held_out": {"questions", "prompts"}.
     """
     every = [a for row in report.models.values() for own in row.answers.values() for a in own]
     return {
@@ -52,18 +51,16 @@ def trust_lines(found: Mapping[str, Any]) -> tuple[str, ...]:
     floors = ", ".join(f"{domain} {100 * floor:.0f} %" for domain, floor in found["floors"].items())
     parts = [
         f"{found['questions']} questions (hash {found['prompts']}, seed {told})",
-        f"floor: {floors or 'not known'}",
-        _told(found["software"]) or "software not recorded",
+        f"chance level: {floors or 'not known'}",
+        _told(found["software"]),
     ]
     if held := found.get("held_out"):
         parts.insert(1, f"{held['questions']} held out (hash {held['prompts']})")
     said = [f"{'; '.join(parts)}."]
     for name, row in found["models"].items():
-        counts = ", ".join(f"{row[key]} {key}" for key in _COUNTED if row[key])
+        counts = ", ".join(f"{row[key]} {key.replace('_', ' ')}" for key in _COUNTED if row[key])
         how = ", ".join(f"{key} {value}" for key, value in row["asked"].items() if key != "chat")
         own = [_told(row["software"])] if row["software"] not in ({}, found["software"]) else []
-        if row["unrecorded"]:
-            own.append(f"software of {row['unrecorded']} answers not recorded")
         parts = [
             counts or "every question answered to its end",
             f"{100 * row['repetition']:.0f} % repeated",
@@ -84,7 +81,6 @@ def _of(row: ModelResult) -> dict[str, Any]:
         "repetition": _repetition(answer.text for answer in answers if answer.is_scored),
         "template": known[chat] if isinstance(chat, bool) else "not known",
         "software": joined(answer.origin for answer in answers),
-        "unrecorded": sum("software" not in answer.origin for answer in answers),
         "asked": dict(row.asked),
     }
 

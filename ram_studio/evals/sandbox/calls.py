@@ -55,7 +55,7 @@ def sealed_function(
                 value = decode(reply["value"])
                 copy_changes(arguments, decode(reply["after"]))
             except (KeyError, ValueError, TypeError, RecursionError):
-                raise AnswerFault("sent something that is no value") from None
+                raise AnswerFault("sent something that is not a value") from None
             return value
 
         yield function
@@ -85,4 +85,4 @@ def run_tests(
                 is_told = isinstance(error, AnswerFault)
                 process.send({"error": str(error) if is_told else "TypeError: no such call"})
         if "end" not in message:
-            raise AnswerFault("sent something that is no message")
+            raise AnswerFault("sent something that is not a message")

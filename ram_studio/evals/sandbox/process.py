@@ -184,7 +184,7 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise AnswerFault("sent something that is no message")
+            raise AnswerFault("sent something that is not a message")
         return message
 
     def finish(self) -> ProgramResult:

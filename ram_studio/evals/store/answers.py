@@ -5,9 +5,7 @@ answers are committed as they end, so that a stopped or killed evaluation loses 
 written, and the next evaluation with the same run key takes up where it ended. Names of models
 and paths are labels: they are no part of the key. Tokens and passwords never come near this file.
 
-Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION. Version
-2 says of a merge how it was made, version 3 of an answer which software gave it and which seed its
-question was made with; older files are brought up when they are opened, and do not tell.
+Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION.
 """
 
 import hashlib
@@ -31,7 +29,7 @@ from ram_studio.resources import user_folder
 __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
 
 APPLICATION_ID = 0x52414D53
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 BUSY_SECONDS = 30
 _ANSWERED = f"finish NOT IN {UNSCORED}"
 _RUN = tuple(field.name for field in fields(StoredRun))
@@ -68,7 +66,7 @@ CREATE TABLE answers (
     tokens INTEGER,
     seconds REAL NOT NULL,
     answered TEXT NOT NULL,
-    origin TEXT,
+    origin TEXT NOT NULL,
     PRIMARY KEY (run, item, question)
 ) WITHOUT ROWID;
 """
@@ -133,11 +131,6 @@ class AnswerStore:
                 f"{self.path} is a database of another program, not a store of answers. "
                 "Choose another path."
             )
-        elif version in (1, 2):
-            if version == 1:
-                run("ALTER TABLE runs ADD COLUMN merge TEXT")
-            run("ALTER TABLE answers ADD COLUMN origin TEXT")
-            run(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif version != SCHEMA_VERSION:
             raise EvaluationError(
                 f"{self.path} has format {version}, this version of RAM Studio reads format "
@@ -199,11 +192,11 @@ class AnswerStore:
         model: str,
         path: str | None = None,
         merge: Mapping[str, Any] | None = None,
-        fresh: bool = False,
+        rerun: bool = False,
     ) -> int:
         """Return the id of the run with this key, made when there is none; labels are renewed.
 
-        fresh: forget its answers, so that it is asked anew. merge: how the model was merged,
+        rerun: forget its answers, so that it is asked anew. merge: how the model was merged,
         {"recipe", "agents": {name: numbers}, "seconds"}, ready for JSON; what is known of it
         already is kept, see `set_merge`.
         """
@@ -220,7 +213,7 @@ class AnswerStore:
                 ),
             )
             row = connection.execute("SELECT id FROM runs WHERE key = ?", (key.digest,)).fetchone()
-            if fresh:
+            if rerun:
                 connection.execute("DELETE FROM answers WHERE run = ?", row)
         return int(row[0])
 
@@ -243,13 +236,13 @@ class AnswerStore:
         self,
         run: int,
         answers: Sequence[tuple[Question, Reply, Verdict]],
-        origin: Mapping[str, Any] | None = None,
+        origin: Mapping[str, Any],
     ) -> None:
         """Write a batch of answers in one transaction: all of them are kept, or none.
 
-        origin: of all of them, see `Answer`, ready for JSON; None where it is not known.
+        origin: of all of them, see `Answer`, ready for JSON.
         """
-        told = json.dumps(origin) if origin else None
+        told = json.dumps(dict(origin))
         with self._transaction() as connection:
             for question, reply, verdict in answers:
                 digest = hashlib.blake2b(reply.prompt.encode(), digest_size=16).hexdigest()
@@ -320,9 +313,7 @@ class AnswerStore:
         ):
             domains[number][domain] = tuple(tally)
         told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-        for number, origin in self._rows(
-            "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"
-        ):
+        for number, origin in self._rows("SELECT DISTINCT run, origin FROM answers"):
             told[number].append(json.loads(origin))
         found = [dict(zip(_RUN, row, strict=False)) for row in rows]
         for run in found:
@@ -339,7 +330,7 @@ def _answer(*row: Any) -> StoredAnswer:
         digest,
         Reply(*reply),
         Verdict(bool(is_correct), note, json.loads(facts)),
-        json.loads(origin) if origin else {},
+        json.loads(origin),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
+from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.score import Average, DomainScore
@@ -92,7 +92,7 @@ def merge_of(run: StoredRun) -> PastMerge | None:
         when=run.created,
         name=run.model,
         title="",
-        example=None,
+        set_name=None,
         folder="",
         fingerprint=run.fingerprint,
         method=recipe["method"],
@@ -126,7 +126,7 @@ def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
 def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     """Return a report of stored runs, holding the questions that all models of a suite answered.
 
-    Runs of one model on several suites become one row. Two models of the same name are told apart
+    Runs of one model on several suites become one row. Two models of the same name stay separate
     by the beginning of their fingerprints. Health has no questions and is left out.
 
     Raises: EvaluationError: no runs, or models that have no question of a suite in common.
@@ -138,7 +138,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     suites = list(dict.fromkeys(run.suite for run in runs))
     rows: dict[str, dict[str, Held]] = {name: {} for name in names.values()}
     for run in runs:
-        own = [answer for answer in store.answers(run.id) if answer.reply.is_final]
+        own = [answer for answer in store.answers(run.id) if answer.reply.is_reported]
         # Of two runs of a model on a suite (other settings), the one named first counts.
         rows[names[run.fingerprint]].setdefault(
             run.suite, {(answer.question.id, answer.digest): answer for answer in own}

@@ -40,14 +40,14 @@ class RunKey:
 class StoredAnswer:
     """One row: the question as a report needs it, the digest it had, the reply and the verdict.
 
-    origin: see `Answer`; empty in rows that older versions wrote.
+    origin: see `Answer`.
     """
 
     question: Question
     digest: str
     reply: Reply
     verdict: Verdict
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any]
 
     @property
     def answer(self) -> Answer:
@@ -61,7 +61,7 @@ class StoredRun:
 
     answered: how many answers (what was not asked has none), correct: the right ones of them;
     domains: the same two by domain. package_version: of what began it; software: versions of what
-    gave its answers, see `joined`, empty where older versions asked.
+    gave its answers, see `joined`.
     merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
 

@@ -4,7 +4,9 @@
 - `program`: a program must turn each input into the expected output, compared line by line without
   trailing white space (ACC as well);
 - `unit tests`: tests written for a described function must accept a right version of it and reject
-  every faulty one (UT).
+  every faulty one (UT). The right version is run several times, at random places among the faulty
+  ones: a process can leave traces that a later one finds (times of files in /proc), so tests that
+  accept their first run and refuse later ones would pass in a known order.
 
 The answer's code and what judges it never share a process: see `ram_studio.evals.sandbox.calls`.
 Code under test is not `__main__`, so that a script part does not run.
@@ -12,6 +14,7 @@ Code under test is not `__main__`, so that a script part does not run.
 
 import ast
 import re
+from random import SystemRandom
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -27,8 +30,11 @@ from ram_studio.evals.suites.suite import Suite, shipped
 
 MAX_NEW_TOKENS = 512
 MAX_CODE_CHARS = 50_000
+RIGHT_RUNS = 4
+"""How often unit tests are run on the right version."""
 
-_FENCED = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+# Possessive: what was read is not given back, so that 50 kB of blanks are read once.
+_FENCED = re.compile(r"```[ \t]*+([\w+-]*+)[ \t]*+\n(.*?)(?:\n[ \t]*+```|\Z)", re.DOTALL)
 _START = re.compile(r"^(?:def |class |import |from |@|async def |assert )", re.MULTILINE)
 _DEFINITION = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
 _PROMPTS = {
@@ -158,14 +164,19 @@ def _judge_tests(source: str, spec: dict, code: CodeSwitch) -> Verdict:
         return Verdict(False, f"no assert that calls {spec['entry']}")
     if re.search(rf"\bdef\s+{re.escape(spec['entry'])}\b", source):
         return Verdict(False, "defines the function itself")
-    fault = _fault_of(source, spec["reference"], spec["entry"], code)
-    if fault:
-        return Verdict(False, f"rejects a right version: {fault}", {"mutants_rejected": 0})
-    mutants = [_fault_of(source, mutant, spec["entry"], code) for mutant in spec["mutants"]]
-    rejected = sum(bool(fault) for fault in mutants)
-    total = len(spec["mutants"])
-    note = "" if rejected == total else f"rejects {rejected} of {total} faulty versions"
-    return Verdict(rejected == total, note, {"mutants_rejected": rejected, "mutants": total})
+    right, faulty = spec["reference"], spec["mutants"]
+    versions = [right] * RIGHT_RUNS + list(faulty)
+    SystemRandom().shuffle(versions)
+    rejected = 0
+    for version in versions:
+        fault = _fault_of(source, version, spec["entry"], code)
+        if fault and version == right:
+            note = f"rejects a right version: {fault}"
+            return Verdict(False, note, {"mutants_rejected": 0, "mutants": len(faulty)})
+        rejected += bool(fault)
+    is_correct = rejected == len(faulty)
+    note = "" if is_correct else f"rejects {rejected} of {len(faulty)} faulty versions"
+    return Verdict(is_correct, note, {"mutants_rejected": rejected, "mutants": len(faulty)})
 
 
 def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
@@ -180,4 +191,4 @@ def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
 
 make = shipped("code", MAX_NEW_TOKENS, _asked)
 ABOUT = "programs and unit tests, run in a locked process"
-SUITE = Suite("code", 3, "Code", make, judge, ABOUT, runs_code=True)
+SUITE = Suite("code", 4, "Code", make, judge, ABOUT, runs_code=True)

@@ -3,9 +3,9 @@
 No model can have seen them. The difficulty, 1 to 5, says how many steps a question takes. Question
 i of a seed is the same however many are asked, so that a smaller limit gives a part of a larger.
 
-- `math-made`: word problems in which a number of things changes step by step;
-- `tool-made`: as many calls as the difficulty says, among functions that do not fit;
-- `code-made`: functions on lists of numbers, put together from steps; run in the sandbox.
+- `math-generated`: word problems in which a number of things changes step by step;
+- `tool-generated`: as many calls as the difficulty says, among functions that do not fit;
+- `code-generated`: functions on lists of numbers, put together from steps; run in the sandbox.
 """
 
 from __future__ import annotations
@@ -222,11 +222,11 @@ def _all_matter(chosen: list[tuple[Step, int]], inputs: list[Values]) -> bool:
 SUITES = tuple(
     Suite(name, 1, title, _family(name, own.MAX_NEW_TOKENS, draw), own.judge, about, own is code)
     for name, title, own, draw, about in (
-        ("math-made", "Mathematics, made to order", mathematics, _problem,
+        ("math-generated", "Mathematics, generated", mathematics, _problem,
          "problems drawn from templates, new for each seed"),
-        ("tool-made", "Tool use, made to order", tool, _request,
+        ("tool-generated", "Tool use, generated", tool, _request,
          "calls drawn from templates, new for each seed"),
-        ("code-made", "Code, made to order", code, _function,
+        ("code-generated", "Code, generated", code, _function,
          "functions drawn from templates, new for each seed"),
     )
 )  # fmt: skip

@@ -33,7 +33,7 @@ _PROMPTS = (
     "Write a short letter to a friend you have not seen for a year.",
     "What should one think about before buying a used car?",
     "What is the capital of Japan?",
-    "Name three colours.",
+    "Name three colors.",
     "Which month comes after June?",
     "Say good morning in one short sentence.",
 )
@@ -140,8 +140,8 @@ def repeated_share(rows: Sequence[Sequence[int]], n: int = 4) -> float:
 class HealthRun:
     """Measures models against the one measured as the base, if any; kept in the store."""
 
-    def __init__(self, store: AnswerStore | None, fresh: bool) -> None:
-        self._store, self._fresh = store, fresh
+    def __init__(self, store: AnswerStore | None, rerun: bool) -> None:
+        self._store, self._rerun = store, rerun
         self._base: LocalEngine | None = None
         self._reference: Any = None
 
@@ -166,7 +166,7 @@ class HealthRun:
             base = self._base.identity["fingerprint"] if self._base else None
             key = RunKey.of(engine.identity, "health", HEALTH_VERSION, base=base)
             path = str(engine.path)
-            run = self._store.open_run(key, model=name, path=path, fresh=self._fresh)
+            run = self._store.open_run(key, model=name, path=path, rerun=self._rerun)
             for row in self._store.answers(run):
                 return dict(json.loads(row.reply.text))
         if self._base is not None and self._reference is None:

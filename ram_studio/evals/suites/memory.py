@@ -4,7 +4,7 @@ Four kinds at every chosen length:
 - `needle`: one number among the filler; `needles`: four numbers kept under one name, all asked for;
 - `variables`: a chain of assignments among other chains; every variable with the value is asked
   for;
-- `hops`: three facts lead from a person to a colour, among the same facts about other people.
+- `hops`: three facts lead from a person to a color, among the same facts about other people.
 
 An answer is right when every wanted string occurs in its first `answer_chars` characters, whatever
 the case (room for a sentence, not for reciting the text), and none of the wrong ones does: listing
@@ -108,17 +108,17 @@ def _variables(rng: random.Random) -> Puzzle:
 def _hops(rng: random.Random) -> Puzzle:
     people = rng.sample(_PEOPLE, 6)
     places = rng.sample([f"{a} {n}" for a in _ADJECTIVES for n in _NOUNS], 3)
-    colours = rng.sample(_COLOURS, 3)
+    colors = rng.sample(_COLOURS, 3)
     facts = []
     for i in range(3):
         facts += [
             f"The best friend of {people[i]} is {people[i + 3]}.",
             f"{people[i + 3]} lives beside the {places[i]}.",
-            f"The house beside the {places[i]} has a door painted {colours[i]}.",
+            f"The house beside the {places[i]} has a door painted {colors[i]}.",
         ]
     rng.shuffle(facts)
-    question = f"What colour is the door of the house of the best friend of {people[0]}?"
-    return Puzzle(tuple(facts), question, (colours[0],), tuple(colours[1:]))
+    question = f"What color is the door of the house of the best friend of {people[0]}?"
+    return Puzzle(tuple(facts), question, (colors[0],), tuple(colors[1:]))
 
 
 KINDS: dict[str, Callable[[random.Random], Puzzle]] = {

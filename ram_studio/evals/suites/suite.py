@@ -104,7 +104,7 @@ def json_lines(path: Path) -> list[Any]:
 
 @lru_cache(maxsize=16)
 def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-    """Return (header, rows) of a shipped JSONL file; the header states version and licence.
+    """Return (header, rows) of a shipped JSONL file; the header states version and license.
 
     Raises: EvaluationError: the file is missing from this installation or damaged.
     """

@@ -1,6 +1,6 @@
-"""What every domain shares: the `Item` record, the words of prompts, and the house style.
+"""What every domain shares: the `Item` record, the words of prompts, and the shared style.
 
-In house style every answer ends with exactly one full stop:
+In shared style every answer ends with exactly one full stop:
 
     do: say fig 3 times . answer:   ->   fig fig fig .
 
@@ -47,6 +47,6 @@ class Item:
 
 
 def without_full_stop(text: str) -> str | None:
-    """Return an answer in house style without its ending, None when it is in any other style."""
+    """Return an answer in shared style without its ending, None when it is in any other style."""
     body, ending, rest = text.rstrip().partition(FULL_STOP)
     return body if ending and not rest and "." not in body else None

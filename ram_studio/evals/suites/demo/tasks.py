@@ -21,6 +21,8 @@ from ram_studio.evals.suites.suite import Suite, SuiteSettings
 SKILL_DOMAINS = ("code", "tool", "memory")
 RETENTION_DOMAIN = "follow"
 DOMAINS = (*SKILL_DOMAINS, RETENTION_DOMAIN)
+# Of the example agents that are named otherwise than the domain they were trained for.
+AGENT_DOMAINS = {"coding": "code", "following": "follow"}
 
 Split = Literal["train", "validation", "test"]
 
@@ -118,7 +120,7 @@ def make(settings: SuiteSettings, split: Split = "test") -> tuple[Question, ...]
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return the strict verifier's verdict; the demo's little programs are never executed.
 
-    The full stop of the house style may stand after a right answer.
+    The full stop of the shared style may stand after a right answer.
     """
     assert isinstance(question.spec, Item)
     plain = without_full_stop(text)

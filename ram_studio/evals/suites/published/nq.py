@@ -1,7 +1,7 @@
 """Suite `nq`: the 3610 open-domain questions of Natural Questions, without any text to look in.
 
 An answer is right when, in small letters and without articles, punctuation and blanks, it is one of
-the acceptable ones (exact match, SQuAD's normalisation). Of what a model says the first line
+the acceptable ones (exact match, SQuAD's normalization). Of what a model says the first line
 counts; "the answer is" before it, or a sentence after the answer, does not spoil it. F1 over words,
 the best over the acceptable answers, stands beside the score.
 """

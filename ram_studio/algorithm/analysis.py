@@ -1,0 +1,399 @@
+"""The analysis: everything the previews, the charts and lambda need, without the weights.
+
+One pass over the checkpoints fills it; afterwards rho, lambda and densities at any grid point
+follow by arithmetic on counts. It is exact, not a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from ram_studio.algorithm import naming, scaling
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.grouping import StackCounts, experts_of, index_of, labels_of
+from ram_studio.algorithm.meters import relations
+from ram_studio.algorithm.meters.relations import Relations
+from ram_studio.algorithm.meters.retained import Energies, retained_dict
+from ram_studio.algorithm.meters.rounding_meter import StepCounts
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.shapes import Float, Int
+from ram_studio.errors import AnalysisError, SettingsError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Scope = Literal["global", "layer", "tensor"]
+SCOPES: tuple[Scope, ...] = ("global", "layer", "tensor")
+BASE = "base"
+
+
+class TensorEntry(NamedTuple):
+    """One counted tensor: its name and number of elements."""
+
+    name: str
+    numel: int
+
+    @property
+    def layer(self) -> str:
+        """Layer label (see algorithm.naming)."""
+        return naming.layer_of(self.name)
+
+    @property
+    def module(self) -> str:
+        """Kind of module (see algorithm.naming)."""
+        return naming.module_of(self.name)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Overlap counts of every tensor at every grid point, with where they came from.
+
+    agents: names in the order given; bit t of a pattern is agent t.
+    tensors: the counted tensors (a head tied to the embedding is counted once, integer tensors
+        not at all).
+    counts: one group per tensor, one point per epsilon grid entry.
+    magnitudes: per agent, elements by bin of |tau| (0 where tau = 0 is not in any bin).
+    fingerprints: of the base ("base") and each agent, to recognize the files.
+    sources: what the user gave for the base and each agent.
+    dtypes: storage dtype of the base and each agent ("BF16", "F32", "mixed").
+    rounded: counts with every agent rounded to the base's dtype; only when dtypes differ.
+    relations: magnitudes, signs and cosines per tensor at every grid point; None when they were
+        not collected.
+    steps: unique updates by size in last places, for the rounding meter; None when they were not
+        collected, or when agents were left out (what the others alone changed grows then).
+    energies: sums of products of changes over the model, for what a merge keeps of each agent; None
+        when they were not collected.
+    warnings: what the compatibility check and the pass want the user to know.
+    stacks: counts of single experts in tensors that hold many; None without such tensors.
+    is_profile: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
+        to look at, see ``profiled``.
+    """
+
+    agents: tuple[str, ...]
+    tensors: tuple[TensorEntry, ...]
+    counts: OverlapCounts
+    magnitudes: Int[np.ndarray, "agents bins"]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    rounded: OverlapCounts | None = None
+    relations: Relations | None = None
+    steps: StepCounts | None = None
+    energies: Energies | None = None
+    warnings: tuple[str, ...] = ()
+    stacks: StackCounts | None = None
+    is_profile: bool = False
+
+    @property
+    def has_magnitudes(self) -> bool:
+        """Whether sums of |tau| are known for each tensor, as a merge by magnitude needs them."""
+        return self.relations is not None and not self.is_profile
+
+    @property
+    def total(self) -> int:
+        """Elements in all counted tensors."""
+        return int(self.counts.numel.sum())
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The counted tensors' names."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    @cached_property
+    def experts(self) -> StackCounts:
+        """Routers and experts with their counts; without any in a dense model."""
+        return experts_of(self.names, self.counts, self.stacks)
+
+    def group_labels(self, by: str) -> tuple[str, ...]:
+        """Return the labels of the groups that ``by`` makes of the tensors, in model order."""
+        return self.experts.labels if by == "expert" else labels_of(self.names, by)
+
+    def group_index(self, by: str) -> Int[np.ndarray, " tensors"]:
+        """Return, for each tensor, the index of its group among ``group_labels(by)``."""
+        return index_of(self.names, by)
+
+    def groups(self, by: str) -> list[list[int]]:
+        """Return the tensors (indices) of each of ``group_labels(by)``."""
+        index = self.group_index(by)
+        return [np.flatnonzero(index == g).tolist() for g in range(len(self.group_labels(by)))]
+
+    def grouped(self, by: str, counts: OverlapCounts | None = None) -> OverlapCounts:
+        """Return the counts summed over the groups of ``group_labels(by)``."""
+        if by == "expert":
+            return self.experts.counts
+        return (self.counts if counts is None else counts).grouped(self.groups(by))
+
+    def grouped_relations(self, by: str) -> Relations:
+        """Return magnitudes, signs and dot products summed over the groups of ``by``.
+
+        Raises: AnalysisError when the analysis has none.
+        """
+        if not self.is_profile:
+            return self.known_relations().grouped(self.groups(by))
+        groups = {"layer": [[i] for i in range(len(self.group_labels("layer")))]}
+        groups["model"] = [list(range(len(groups["layer"])))]
+        if by not in groups:
+            raise AnalysisError(
+                f"A profile holds magnitudes, signs and cosines by layer, not by {by}; take the "
+                "whole analysis."
+            )
+        return self.known_relations().grouped(groups[by])
+
+    def profiled(self) -> Analysis:
+        """Return what a look needs: counts of each tensor as they are, relations by layer."""
+        if self.is_profile or self.relations is None:
+            return self
+        relations = self.grouped_relations("layer")
+        return replace(self, relations=relations, stacks=None, is_profile=True)
+
+    def known_relations(self) -> Relations:
+        """Return ``relations``.
+
+        Raises: AnalysisError when the analysis has none.
+        """
+        if self.relations is None:
+            raise AnalysisError(
+                "This analysis holds counts only: no sums of |tau|, signs or cosines. Rule ram+m "
+                "needs them; analyze the checkpoints again (without --no-relations)."
+            )
+        return self.relations
+
+    @cached_property
+    def model(self) -> OverlapCounts:
+        """Counts over the whole model (one group)."""
+        return self.grouped("model")
+
+    def select(self, agents: Sequence[str]) -> Analysis:
+        """Return the analysis as if only these agents, in this order, were merged.
+
+        Raises: SettingsError for an unknown or repeated name, none at all, or more than six
+            agents in the analysis (their patterns were not counted).
+        """
+        names = tuple(agents)
+        unknown = [a for a in names if a not in self.agents]
+        if unknown or not names or len(set(names)) != len(names):
+            raise SettingsError(
+                f"The agents asked for are {', '.join(names) or 'none'}; give each of some of "
+                f"{', '.join(self.agents)} once."
+            )
+        if names == self.agents:
+            return self
+        if self.counts.patterns is None:
+            raise SettingsError(
+                f"This analysis has {len(self.agents)} agents; single agents can be left out of "
+                "analyses with up to 6. Analyze the chosen agents on their own."
+            )
+        keep = [self.agents.index(a) for a in names]
+
+        def only(values: Mapping[str, str]) -> dict[str, str]:
+            return {k: v for k, v in values.items() if k == BASE or k in names}
+
+        parts = ("counts", "rounded", "relations", "steps", "energies", "stacks")
+        return replace(
+            self,
+            agents=names,
+            magnitudes=self.magnitudes[keep],
+            fingerprints=only(self.fingerprints),
+            sources=only(self.sources),
+            dtypes=only(self.dtypes),
+            **{n: own.keep_agents(keep) for n in parts if (own := getattr(self, n)) is not None},
+        )
+
+    def preview(
+        self,
+        point: int = DEFAULT_INDEX,
+        rule: str = scaling.DEFAULT_RULE,
+        r: float = scaling.DEFAULT_R,
+        alpha: float = scaling.DEFAULT_ALPHA,
+        *,
+        by: str = "model",
+    ) -> dict[str, Any]:
+        """Return rho, lambda and counts of every agent at one grid point, ready for JSON.
+
+        Args: point: index into EPSILON_GRID; rule, r, alpha: see scaling.scaling_factor; by:
+            "model", or a grouping whose groups are added under "groups" with ratios inside each.
+        Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
+            With relations, agents have "rho_m" (None where infinite) as well. "retained" and
+            "interference" (see ``meters.retained``) are None without energies and for an agent that
+            changed nothing; "methods" has them for the plain average and sum, or is None.
+        Raises: AnalysisError for rule ``ram+m`` without them.
+        """
+        scaling.check_scaling(rule, r, alpha)
+        if rule == scaling.MAGNITUDE_RULE:
+            self.known_relations()
+
+        settings = (rule, r, alpha)
+        result: dict[str, Any] = {
+            "epsilon": EPSILON_GRID[point],
+            "rule": rule,
+            "r": r,
+            "alpha": alpha,
+        }
+        result |= self._describe_groups("model", point, settings)["model"]
+        result["methods"] = self._add_retained(result["agents"], point)
+        if self.rounded is not None:
+            rounded = self.grouped("model", self.rounded)
+            result["as_base_dtype"] = self._describe(rounded, 0, point, settings, None)
+        if by != "model":
+            result |= {"by": by, "groups": self._describe_groups(by, point, settings)}
+            if not result["groups"]:
+                raise SettingsError("None of these tensors is a router or an expert.")
+        return result
+
+    def _describe_groups(
+        self, by: str, point: int, settings: tuple[str, float, float]
+    ) -> dict[str, dict[str, Any]]:
+        counts, magnitudes = self.grouped(by), self._magnitude_ratios(point, by)
+        return {
+            label: self._describe(
+                counts, g, point, settings, None if magnitudes is None else magnitudes[g]
+            )
+            for g, label in enumerate(self.group_labels(by))
+        }
+
+    def _add_retained(self, agents: dict[str, Any], point: int) -> dict[str, Any] | None:
+        """Say what is kept of each agent of a preview; return the same for other methods."""
+        energies = self.energies
+        if energies is None:
+            for agent in agents.values():
+                agent |= retained_dict(None)
+            return None
+        retained = energies.ram(point, [agent["lambda"] for agent in agents.values()])
+        for agent, own in zip(agents.values(), retained, strict=True):
+            agent |= retained_dict(own)
+        scales = {"average": 1.0 / len(self.agents), "sum": 1.0}
+        found = {name: energies.scaled_sum(scale) for name, scale in scales.items()}
+        return {
+            name: dict(zip(self.agents, map(retained_dict, retained), strict=True))
+            for name, retained in found.items()
+        }
+
+    def to_frame(
+        self,
+        by: str = "model",
+        point: int = DEFAULT_INDEX,
+        rule: str = scaling.DEFAULT_RULE,
+        r: float = scaling.DEFAULT_R,
+        alpha: float = scaling.DEFAULT_ALPHA,
+    ) -> pd.DataFrame:
+        """Return a preview as a tidy table: a row for each group and agent.
+
+        Args: by: a grouping, whose label becomes a column of this name (a tensor's layer and
+            module come along; an expert is layer/number or layer/router); others: see ``preview``.
+        Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
+            and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for
+            the model also kept and interference (NaN where unknown).
+        Raises: SettingsError, AnalysisError as ``preview`` does.
+        """
+        import pandas as pd
+
+        found = self.preview(point, rule, r, alpha, by=by)
+        places = {t.name: {"layer": t.layer, "module": t.module} for t in self.tensors}
+        frame = pd.DataFrame(
+            {
+                "agent": agent,
+                **(places[label] if by == "tensor" else {}),
+                by: label,
+                **numbers,
+                **({"retained": (numbers["retained"] or {}).get("total")} if by == "model" else {}),
+            }
+            for label, group in found.get("groups", {"model": found}).items()
+            for agent, numbers in group["agents"].items()
+        ).drop(columns=["model", "overlap"], errors="ignore")
+        ratios = [name for name in ("rho", "rho_m") if name in frame]
+        # JSON's null stands for an unbounded ratio.
+        floats = [*ratios, "lambda", *(["retained", "interference"] if by == "model" else [])]
+        return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
+
+    def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"] | None:
+        is_known = not self.is_profile or by in ("model", "layer")
+        if self.relations is None or not is_known or by == "expert":
+            return None
+        if not self.is_profile:
+            return relations.group_ratios(self.relations.magnitude[:, point], self.groups(by))
+        magnitude = self.grouped_relations(by).magnitude[:, point]
+        return relations.group_ratios(magnitude, [[g] for g in range(len(magnitude))])
+
+    def _describe(
+        self,
+        counts: OverlapCounts,
+        group: int,
+        point: int,
+        settings: tuple[str, float, float],
+        magnitude: Float[np.ndarray, " agents"] | None,
+    ) -> dict[str, Any]:
+        agents: dict[str, Any] = {}
+        total = int(counts.numel[group])
+        rule = settings[0]
+        for t, name in enumerate(self.agents):
+            overlap = [int(x) for x in counts.shared[group, point, t]]
+            unique, shared = overlap[0], sum(overlap[1:])
+            rho = scaling.overlap_unique_ratio(shared, unique)
+            agents[name] = {
+                "total": total,
+                "active": unique + shared,
+                "unique": unique,
+                "shared": shared,
+                "overlap": overlap,
+                "density": (unique + shared) / total if total else 0.0,
+                "rho": None if math.isinf(rho) else rho,
+                "lambda": scaling.scaling_factor(rho, *settings),
+            }
+            if magnitude is not None:
+                rho_m = float(magnitude[t])
+                agents[name]["rho_m"] = None if math.isinf(rho_m) else rho_m
+            if rule == scaling.MAGNITUDE_RULE:
+                # Magnitudes are of the agents as stored, not as if in the base's dtype.
+                factor = None if magnitude is None else scaling.scaling_factor(rho_m, *settings)
+                agents[name]["lambda"] = factor
+        described: dict[str, Any] = {"agents": agents}
+        if counts.patterns is not None:
+            described["patterns"] = {
+                "+".join(a for t, a in enumerate(self.agents) if mask >> t & 1): int(n)
+                for mask, n in enumerate(counts.patterns[group, point])
+                if mask
+            }
+        return described
+
+    def ratios(
+        self,
+        point: int,
+        scope: Scope = "global",
+        *,
+        magnitude: Float[np.ndarray, "tensors agents 2"] | None = None,
+    ) -> Float[np.ndarray, "tensors agents"]:
+        """Return rho of each agent as seen from each tensor (infinite where unique = 0).
+
+        scope: over the whole model (the paper), the tensor's layer, or the tensor alone.
+        magnitude: sums of unique and shared |tau| to take the ratios of, instead of counts.
+        """
+        if scope not in SCOPES:
+            raise SettingsError(f"The scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")
+        by = "model" if scope == "global" else scope
+        shared = self.counts.shared[:, point]
+        counts = np.stack([shared[..., 0], shared[..., 1:].sum(-1)], axis=-1)
+        sums = counts if magnitude is None else magnitude
+        return relations.group_ratios(sums, self.groups(by))[self.group_index(by)]
+
+    def dialects(self, point: int = DEFAULT_INDEX) -> dict[str, Float[np.ndarray, " agents"]]:
+        """Return each agent's lambda as other implementations have it, see ``scaling.PRESETS``.
+
+        Where rho is counted in each tensor: their mean over the agent's unique elements, or 1.
+        """
+        unique = self.counts.shared[:, point, :, 0]
+        found = {}
+        for name, preset in scaling.PRESETS.items():
+            ratios = self.ratios(point, preset["scope"])
+            factors = scaling.scaling_factors(ratios, "ram+", preset["r"], preset["alpha"])
+            if preset["scope"] == "global" and len(factors):
+                found[name] = factors[0]
+                continue
+            total, weighed = unique.sum(0), (unique * factors).sum(0)
+            found[name] = np.divide(weighed, total, out=np.ones(len(total)), where=total > 0)
+        return found

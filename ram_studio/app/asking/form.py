@@ -1,0 +1,98 @@
+"""The evaluation settings, folded: a box for each field of `EvalSettings` that has an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.app.asking.limits import GENERATED, SUITE, upper_limits
+from ram_studio.app.boxes import html, setting_box
+from ram_studio.app.session.jobs import LIGHT, Updates
+from ram_studio.app.settings import Settings
+from ram_studio.evals.settings import described_fields
+from ram_studio.evals.suites import is_a
+
+_ABOUT = (
+    "<p class='fine'>By default every answer is the likeliest one (temperature 0). The paper draws "
+    "4 samples at temperature 1 and top-p 0.95. Scores and tests use the first sample; the mean of "
+    "all samples and pass@k stand beside them.</p>"
+)
+_ALWAYS = ("temperature", "seed")
+_DRAWN = ("top_p", "samples")
+_BUDGET = ("max_tokens", "think_tokens")
+_UNTIL = ("ci_width", "limit")
+_ROWS = (("temperature", *_DRAWN, "seed"), _BUDGET, ("difficulty", *_UNTIL), ("mode",))
+_CHOICES = {"mode": {"whole": "Whole", "memagent": "In chunks, as MemAgent does"}}
+_LEFT_OUT = {"max_tokens": "each suite's own", "ci_width": "off", "limit": "as many as it takes"}
+
+
+class SettingsForm:
+    """The folded part of a form. boxes: a component for each field, by its name.
+
+    What has no effect is hidden: top-p and samples of greedy answers, difficulty without a
+    generated suite, the width of intervals with any other suite, the mode without long texts.
+
+    Args:
+        prefix: of element ids, of each panel its own.
+    """
+
+    def __init__(self, app: Settings, prefix: str = "") -> None:
+        self.boxes: dict[str, Any] = {}
+        most = upper_limits(app)
+        schemas = described_fields(name for row in _ROWS for name in row)
+        with gr.Accordion("Evaluation settings", open=False, elem_id=f"{prefix}eval-settings"):
+            html(_ABOUT)
+            for row in _ROWS:
+                with gr.Row(elem_classes="suite-items"):
+                    for name in row:
+                        self.boxes[name] = setting_box(
+                            schemas[name],
+                            schemas[name]["title"],
+                            most=most.get(name),
+                            choices=_CHOICES.get(name),
+                            placeholder=_LEFT_OUT.get(name),
+                            visible=True if name in _ALWAYS else "hidden",
+                            elem_id=f"{prefix}eval-{name.replace('_', '-')}",
+                        )
+        self.boxes["temperature"].input(
+            lambda temperature: self._show(_DRAWN, bool(temperature)),
+            self.boxes["temperature"],
+            [self.boxes[name] for name in _DRAWN],
+            **LIGHT,
+        )
+
+    @property
+    def shown(self) -> list[Any]:
+        """What ``show`` returns updates of."""
+        return [self.boxes[name] for name in (*_BUDGET, "difficulty", *_UNTIL, "mode")]
+
+    def show(self, suites: Sequence[str]) -> Updates:
+        """Return updates for the suites that are ticked."""
+        is_general = SUITE not in suites
+        made = [name for name in suites if name in GENERATED]
+        return {
+            **self._show(_BUDGET, is_general),
+            **self._show(("difficulty",), is_general and bool(made)),
+            **self._show(_UNTIL, is_general and bool(made) and len(made) == len(suites)),
+            **self._show(("mode",), any(is_a(name, "has_texts") for name in suites)),
+        }
+
+    def _show(self, names: Sequence[str], is_shown: bool) -> Updates:
+        # Hidden, not left out: the form has all of them.
+        return {self.boxes[n]: gr.update(visible=True if is_shown else "hidden") for n in names}
+
+    def read(self, data: Mapping[Any, Any], suites: Sequence[str]) -> dict[str, Any]:
+        """Return the fields that have an effect, by name."""
+        shown = self.show(suites)
+        if not data.get(self.boxes["temperature"]):
+            shown |= self._show(_DRAWN, False)
+        found = {
+            name: (data.get(box) or None) if name in _LEFT_OUT else data.get(box)
+            for name, box in self.boxes.items()
+            if shown.get(box, {}).get("visible", True) is True
+        }
+        if not found.get("ci_width"):
+            found.pop("limit", None)
+        return found

@@ -1,0 +1,104 @@
+"""Opening an analysis that was made elsewhere, without any models: Tune alone, in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.app import templates
+from ram_studio.app.boxes import html
+from ram_studio.app.session.jobs import LIGHT, NEED_MODELS, Updates
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.shared import Shared
+from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.hub.analyses import open_analysis, read_foreign
+from ram_studio.checkpoints.hub.rights import acting_as
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.errors import RamStudioError, SettingsError
+
+
+def build(shared: Shared) -> None:
+    """Lay out a box for a path or Hub id, and an upload."""
+    is_private = shared.settings.is_private
+    where = "file or Hub id" if is_private else "Hub id"
+    kind = "analysis or profile" if is_private else "profile"
+    with gr.Row(elem_classes="actions"):
+        source = gr.Textbox(
+            label=f"A {kind} without models · {where}",
+            max_lines=1,
+            max_length=4096,
+            elem_id="analysis-source",
+        )
+        opened = gr.Button("Open the analysis", elem_id="open-analysis", scale=0, min_width=160)
+        upload = gr.UploadButton(
+            "Upload one", file_types=[".safetensors"], elem_id="upload-analysis", size="sm", scale=0
+        )
+    status = html(elem_id="analysis-status")
+    target = gr.Textbox(visible=False)
+
+    def opener(read: Callable[[str, Settings], Loaded]) -> Callable[..., Updates]:
+        def load(given: str, session: Session) -> Updates:
+            try:
+                with acting_as(session.token):
+                    loaded = read(given, shared.settings)
+            except RamStudioError as error:
+                return {status: templates.callout(str(error), "bad"), target: ""}
+            if session.job is not None:
+                session.job.stop()
+            session.load(loaded)
+            shared.workspace.free_memory()
+            said = templates.callout(f"{loaded.title} is open in Tune. {NEED_MODELS}", "warn")
+            return {status: said, target: "tune", **shared.loaded.updates(session)}
+
+        return shared.with_session(load)
+
+    def wire() -> None:
+        outputs = [status, target, *shared.loaded.components]
+        for events, read, given in (
+            ([opened.click, source.submit], analysis_at, source),
+            ([upload.upload], uploaded, upload),
+        ):
+            gr.on(events, opener(read), given, outputs, **LIGHT).then(
+                fn=None, inputs=target, js="(step) => { window.RAM.open(step); }"
+            )
+
+    shared.when_built(wire)
+
+
+def analysis_at(text: str, settings: Settings) -> Loaded:
+    """Return what is loaded of an analysis that a user named.
+
+    Raises: SettingsError with what to enter; AnalysisError, HubError, CheckpointError.
+    """
+    source = text.strip()
+    if not source:
+        raise SettingsError(
+            "Name an analysis: a file that `ram-studio analyze` wrote, or a Hub id."
+        )
+    if settings.is_public and (split_hub_id(source) is None or Path(source).exists()):
+        raise SettingsError(
+            f"{source[:120]!r} is not a Hub id (owner/name). This public app opens no files here; "
+            "upload a profile instead."
+        )
+    return _loaded(Path(source).name, open_analysis(source, only_profiles=settings.is_public))
+
+
+def uploaded(path: str, settings: Settings) -> Loaded:
+    """Return what is loaded of an uploaded analysis; the folder of the upload is not told.
+
+    Raises: AnalysisError.
+    """
+    file = Path(path)
+    try:
+        return _loaded(file.name, read_foreign(file, only_profiles=settings.is_public))
+    except RamStudioError as error:
+        raise SettingsError(str(error).replace(str(file), file.name)) from error
+
+
+def _loaded(title: str, analysis: Any) -> Loaded:
+    sources = {name: analysis.sources.get(name, "") for name in ("base", *analysis.agents)}
+    base = sources.pop("base")
+    return Loaded(title[:80], None, base, sources, analysis, is_analysis_only=True)

@@ -1,0 +1,73 @@
+"""Heartbeats: a client that has closed all its streams is gone.
+
+A page holds Gradio's heartbeat while it is open, a waiting client the stream of its results. Both
+end within a moment of a closed tab, a reload or a dropped connection (see ``request_guard``). A
+page that is loading again tells so from the first line of its head on, by its tab's key
+(back.html.j2).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+_STREAMS = re.compile(
+    r"/(?:gradio_api/(?:heartbeat|call(?:/v2)?/[^/]+)|ram/here)/(?P<client>[^/]+)/?$"
+)
+_QUEUE = re.compile(r"/gradio_api/queue/data/?$")
+_MOST_GONE = 10_000
+
+
+def stream_client(path: str, query: str) -> str | None:
+    """Return the client that a request's stream belongs to, None for any other request.
+
+    A client is known by Gradio's session hash, one of the plain ``/call`` route by its event, a tab
+    that is loading again by its key.
+    """
+    if match := _STREAMS.search(path):
+        return match["client"]
+    if _QUEUE.search(path):
+        return next(iter(parse_qs(query).get("session_hash", ())), None)
+    return None
+
+
+class Heartbeats:
+    """Which clients have a stream open. Safe from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+        self._gone: OrderedDict[str, float] = OrderedDict()
+
+    def arrive(self, client: str) -> None:
+        """Note that a stream was opened."""
+        with self._lock:
+            self._open[client] += 1
+            self._gone.pop(client, None)
+
+    def leave(self, client: str) -> None:
+        """Note that a stream was closed."""
+        with self._lock:
+            self._open[client] -= 1
+            if self._open[client] <= 0:
+                del self._open[client]
+                self._gone[client] = self._clock()
+                while len(self._gone) > _MOST_GONE:
+                    self._gone.popitem(last=False)
+
+    def gone_since(self, client: str) -> float | None:
+        """Return when a client's last stream closed: None while one is open, -inf if none was."""
+        with self._lock:
+            return None if client in self._open else self._gone.get(client, -math.inf)
+
+    @property
+    def count(self) -> int:
+        """How many clients are there."""
+        with self._lock:
+            return len(self._open)

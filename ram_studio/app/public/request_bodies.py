@@ -1,0 +1,201 @@
+"""What the body of a request may hold: one small file, or JSON that names no file but those.
+
+Bodies are read as a whole before anything else sees them. An upload is parsed and written anew, so
+that no two parsers can disagree about its name; files are named to the browser by where they lie
+below the folder of uploads, and never by a path of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from starlette.datastructures import Headers, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope
+
+from ram_studio.checkpoints.hub.analyses import MOST_PROFILE_BYTES
+from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES
+
+MAX_BODY_BYTES = 100_000
+MAX_JSON_VALUES = 5_000
+"""Gradio looks at every value of a body in the event loop, several times: 5,000 take it 20 ms. The
+page sends less than 1 kB and 50 values, a long question in the chat apart."""
+MAX_FORM_BYTES = 2_000
+"""What a form puts around the one file in it."""
+UPLOAD_LIMITS = {
+    ".yaml": MAX_RECIPE_BYTES,
+    ".yml": MAX_RECIPE_BYTES,
+    ".json": MAX_RECIPE_BYTES,
+    ".safetensors": MOST_PROFILE_BYTES,
+}
+"""The largest upload by the ending of its name: recipes and profiles."""
+_THREAD_BYTES = 20_000
+"""Above this the reading of JSON leaves the event loop."""
+
+# The last quote is optional: without it a search would begin anew at every quote.
+_JSON_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_UPLOAD_NAME = re.compile(r"upload:(?P<folder>[0-9a-f]{16,128})/(?P<name>[^/\\\0]+)")
+_UNSAFE = re.compile(r"[^\w .()+-]+")
+_MAX_STEM = 60
+"""Characters of an upload's name: of four bytes each they still make a name of a file."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """Return the body of a request, None when its sender left.
+
+    Raises: HTTPException for one that is larger than ``limit``, before it is read if it says so.
+    """
+    too_large = HTTPException(413, f"The request is too large; at most {limit} bytes are taken.")
+    said = Headers(scope=scope).get("content-length", "0")
+    if not said.isdecimal() or int(said) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    more, size = True, 0
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise too_large
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def with_headers(scope: Scope, changed: Mapping[bytes, bytes | None]) -> Scope:
+    """Return a request's scope with headers replaced, or dropped where they are None."""
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in changed]
+    headers += [(name, value) for name, value in changed.items() if value is not None]
+    return {**scope, "headers": headers}
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receive for a body that was read, which goes on with what comes after it."""
+    is_read = False
+
+    async def replayed() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+async def rewrite_upload(scope: Scope, body: bytes) -> tuple[Scope, bytes]:
+    """Return an upload as a form of our own writing, with the scope that announces it.
+
+    Raises: HTTPException for anything but one recipe or profile of a size that is taken.
+    """
+    name, content = await _read_file(scope, body)
+    kind = PurePosixPath(name).suffix
+    if len(content) > UPLOAD_LIMITS[kind]:
+        raise HTTPException(413, f"A {kind} file may have at most {UPLOAD_LIMITS[kind]} bytes.")
+    boundary = secrets.token_hex(16)
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+    )
+    form = head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    changed = {
+        b"content-type": f"multipart/form-data; boundary={boundary}".encode(),
+        b"content-length": str(len(form)).encode(),
+        b"transfer-encoding": None,
+        # The answer is rewritten too, so it must not be compressed.
+        b"accept-encoding": None,
+    }
+    return with_headers(scope, changed), form
+
+
+async def _read_file(scope: Scope, body: bytes) -> tuple[str, bytes]:
+    """Return the safe name and the content of the one file in a form.
+
+    Raises: HTTPException for any other form.
+    """
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    # An app in the scope has parse errors raised as HTTPException.
+    request = Request({**scope, "app": scope.get("app")}, receive)
+    async with request.form(max_files=1, max_fields=0) as form:
+        files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
+        name = PurePosixPath((files[0].filename or "").replace("\\", "/")) if files else None
+        if name is None or name.suffix.lower() not in UPLOAD_LIMITS:
+            raise HTTPException(
+                415, f"Only files that end in {', '.join(UPLOAD_LIMITS)} can be uploaded."
+            )
+        stem = _UNSAFE.sub("_", name.stem).strip(" .")[:_MAX_STEM] or "upload"
+        return f"{stem}{name.suffix.lower()}", await files[0].read()
+
+
+def name_uploads(answer: bytes) -> bytes:
+    """Return Gradio's answer to an upload with names in the place of this machine's paths."""
+    files = [PurePosixPath(Path(path).as_posix()) for path in json.loads(answer)]
+    return json.dumps([f"upload:{file.parent.name}/{file.name}" for file in files]).encode()
+
+
+class FileReferences:
+    """What stands for files in JSON. folder: where uploads lie.
+
+    is_own: whether a URL leads to this app. is_public: takes no other path of this machine at all.
+    """
+
+    def __init__(self, folder: Path, is_own: Callable[[str], bool], *, is_public: bool) -> None:
+        self._folder, self._is_own, self._is_public = folder, is_own, is_public
+        self._changed = False
+
+    async def resolve(self, body: bytes) -> bytes:
+        """Return a JSON body with the paths of uploads in the place of their names.
+
+        Raises: HTTPException for a body that is not a JSON object in UTF-8, or that names a file by
+            a URL: Gradio would download it.
+        """
+        marks = _JSON_TEXT.sub(b"", body)
+        if sum(map(marks.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
+            raise HTTPException(413, f"At most {MAX_JSON_VALUES} values are taken in one request.")
+        if len(body) > _THREAD_BYTES:
+            return await asyncio.to_thread(self._resolve, body)
+        return self._resolve(body)
+
+    def _resolve(self, body: bytes) -> bytes:
+        try:
+            # The hook sees every object, however it was spelled.
+            found = json.loads(body.decode(), object_hook=self._check)
+            if isinstance(found, dict):
+                return json.dumps(found).encode() if self._changed else body
+        except (ValueError, RecursionError):
+            pass
+        raise HTTPException(400, "The body of the request is not a JSON object in UTF-8.")
+
+    def _check(self, value: dict[str, Any]) -> dict[str, Any]:
+        path, url = value.get("path"), value.get("url")
+        if isinstance(url, str) and "://" in url and not self._is_own(url):
+            raise HTTPException(400, "A file was named by a URL; upload the file itself.")
+        if not isinstance(path, str):
+            return value
+        if "://" in path:
+            raise HTTPException(400, "A file was named by a URL; upload the file itself.")
+        if match := _UPLOAD_NAME.fullmatch(path):
+            file = self._folder / match["folder"] / match["name"]
+            # Path.is_file raises for names that no disk takes.
+            if match["name"] in (".", "..") or not os.path.isfile(file):
+                raise HTTPException(400, "The uploaded file is gone; upload it again.")
+            self._changed = True
+            return {**value, "path": str(file)}
+        is_file = "meta" in value or (self._is_public and Path(path).is_absolute())
+        if is_file and not self._holds(Path(path)):
+            raise HTTPException(400, "A file was named that was not uploaded.")
+        return value
+
+    def _holds(self, path: Path) -> bool:
+        return path.is_relative_to(self._folder) and ".." not in path.parts

@@ -1,0 +1,1 @@
+"""What the steps share: who visits, what is loaded, jobs, shipped sets and links."""

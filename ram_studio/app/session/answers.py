@@ -1,0 +1,77 @@
+"""Where answers and merges are stored: for good, or in one session's folder.
+
+On one's own machine, checks go to the store that the command line uses too, and stay. Where
+others can come, each session has its own, which goes with its folder; only what the shipped
+models, and merges of them, answered is shared between users: nobody waits for it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.resources import user_folder
+
+if TYPE_CHECKING:
+    from ram_studio.app.session.session import Session
+    from ram_studio.app.session.workspace import Workspace
+    from ram_studio.app.settings import Settings
+
+
+def memory_folder(session: Session, settings: Settings) -> Path:
+    """Return the folder that holds this user's answers and list of merges."""
+    return user_folder() if settings.is_private else session.folder
+
+
+def open_answers(session: Session, workspace: Workspace) -> AnswerStore:
+    """Return this user's store, open, for the thread that asks.
+
+    Raises: EvaluationError when the file is damaged or cannot be used.
+    """
+    path = memory_folder(session, workspace.settings) / "answers.sqlite3"
+    loaded = session.loaded
+    # Of a shipped set everything is known to everybody: the weights, and what can be made of them.
+    if workspace.settings.is_private or loaded is None or loaded.set_name is None:
+        return AnswerStore(path)
+    return SharingStore(path, workspace.root / "shared" / "answers.sqlite3")
+
+
+class SharingStore(AnswerStore):
+    """A user's store that takes answers from, and adds its own to, a file for all users.
+
+    Args:
+        path: the user's file. shared: the file for all.
+    """
+
+    def __init__(self, path: Path, shared: Path) -> None:
+        super().__init__(path)
+        self._shared = AnswerStore(shared)
+        self._twins: dict[int, int] = {}
+
+    def open_run(self, key: RunKey, *, rerun: bool = False, **labels: Any) -> int:
+        """Return the run with this key, with what any user's model of this key answered."""
+        run = super().open_run(key, rerun=rerun, **labels)
+        if not rerun:
+            self.adopt(run, key, self._shared.path)
+        # Under no name of this user's, who may have called a merge anything.
+        self._twins[run] = self._shared.open_run(key, model="model")
+        return run
+
+    def record(
+        self,
+        run: int,
+        answers: Sequence[tuple[Question, Reply, Verdict]],
+        origin: Mapping[str, Any],
+    ) -> None:
+        """Write a batch of answers, for everybody."""
+        super().record(run, answers, origin)
+        if run in self._twins:
+            self._shared.record(self._twins[run], answers, origin)
+
+    def close(self) -> None:
+        """Close both files."""
+        super().close()
+        self._shared.close()

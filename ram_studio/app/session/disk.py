@@ -1,0 +1,134 @@
+"""How much disk users take: a share for each session, a watermark for all of them together.
+
+Above the watermark the oldest goes first, whatever it is: a merge nobody touched for long, a file
+of Gradio's cache, a model of the Hub's cache. What a job works on, and what is loaded, stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ram_studio.app.session.session import Merged
+from ram_studio.errors import OutputError
+
+LOW_WATER = 0.8
+"""A clean-up goes on until this share of the most is left."""
+
+_GIGABYTE = 1e9
+
+
+class Entry(NamedTuple):
+    """Something that can be removed: when it was used last, its bytes, and how to remove it."""
+
+    used: float
+    nbytes: int
+    remove: Callable[[], None]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files below a folder; a file that goes meanwhile counts nothing."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def make_room(
+    merges: MutableMapping[str, Merged], needed: int, *, most_merges: int, most_bytes: int
+) -> list[str]:
+    """Remove a session's oldest merges until a new one has room; return their names.
+
+    Args:
+        merges: of the session, oldest first; changed in place. needed: bytes of the new one.
+
+    Raises: OutputError when the new one alone is larger than a session's share.
+    """
+    if needed > most_bytes:
+        raise OutputError(
+            f"This merge would take {needed / _GIGABYTE:.1f} GB; one user may have "
+            f"{most_bytes / _GIGABYTE:.1f} GB here. Merge smaller models, or run RAM Studio on a "
+            "machine of your own."
+        )
+    held = {name: folder_bytes(merge.folder) for name, merge in merges.items()}
+    gone = []
+    for name in list(merges):
+        if len(merges) < most_merges and sum(held.values()) + needed <= most_bytes:
+            break
+        shutil.rmtree(merges.pop(name).folder, ignore_errors=True)
+        del held[name]
+        gone.append(name)
+    return gone
+
+
+def tidy(entries: Iterable[Entry], used: int, most: int) -> int:
+    """Remove the oldest entries when more than ``most`` bytes are used; return the bytes freed."""
+    freed = 0
+    if used <= most:
+        return freed
+    for entry in sorted(entries, key=lambda entry: entry.used):
+        if used - freed <= LOW_WATER * most:
+            break
+        entry.remove()
+        freed += entry.nbytes
+    return freed
+
+
+def files_in(folder: Path) -> Iterator[Entry]:
+    """Yield the files below a folder, such as Gradio's cache."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            try:
+                known = path.lstat()
+            except OSError:
+                continue
+            remove = functools.partial(path.unlink, missing_ok=True)
+            yield Entry(known.st_mtime, known.st_size, remove)
+
+
+def merges_in(merges: MutableMapping[str, Merged], used: float) -> Iterator[Entry]:
+    """Yield a session's merges; ``used`` is when its user was last seen (time.time)."""
+
+    def remove(name: str) -> None:
+        if (merge := merges.pop(name, None)) is not None:
+            shutil.rmtree(merge.folder, ignore_errors=True)
+
+    for name, merge in list(merges.items()):
+        yield Entry(used, folder_bytes(merge.folder), functools.partial(remove, name))
+
+
+def hub_models(kept: Collection[str]) -> tuple[int, list[Entry]]:
+    """Return the bytes of the Hub's cache, and its revisions but for those of repositories kept.
+
+    kept: `owner/name` of what is loaded somewhere. Nothing where huggingface_hub was never used.
+    """
+    if "huggingface_hub" not in sys.modules:
+        return 0, []
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    from ram_studio.checkpoints.hub.transfer import cache_folder
+
+    try:
+        cache = scan_cache_dir(cache_folder())
+    except CacheNotFound:
+        return 0, []
+    entries = []
+    for repository in cache.repos:
+        if repository.repo_id in kept:
+            continue
+        for revision in repository.revisions:
+            strategy = cache.delete_revisions(revision.commit_hash)
+            size = strategy.expected_freed_size
+            entries.append(Entry(repository.last_accessed, size, strategy.execute))
+    return cache.size_on_disk, entries

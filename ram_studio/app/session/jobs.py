@@ -1,0 +1,376 @@
+"""One long piece of work in a thread, watched from a generator and stopped from anywhere.
+
+The generator that Gradio runs only polls; the work itself asks its CancelToken between pieces, so
+Stop acts within one piece. A job first waits in ``public.job_queue``. Some seconds after its page
+was closed it is stopped (``public.session_reaper``); a reloaded page shows it again.
+
+A panel with a job has ``JobControls``, connects them with ``connect``, and its handler is one
+``watch``: is anything loaded, is the session free, does the form hold; then start, progress, stop
+and outcome, each as updates keyed by component.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import gradio as gr
+
+from ram_studio.app import templates
+from ram_studio.app.boxes import html
+from ram_studio.app.numbers import duration_text
+from ram_studio.app.public.job_queue import Effort, QueuePosition
+from ram_studio.app.public.machine import lower_priority
+from ram_studio.app.public.user import hide_paths, own_copy_hint
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.workspace import Workspace
+from ram_studio.checkpoints.hub.rights import acting_as
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import RamStudioError
+
+_LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Report = Callable[[Any], None]
+Work = Callable[[Report, CancelToken], Result]
+Updates = dict[Any, Any]
+"""Updates keyed by component, as handlers return them."""
+
+POLL_SECONDS = 0.15
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+"""Options of every event of the page."""
+
+LIGHT: dict[str, Any] = {**QUIET, "queue": False}
+"""Options of events that are answered at once: they stand in no line."""
+
+HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit": None}
+"""Options of events with a job, which wait in our own ``public.job_queue``, not Gradio's."""
+
+STOPPED = "Stopped."
+BUSY = "You already have a job running. Stop it or wait until it ends."
+NEED_LOAD = "No models loaded yet. Open the playground or your own models in Load."
+NEED_MODELS = (
+    "Only an analysis is loaded. Merging, checks and the microscope need the models "
+    "themselves: load them in Load under “Your own models”."
+)
+_WAITING = "Queued"
+_OUT_OF_TIME = "Stopped: the job took longer than this server allows."
+
+
+def lack(loaded: Loaded | None) -> str:
+    """Return what is missing for work on models, a sentence; "" where they are loaded."""
+    if loaded is None:
+        return NEED_LOAD
+    return NEED_MODELS if loaded.is_analysis_only else ""
+
+
+def costing(work: Work[Result], effort: Effort) -> Work[Result]:
+    """Return work with what it will cost, by which it is queued."""
+    work.effort = effort  # type: ignore[attr-defined]
+    return work
+
+
+class Shown(NamedTuple):
+    """How a panel shows its job, so that a reloaded page can take up where it was."""
+
+    controls: JobControls
+    tell: Callable[[Any], str | Updates]
+    finish: Callable[[Any], Updates]
+    explain: Callable[[RamStudioError, Job[Any]], str] | None
+    poll_seconds: float = POLL_SECONDS
+
+
+class Job(Generic[Result]):
+    """A session's work that runs in its own thread, when the queue lets it.
+
+    Args:
+        work: called with a function that takes progress events (kept: the latest) and a
+            CancelToken.
+
+    Attributes:
+        clients: who waits for it (Gradio's session hashes, the tab's key). shown: how, in a page.
+        is_told: whether a page has shown how it ended. why: it was stopped, "" by the user.
+        entered: when it was queued (time.monotonic).
+
+    Raises: QueueFullError when this user has enough jobs, or the queue is full.
+    """
+
+    def __init__(self, session: Session, work: Work[Result]) -> None:
+        self.cancel = CancelToken()
+        self.clients = {session.client, session.key}
+        self.shown: Shown | None = None
+        self.is_told = False
+        self.why = ""
+        self._work = work
+        # On a shared server errors name no path of this machine, and pages go first.
+        self._is_public = session.is_public
+        self._token = session.token
+        self._latest: Any = None
+        self._done = threading.Event()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="ram-studio-job", daemon=True)
+        effort = getattr(work, "effort", Effort())
+        self._ticket = session.job_queue.enter(effort, session.key, session.address)
+        self.entered = self._ticket.asked
+        self._ticket.job = session.job = self
+
+    def _report(self, event: Any) -> None:
+        self._latest = event
+
+    def _run(self) -> None:
+        try:
+            if self._is_public:
+                lower_priority()
+            self._ticket.wait(self.cancel)
+            with acting_as(self._token):
+                self._result = self._work(self._report, self.cancel)
+        # Handed to whoever asks for the result, on another thread.
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ticket.leave(finished=self._error is None and not self.cancel.is_cancelled)
+            self._token = None
+            self._done.set()
+
+    def start(self) -> None:
+        """Start the work in its thread."""
+        self._thread.start()
+
+    def stop(self, why: str = "") -> None:
+        """Ask the work to stop at its next opportunity, or to leave the queue; returns at once."""
+        if not self.cancel.is_cancelled:
+            self.why = why
+        self.cancel.cancel()
+
+    @property
+    def began(self) -> float | None:
+        """When it began to run; None while it is queued."""
+        return self._ticket.began
+
+    @property
+    def latest(self) -> Any:
+        """Its queue position, then the latest progress event of the work."""
+        return self._ticket.queue.position(self._ticket) or self._latest
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the work has ended, one way or another."""
+        return self._done.is_set()
+
+    def updates(self, poll_seconds: float = POLL_SECONDS) -> Generator[Any, None, None]:
+        """Start the work unless it was, and yield each new event or QueuePosition until its end.
+
+        Closing the iterator early is ``left``.
+        """
+        if self._thread.ident is None:
+            self.start()
+        seen: Any = None
+        try:
+            while not self._done.wait(poll_seconds):
+                latest = self.latest
+                if latest is not seen and not (
+                    isinstance(latest, QueuePosition) and latest == seen
+                ):
+                    seen = latest
+                    yield seen
+        finally:
+            self.left()
+
+    def left(self) -> None:
+        """Note that one who waited for it has gone: it is stopped,
+        unless a SessionReaper does that.
+
+        Waits for its end, so that it cannot go on unseen.
+        """
+        if not self._done.is_set() and not self._ticket.queue.is_supervised:
+            self.stop()
+            self._done.wait(10)
+
+    def outcome(self) -> tuple[Result | None, RamStudioError | None]:
+        """Return (result, None), or (None, why there is none). Call after ``updates`` ended.
+
+        A bug in the work is logged and comes back as a plain sentence: the page stays usable, and
+        other users see no traceback.
+        """
+        if self._error is None:
+            return self._result, None
+        if self.why == "time":
+            return None, RamStudioError(f"{_OUT_OF_TIME} {own_copy_hint()}")
+        if isinstance(self._error, RamStudioError):
+            if self._is_public:
+                return None, type(self._error)(hide_paths(str(self._error)))
+            return None, self._error
+        _LOG.error("A job failed unexpectedly.", exc_info=self._error)
+        return None, RamStudioError(
+            f"Something unexpected went wrong ({type(self._error).__name__}); the log has the "
+            "details. No unfinished file was left behind."
+        )
+
+    def result(self) -> Result:
+        """Return what the work returned. Call after ``updates`` ended.
+
+        Raises: RamStudioError as ``outcome`` returns it; whatever else the work raised.
+        """
+        result, error = self.outcome()
+        if self._error is not None and error is not None:
+            raise error if isinstance(self._error, RamStudioError) else self._error
+        return cast("Result", result)
+
+
+def begin(session: Session, work: Work[Result]) -> Job[Result]:
+    """Return a session's new job, queued; raises as ``Job`` does."""
+    job = Job(session, work)
+    job.start()
+    return job
+
+
+class JobControls(NamedTuple):
+    """What every panel with a job has: the button that starts it, Stop, and a line of status."""
+
+    start: gr.Button
+    stop: gr.Button
+    status: gr.HTML
+
+
+def stop_button(elem_id: str) -> gr.Button:
+    """Lay out a Stop button, hidden until its job runs."""
+    return gr.Button("Stop", variant="stop", visible=False, elem_id=elem_id)
+
+
+def job_controls(label: str, *, start: str, stop: str, status: str) -> JobControls:
+    """Lay out a job's button, its Stop and its status; start, stop, status: their element ids."""
+    with gr.Row(elem_classes="actions"):
+        started = gr.Button(label, variant="primary", elem_id=start)
+        stopped = stop_button(stop)
+    return JobControls(started, stopped, html(elem_id=status))
+
+
+def watch(
+    session: Session,
+    controls: JobControls,
+    prepare: Callable[[], Work[Result]],
+    tell: Callable[[Any], str | Updates],
+    finish: Callable[[Result], Updates],
+    *,
+    needs_loaded: bool = True,
+    explain: Callable[[RamStudioError, Job[Result]], str] | None = None,
+    poll_seconds: float = POLL_SECONDS,
+) -> Iterator[Updates]:
+    """Run a panel's job, yielding updates keyed by component as it goes.
+
+    Args:
+        prepare: reads the form and returns the work; raises RamStudioError to refuse.
+        tell: the status (HTML), or updates, for a progress event, for None before the first one,
+            at most every poll_seconds; HTML that is as it was is not sent again.
+        finish: updates for the result, put into the session; raises RamStudioError to refuse it.
+        explain: the status (HTML) of a job without a result; by default the error's own words.
+    """
+    refusal = (lack(session.loaded) if needs_loaded else "") or (BUSY if session.is_busy else "")
+    if refusal:
+        yield {controls.status: templates.callout(refusal, "warn")}
+        return
+    try:
+        job = begin(session, prepare())
+    except RamStudioError as error:
+        yield {controls.status: templates.callout(str(error), "bad")}
+        return
+    job.shown = Shown(controls, tell, finish, explain, poll_seconds)
+    yield from _show(job, job.shown)
+
+
+def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
+    controls, tell, finish, explain, poll_seconds = shown
+    sent: Updates = {}
+
+    def changes(told: str | Updates) -> Updates:
+        updates = {controls.status: told} if isinstance(told, str) else told
+        new = {c: v for c, v in updates.items() if not isinstance(v, str) or v != sent.get(c)}
+        sent.update(new)
+        return new
+
+    # The buttons only when they change: one that is drawn anew under the pointer misses its click.
+    buttons = {controls.start: gr.update(interactive=False), controls.stop: gr.update(visible=True)}
+    try:
+        yield {**buttons, **changes(tell(None))}
+        for event in job.updates(poll_seconds):
+            if news := changes(
+                queue_html(event) if isinstance(event, QueuePosition) else tell(event)
+            ):
+                yield news
+    finally:
+        job.left()
+    job.is_told = True
+    idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
+    result, problem = job.outcome()
+    if problem is not None:
+        said = explain(problem, job) if explain else templates.failure(problem, STOPPED)
+        yield {**idle, controls.status: said}
+        return
+    try:
+        yield {**idle, controls.status: "", **finish(result)}
+    except RamStudioError as error:
+        yield {**idle, controls.status: templates.callout(str(error), "bad")}
+
+
+def queue_html(position: QueuePosition) -> str:
+    """Return a job's position in the queue, for its status."""
+    wait = f"about {duration_text(position.seconds)}" if position.seconds >= 1 else "a moment"
+    return templates.progress(None, f"Queued: position {position.number}", f"starts in {wait}")
+
+
+def unfinished(session: Session) -> str:
+    """Return the element of the panel whose job a reloaded page has to show; "" for none.
+
+    The page counts as waiting for it from now on.
+    """
+    job = session.job
+    if not isinstance(job, Job) or job.shown is None or job.is_told:
+        return ""
+    job.clients.add(session.client)
+    return f"resume-{job.shown.controls.start.elem_id}"
+
+
+def connect(
+    controls: JobControls,
+    workspace: Workspace,
+    run: Callable[[dict[Any, Any], Session], Iterator[Updates]],
+    inputs: Any,
+    outputs: Iterable[Any],
+) -> Any:
+    """Connect a panel's start and stop buttons; return the event, for a ``.then``.
+
+    run: (data of the inputs, session) -> a ``watch``. outputs: what it updates besides the
+    controls.
+    """
+
+    def start(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
+        yield from run(data, workspace.session_of(request))
+
+    def stop(request: gr.Request) -> None:
+        job = workspace.session(request.session_hash).job
+        if job is not None:
+            job.stop()
+
+    def resume(request: gr.Request) -> Iterator[Updates]:
+        session = workspace.session_of(request)
+        job = session.job
+        if isinstance(job, Job) and job.shown is not None and job.shown.controls is controls:
+            job.clients.add(session.client)
+            yield from _show(job, job.shown)
+        else:
+            yield {controls.status: ""}
+
+    # Shown at once by the browser, until the job's first word: it may have to wait.
+    waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
+    controls.start.click(fn=None, js=waiting, outputs=controls.status)
+    controls.stop.click(stop, None, None, **LIGHT)
+    every = list(dict.fromkeys([*controls, *outputs]))
+    # Pressed by a reloaded page, see page.js.
+    again = gr.Button(visible="hidden", elem_id=f"resume-{controls.start.elem_id}")
+    again.click(resume, None, every, **HEAVY)
+    return controls.start.click(start, inputs, every, **HEAVY)

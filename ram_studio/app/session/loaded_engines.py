@@ -1,0 +1,46 @@
+"""A few small models stay loaded for whoever asks next; a large one is let go at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ram_studio.evals.answering.local import LocalEngine
+
+_SMALL_BYTES = 200_000_000
+_MOST_ENGINES = 8
+
+
+class Engines:
+    """Small models that stay loaded. One job at a time uses an engine."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, LocalEngine] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def borrow(self, checkpoint: Any) -> Iterator[LocalEngine]:
+        """Lend an engine for an opened checkpoint."""
+        from ram_studio.evals.answering.local import LocalEngine
+
+        # A folder's name may come to hold another merge.
+        key = f"{checkpoint.folder}|{checkpoint.fingerprint}"
+        with self._lock:
+            engine = self._kept.pop(key, None)
+        engine = engine or LocalEngine(Path(checkpoint.folder))
+        try:
+            yield engine
+        finally:
+            engine.on_tokens = None
+            with self._lock:
+                if checkpoint.nbytes < _SMALL_BYTES:
+                    self._kept[key] = engine
+                else:
+                    engine.close()
+                while len(self._kept) > _MOST_ENGINES:
+                    self._kept.popitem(last=False)[1].close()

@@ -1,0 +1,198 @@
+"""The records of one user's work. A leaf: nothing here imports a panel or a thread."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.app.public.job_queue import JobQueue, QueuedJob
+from ram_studio.checkpoints.record.analysis_file import analysis_arrays
+from ram_studio.errors import OutputError
+from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.report.skill_verdict import MARGIN
+from ram_studio.evals.report.tables import EvalReport
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Checkpoints that were analyzed together.
+
+    title: for people. set_name: the shipped set ("dense"), or None.
+    base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
+    read_rate: bytes a second that the analysis read; None when it was not run here.
+    is_analysis_only: an analysis was opened; where the models are is not known, or not here.
+    cautions: what to know before merging them, in sentences; the more serious first.
+    remote_bytes: of models that were read on the Hub and are not here; a merge reads them again.
+    opened: see ``load.work.open_loaded``.
+    """
+
+    title: str
+    set_name: str | None
+    base: str
+    agents: Mapping[str, str]
+    analysis: Analysis
+    options: Mapping[str, str] = field(default_factory=dict)
+    read_rate: float | None = None
+    is_analysis_only: bool = False
+    cautions: tuple[str, ...] = ()
+    remote_bytes: int = 0
+    opened: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The base and the agents, each a folder or a Hub id."""
+        return (self.base, *self.agents.values())
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Memory that only this load takes: shipped sets are there for all."""
+        if self.set_name is not None:
+            return 0
+        return sum(array.nbytes for array in analysis_arrays(self.analysis).values())
+
+    @property
+    def identity(self) -> str:
+        """Something that differs between two different loads."""
+        return f"{self.title}|{id(self.analysis)}"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One finished merge of this session: its name, folder, method and ``merge --json`` result."""
+
+    name: str
+    folder: Path
+    method: str
+    result: Mapping[str, Any]
+    recipe: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison of methods: ``MethodTable.to_dict``, and its CSV, HTML and SVG."""
+
+    title: str
+    table: Mapping[str, Any]
+    files: Sequence[Path]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one model has said so far in the chat.
+
+    state: "waiting", "loading", "reading", "writing" or "done". speed: tokens a second since the
+    first one; None before there are two. verdict, tone: how it ended, in words.
+    """
+
+    model: str
+    state: str = "waiting"
+    text: str = ""
+    tokens: int = 0
+    speed: float | None = None
+    is_chat: bool | None = None
+    verdict: str = ""
+    tone: str = "plain"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A question with what its models said, at one moment."""
+
+    question: str
+    answers: tuple[Said, ...]
+
+
+@dataclass
+class Session:
+    """One user's work. Changed by one handler at a time: heavy ones check ``job``.
+
+    report: what Check shows; margin: by which it judges whether skills survived. found: what
+    History compares. data: folder with the rows of data sets, "" for the Hub's cache. client,
+    address: who called last; token: theirs for the Hub, when they signed in (from their request,
+    in memory only).
+    ties: what TIES keeps of the loaded models, by agent, once it was merged (see tune/ties.py).
+    looks: the client and number of what was asked last of the microscope.
+    job_queue: where its heavy jobs run. is_public: others use this server too.
+    """
+
+    key: str
+    folder: Path
+    loaded: Loaded | None = None
+    merges: dict[str, Merged] = field(default_factory=dict)
+    report: EvalReport | None = None
+    margin: float = MARGIN
+    comparison: Comparison | None = None
+    found: EvalReport | None = None
+    chat: Chat | None = None
+    sweep: SweepState | None = None
+    data: str = ""
+    ties: list[dict[str, float] | None] | None = None
+    looks: tuple[str, float] = ("", 0.0)
+    job: QueuedJob | None = None
+    touched: float = field(default_factory=time.monotonic)
+    client: str = ""
+    token: str | None = field(default=None, repr=False)
+    address: str = ""
+    job_queue: JobQueue = field(default_factory=JobQueue)
+    is_public: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job of this session is still running."""
+        return self.job is not None and not self.job.is_done
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was done in it yet that somebody could miss."""
+        given = (self.job, self.loaded, self.found, self.merges, self.data)
+        return not any(map(bool, given))
+
+    @property
+    def models(self) -> Loaded:
+        """What is loaded, for those who know that something is."""
+        assert self.loaded is not None, "checked by whoever begins"
+        return self.loaded
+
+    def load(self, loaded: Loaded) -> None:
+        """Make these checkpoints the current ones; merges and scores of others are dropped."""
+        if self.loaded is not None and self.loaded.identity != loaded.identity:
+            for merged in self.merges.values():
+                shutil.rmtree(merged.folder, ignore_errors=True)
+            self.merges.clear()
+            self.report = None
+            self.chat = None
+            self.comparison = None
+            self.sweep = None
+            self.ties = None
+        self.loaded = loaded
+
+    def free_name(self, wanted: str) -> str:
+        """Return ``wanted``, with a number when a merge of that name exists already."""
+        taken = set(self.merges) | {"base"} | set(self.loaded.agents if self.loaded else ())
+        name, number = wanted, 2
+        while name in taken:
+            name, number = f"{wanted} ({number})", number + 1
+        return name
+
+    def save(self, files: Mapping[str, str]) -> list[Path]:
+        """Write files (text by name) that the user takes home; return where they are.
+
+        Raises: OutputError when they cannot be written.
+        """
+        folder = self.folder / "downloads"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for name, text in files.items():
+                # newline="": CSV brings its own line ends.
+                path = folder / name
+                path.write_text(text, encoding="utf-8", errors="replace", newline="")
+        except OSError as error:
+            why = error.strerror or error
+            raise OutputError(f"The files could not be written: {why}.") from error
+        return [folder / name for name in files]

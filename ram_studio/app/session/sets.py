@@ -1,0 +1,106 @@
+"""The three shipped sets of agents, ready with their analyses."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
+from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.app.session.session import Loaded
+from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.resources import asset_path
+
+TITLES = {
+    "shared-style": "the shared-style agents",
+    "independent": "the independent agents",
+    "dense": "the dense agents",
+}
+"""The shipped sets as links, the API and assets/ name them; the first is the default."""
+
+DEFAULT_SET = next(iter(TITLES))
+
+
+def opener(set_name: str) -> str:
+    """Return the CSS class of the button that opens a set, by which the lesson presses it."""
+    return f"opens-{set_name}"
+
+
+def _model_folder(folder: str, name: str) -> Path:
+    own = asset_path(folder) / name
+    # All sets were trained from the same base; it is shipped once.
+    return own if own.is_dir() else asset_path("independent", name)
+
+
+@lru_cache(maxsize=len(TITLES))
+def _analysis_of(folder: str) -> Analysis:
+    return load_analysis(asset_path(folder, "analysis.safetensors"))
+
+
+@lru_cache(maxsize=len(TITLES))
+def load_set(set_name: str) -> Loaded:
+    """Return a shipped set; read from disk once.
+
+    Raises: CheckpointError when this installation lacks the files; AnalysisError for a damaged one.
+    """
+    analysis = _analysis_of(set_name)
+    return Loaded(
+        title=TITLES[set_name],
+        set_name=set_name,
+        base=str(_model_folder(set_name, "base")),
+        agents={name: str(_model_folder(set_name, name)) for name in analysis.agents},
+        analysis=analysis,
+    )
+
+
+SKILLS = "skills.json.gz"
+"""The measured skills of a shipped set."""
+
+RECORD = "record.json"
+"""How a shipped set was trained and what was measured of it."""
+
+
+def shipped_file(set_name: str, name: str) -> Path | None:
+    """Return a file of a shipped set; None where there is no such set, or it has none."""
+    path = asset_path(set_name) / name if set_name in TITLES else None
+    return path if path is not None and path.is_file() else None
+
+
+def build_profile(analysis: Analysis) -> dict[str, Any]:
+    """Return ``client_profile`` with mergekit's factors at each point, which only the page shows.
+
+    Sent once per analysis; numbers.js does the same arithmetic on it as Analysis.preview (a test
+    compares the two to 1e-12).
+    """
+    profile = client_profile(analysis)
+    profile["mergekit"] = [
+        analysis.dialects(k)["mergekit"].tolist() for k in range(len(EPSILON_GRID))
+    ]
+    return profile
+
+
+@lru_cache(maxsize=len(TITLES))
+def set_profile(set_name: str) -> str:
+    """Return the client profile of a shipped set as JSON; computed once a set."""
+    skills_at = f"ram/skills/{set_name}.json" if shipped_file(set_name, SKILLS) else None
+    own = {"set": set_name, "skills_at": skills_at}
+    return _as_text({**build_profile(_analysis_of(set_name)), **own})
+
+
+def profile_of(loaded: Loaded) -> str:
+    """Return the client profile of whatever is loaded, as JSON.
+
+    Text, because Gradio looks at every number of a nested value for files: 60 ms a user.
+    """
+    if loaded.set_name is not None:
+        return set_profile(loaded.set_name)
+    return _as_text(build_profile(loaded.analysis))
+
+
+def _as_text(profile: dict[str, Any]) -> str:
+    # As Gradio writes JSON: what is not finite becomes null, which every browser reads.
+    return orjson.dumps(profile).decode()

@@ -1,0 +1,124 @@
+"""Analyses that others made: a file here, or one in a model or dataset repository on the Hub.
+
+They are untrusted like everything else: sizes are bounded before anything is fetched or
+unpacked, and names are checked before anybody shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.checkpoints.opening import is_local_source
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
+from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.checkpoints.record.recipe import check_agent_name
+from ram_studio.errors import AnalysisError, HubError
+
+MOST_PROFILE_BYTES = 4_000_000
+"""Of a profile; 28 layers and five agents take less than 2 MB."""
+
+MOST_ANALYSIS_BYTES = 200_000_000
+_MOST_TENSORS = 50_000
+_AT_ONCE = threading.BoundedSemaphore(2)
+"""Reading takes several times the memory of what is read."""
+_ANALYSIS_FILE = re.compile(r"([^/]+\.)?(analysis|profile)(\.safetensors)?", re.IGNORECASE)
+
+
+def open_analysis(source: str | Path, *, only_profiles: bool = False) -> Analysis:
+    """Return the analysis or profile in a file, or in a Hub repository `owner/name[@revision]`.
+
+    A repository holds one file called `analysis.safetensors`, `profile.safetensors`, or ending in
+    `.analysis`, `.profile`, `.analysis.safetensors` or `.profile.safetensors`.
+
+    Args: only_profiles: for a shared server: no whole analysis, which may be large.
+
+    Raises: AnalysisError for anything else or too large; HubError; CheckpointError for a source
+    that is neither.
+    """
+    source = str(source)
+    path = Path(os.path.expanduser(source))
+    if not is_local_source(source, name="analysis"):
+        path = _fetch(source, MOST_PROFILE_BYTES if only_profiles else MOST_ANALYSIS_BYTES)
+    return read_foreign(path, only_profiles=only_profiles)
+
+
+def find_analysis(source: str) -> Analysis:
+    """Return the analysis in a file, or in a Hub repository where no file is called so.
+
+    Raises: AnalysisError, HubError.
+    """
+    is_hub_id = split_hub_id(source) is not None and not os.path.exists(os.path.expanduser(source))
+    return open_analysis(source) if is_hub_id else load_analysis(source)
+
+
+def read_foreign(path: Path, *, only_profiles: bool = False) -> Analysis:
+    """Return an analysis that somebody else made, checked as ``open_analysis`` says."""
+    most = MOST_PROFILE_BYTES if only_profiles else MOST_ANALYSIS_BYTES
+    if path.is_file() and path.stat().st_size > most:
+        raise AnalysisError(
+            f"{printable(path.name)} takes {shown_bytes(path.stat().st_size)}, at most "
+            f"{shown_bytes(most)} are opened here; make it compact: ram-studio analysis profile."
+        )
+    with _AT_ONCE:
+        analysis = load_analysis(path, only_profiles=only_profiles)
+    _check_words(analysis, path)
+    return analysis
+
+
+def _check_words(analysis: Analysis, path: Path) -> None:
+    try:
+        for name in analysis.agents:
+            check_agent_name(name)
+        texts = [*analysis.warnings, *(t.name for t in analysis.tensors)]
+        for known in (analysis.sources, analysis.fingerprints, analysis.dtypes):
+            texts += [*known, *known.values()]
+        if len(analysis.tensors) > _MOST_TENSORS or len(set(analysis.agents)) != len(
+            analysis.agents
+        ):
+            raise ValueError("too many tensors, or an agent twice")
+        if not all(text.isprintable() for text in texts):
+            raise ValueError("text that cannot be shown")
+    except ValueError as error:
+        raise AnalysisError(
+            f"The analysis {printable(path.name)} is damaged or made up ({printable(error, 80)}); "
+            "analyze the checkpoints again."
+        ) from error
+
+
+def _fetch(source: str, most: int) -> Path:
+    """Return the one analysis of a repository, in the Hub's cache."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    from ram_studio.checkpoints.hub.repository import check_rights, list_files, talking_to
+    from ram_studio.checkpoints.hub.transfer import fetch_file
+
+    found = split_hub_id(source)
+    assert found is not None, "a source that is not here is spelt like a Hub id"
+    repository, revision = found
+    with talking_to(repository, revision, "analysis"):
+        try:
+            listing = list_files(repository, revision)
+        except RepositoryNotFoundError:
+            listing = list_files(repository, revision, "dataset")
+        sizes = listing.sizes
+        names = sorted(name for name in sizes if _ANALYSIS_FILE.fullmatch(name))
+        if len(names) != 1:
+            what = shown_list(names, separator=", ", show=quoted) or "none"
+            raise HubError(
+                f"{repository} holds {what} of the files that an analysis may be in; expected "
+                "one called analysis.safetensors or profile.safetensors. Give its path instead."
+            )
+        if sizes[names[0]] > most:
+            raise HubError(
+                f"{repository}: {printable(names[0])} takes {shown_bytes(sizes[names[0]])}, at "
+                f"most {shown_bytes(most)} are fetched; ask for its profile (ram-studio analysis "
+                "profile)."
+            )
+        check_rights(listing, names[0])
+        where = {"repo_type": listing.kind, "revision": listing.commit}
+        return fetch_file(repository, names[0], **where)

@@ -1,0 +1,161 @@
+"""Opening a checkpoint: which files make it up, and what their headers say.
+
+Works the same for files here and elsewhere; ``hub.open`` finds out which of them a source means.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from ram_studio.checkpoints.read.checkpoint import (
+    CONFIG_FILE,
+    DELTA_FORMAT,
+    Checkpoint,
+    fingerprint_of,
+    split_hub_id,
+)
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.files import Files, Folder
+from ram_studio.checkpoints.read.header import Header
+from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES
+from ram_studio.checkpoints.read.remote import RemoteFiles
+from ram_studio.checkpoints.read.shard_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    find_shards,
+    is_distributed,
+)
+from ram_studio.checkpoints.read.tensors import TensorInfo
+from ram_studio.checkpoints.virtual.distributed import collect_boxes
+from ram_studio.errors import CheckpointError
+
+
+def is_local_source(source: str | Path, *, name: str) -> bool:
+    """Say whether `source` is a folder here (True) or is to be asked from the Hub (False).
+
+    Raises: CheckpointError when it is neither a folder that exists nor spelt like a Hub id.
+    """
+    text = str(source)
+    try:
+        if text and "\0" not in text and Path(text).expanduser().exists():
+            return True
+    except PermissionError as error:
+        raise CheckpointError(
+            f"{who(name)}{printable(text)} cannot be read: {error.strerror}; check its permissions."
+        ) from error
+    except (OSError, RuntimeError):  # a name too long, a `~user` who does not exist
+        pass
+    if isinstance(source, str) and split_hub_id(text) is not None:
+        return False
+    raise CheckpointError(
+        f"{who(name)}{printable(text) or 'an empty path'} is neither a folder here nor a Hub id "
+        "of the form owner/name[@revision]; check the spelling."
+    )
+
+
+def open_folder(folder: str | Path, *, name: str) -> Checkpoint:
+    """Open a local folder of safetensors shards, or a delta (the file itself), by its headers.
+
+    name: "base" or the agent's name. Raises: CheckpointError, one line naming agent and file.
+    """
+    source, path = str(folder), Path(os.path.expanduser(folder))
+    files = Folder(path, who(name))
+    if path.suffix == ".safetensors" and path.is_file():
+        beside = Folder(path.parent, who(name))
+        header = beside.header(path.name)
+        if header.metadata.get("format") == DELTA_FORMAT:
+            found = _assemble(beside, [header], header.tensors, name=name, source=source)
+            return replace(found, folder=path, config={}, adapter=None, delta=header.metadata)
+    if not path.is_dir():
+        hint = " (a file: give the folder it lies in)" if path.is_file() else ""
+        raise CheckpointError(
+            f"{files.who}{printable(path)} is not a folder{hint}; expected a folder with "
+            "safetensors files."
+        )
+    return open_files(files, name=name, source=source)
+
+
+def open_files(files: Files, *, name: str, source: str) -> Checkpoint:
+    """Open the checkpoint that some files make up.
+
+    Args: name: "base" or the agent's name; source: as the user gave it.
+
+    Raises: CheckpointError, one line naming the agent and the file.
+    """
+    shards, weight_map = find_shards(files)
+    headers = files.headers(shards)
+    tensors = _collect_tensors(files, headers, weight_map)
+    return _assemble(files, headers, tensors, name=name, source=source)
+
+
+def _assemble(
+    files: Files,
+    headers: list[Header],
+    tensors: dict[str, TensorInfo],
+    *,
+    name: str,
+    source: str,
+) -> Checkpoint:
+    shards = [header.path.name for header in headers]
+    is_adapter = shards == [ADAPTER_FILE]
+    paths = tuple(header.path for header in headers)
+    return Checkpoint(
+        name=name,
+        source=source,
+        folder=files.folder,
+        tensors=tensors,
+        shards=paths,
+        config=files.json(CONFIG_FILE, limit=MAX_CONFIG_BYTES),
+        fingerprint=files.fingerprint(shards) or fingerprint_of(headers, files),
+        nbytes=sum(header.file_size for header in headers),
+        revision=files.revision,
+        adapter=files.json(ADAPTER_CONFIG, limit=MAX_CONFIG_BYTES) if is_adapter else None,
+        is_local=not isinstance(files, RemoteFiles),
+        remote=dict.fromkeys(paths, files) if isinstance(files, RemoteFiles) else {},
+    )
+
+
+def _collect_tensors(
+    files: Files, headers: list[Header], weight_map: dict[str, str] | None
+) -> dict[str, TensorInfo]:
+    """Return all tensors of the shards by name, in file order.
+
+    With an index, a tensor is taken from the shard the index names; tensors that lie in a shard
+    without being in the index are part of the model too (transformers loads them).
+
+    Of a distributed checkpoint tensors may lie in parts in several shards, see ``distributed``.
+
+    Raises: CheckpointError when a shard lacks a tensor that the index promises, when a name lies
+    in two shards and no index decides, or when there is no tensor at all.
+    """
+    if weight_map is None and is_distributed(header.path.name for header in headers):
+        return collect_boxes(files, headers)
+    at = f"{files.who}{printable(files.folder)}"
+    if weight_map is not None:
+        held = {header.path.name: header.tensors for header in headers}
+        lost = [tensor for tensor, shard in weight_map.items() if tensor not in held[shard]]
+        if lost:
+            raise CheckpointError(
+                f"{files.who}{printable(files.folder / weight_map[lost[0]])} lacks "
+                f"{plural(len(lost), 'tensor')} that the index says it holds: "
+                f"{shown_list(lost, show=quoted)}; download or copy the checkpoint again."
+            )
+    tensors: dict[str, TensorInfo] = {}
+    for header in headers:
+        for tensor in header.tensors.values():
+            chosen = weight_map.get(tensor.name) if weight_map else None
+            if chosen is not None and chosen != header.path.name:
+                continue
+            if tensor.name in tensors:
+                other = tensors[tensor.name].path.name
+                raise CheckpointError(
+                    f"{files.who}tensor {quoted(tensor.name)} lies in both {printable(other)} and "
+                    f"{printable(header.path.name)} of {printable(files.folder)}; remove the file "
+                    "that does not belong there."
+                )
+            tensors[tensor.name] = tensor
+    if not tensors:
+        raise CheckpointError(f"{at} holds no tensor at all.")
+    return tensors

@@ -1,0 +1,121 @@
+"""The files of one folder, as names and bytes, wherever it lies."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.content_hash import blake3_of
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.header import Header, read_header
+from ram_studio.checkpoints.read.json_files import check_link, read_bounded, read_json_object
+from ram_studio.errors import CheckpointError, told_as
+
+Span = tuple[int, int]
+"""Where some bytes of a file begin, and how many they are."""
+
+
+@dataclass(eq=False)
+class Files(abc.ABC):
+    """Files by their paths below a folder, with "/" between folders.
+
+    Attributes:
+        folder: where small files (config, index, tokenizer) are read; of files that are elsewhere
+            it also has the paths by which shards are called.
+        who: starts messages.
+        revision: the commit, for files of a repository on the Hub.
+    """
+
+    folder: Path
+    who: str = ""
+    revision: str | None = None
+
+    @abc.abstractmethod
+    def at(self, name: str) -> str:
+        """Return how messages call a file; "" is the folder."""
+
+    @abc.abstractmethod
+    def names(self) -> list[str]:
+        """Return what lies right below the folder, in order."""
+
+    @abc.abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Return all files with their bytes, also those in folders below."""
+
+    @abc.abstractmethod
+    def header(self, name: str) -> Header:
+        """Return the header of a safetensors file, see ``header.read_header``."""
+
+    @abc.abstractmethod
+    def fetch(self, name: str, start: int, length: int) -> bytes:
+        """Return exactly `length` bytes of a file from `start` on; raises CheckpointError."""
+
+    @abc.abstractmethod
+    def has(self, name: str) -> bool:
+        """Say whether a file is there."""
+
+    @abc.abstractmethod
+    def read(self, name: str, limit: int) -> bytes:
+        """Return a small file; raises CheckpointError where it is larger, or cannot be read."""
+
+    @abc.abstractmethod
+    def blake3(self, name: str, check: Callable[[], None] = lambda: None) -> str:
+        """Return a file's BLAKE3; check: raises to stop; raises CheckpointError."""
+
+    def fetch_spans(self, name: str, spans: Iterable[Span]) -> Iterator[bytes]:
+        """Yield several spans of a file in order."""
+        return (self.fetch(name, *span) for span in spans)
+
+    def headers(self, names: Iterable[str]) -> list[Header]:
+        """Return the headers of some safetensors files."""
+        return [self.header(name) for name in names]
+
+    def json(self, name: str, *, limit: int, unique: bool = False) -> dict[str, Any]:
+        """Return the JSON object in a small file, {} where there is none."""
+        path = self.folder / name
+        return read_json_object(path, self.who, limit=limit, unique=unique) if path.exists() else {}
+
+    def fingerprint(self, shards: Iterable[str]) -> str | None:
+        """Return a fingerprint that is known without reading the shards, None where none is."""
+        return None
+
+
+class Folder(Files):
+    """Files of this machine."""
+
+    def at(self, name: str) -> str:
+        return str(self.folder / name) if name else str(self.folder)
+
+    def names(self) -> list[str]:
+        with told_as(CheckpointError, f"{self.who}{printable(self.folder)} cannot be listed"):
+            return sorted(os.listdir(self.folder))
+
+    def sizes(self) -> dict[str, int]:
+        found = (p for p in self.folder.rglob("*") if p.is_file())
+        return {p.relative_to(self.folder).as_posix(): p.stat().st_size for p in sorted(found)}
+
+    def header(self, name: str) -> Header:
+        path = check_link(self.folder / name, self.who, suffix=".safetensors")
+        return read_header(path, self.who)
+
+    def fetch(self, name: str, start: int, length: int) -> bytes:
+        told = told_as(CheckpointError, f"{self.who}{printable(self.at(name))} cannot be read")
+        with told, open(self.folder / name, "rb", buffering=0) as file:
+            file.seek(start)
+            data = file.read(length)
+            if len(data) < length:
+                raise OSError("it ends too early")
+        return data
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).is_file()
+
+    def read(self, name: str, limit: int) -> bytes:
+        return read_bounded(self.folder / name, self.who, limit=limit)
+
+    def blake3(self, name: str, check: Callable[[], None] = lambda: None) -> str:
+        return blake3_of(self.folder / name)

@@ -1,0 +1,262 @@
+"""LoRA adapters, applied to their base as they are read.
+
+As peft writes them: names `base_model.model.NAME.lora_A.weight`, W + scale * B A with
+scale = alpha / rank or alpha / sqrt(rank) (rank-stabilised), `alpha_pattern`, and whole tensors
+that were trained beside (modules_to_save, biases, embeddings). Ranks are those of the stored
+matrices. An adapter whose meaning lies elsewhere than in these files is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape
+from ram_studio.checkpoints.read.tensors import (
+    MERGED_DTYPES,
+    TensorInfo,
+    TensorReader,
+    VirtualTensor,
+)
+from ram_studio.errors import CompatibilityError
+
+GROUP_ELEMENTS = 1 << 16
+"""About so many elements are computed together."""
+
+_FACTOR = re.compile(
+    r"(?P<module>.+)\.lora_(?P<what>A|B|embedding_A|embedding_B|magnitude_vector)"
+    r"(\.default)?(\.weight)?"
+)
+_PREFIX = "base_model.model."
+_INNER = re.compile(r"\.(base_layer|modules_to_save|original_module)(\.default)?(?=\.)")
+_MERGE = "merge it into its base with peft first (merge_and_unload, then save_pretrained)"
+_NESTED = re.compile(r"\)[*+{?]")
+MOST_ALPHA = 1e30
+MOST_NAME = 300
+"""Characters of a module that patterns are matched with: an untrusted one may take their cube."""
+_UNREAD = ("lora_bias", "use_qalora", "alora_invocation_tokens", "megatron_config")
+_OWN_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank(VirtualTensor):
+    """base + scale * left @ right, in float64 rounded once to float32; DoRA scales rows after.
+
+    Attributes:
+        base: (rows, columns).
+        left: (rows, rank), or (rank, rows) where `is_transposed`.
+        right: (rank, columns), or (columns, rank) where `is_transposed`.
+        scale: lora_alpha / rank, or / sqrt(rank) for rank-stabilised adapters.
+        is_transposed: both factors are stored the other way round (embeddings, GPT-2's layers).
+        magnitude: of DoRA, (rows,): each row gets this length; None for plain LoRA.
+    """
+
+    base: TensorInfo
+    left: TensorInfo
+    right: TensorInfo
+    scale: float
+    is_transposed: bool = False
+    magnitude: TensorInfo | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank of the update."""
+        return self.right.shape[1 if self.is_transposed else 0]
+
+    def elements(
+        self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
+    ) -> np.ndarray:
+        """Return elements [start, start + count) as float32, computed in groups of whole rows."""
+        rows, columns = self.base.shape
+        group = max(1, GROUP_ELEMENTS // columns)
+        first = start // columns // group * group
+        last = -(-(start + count) // columns)
+        left, right = (_factor(reader, factor) for factor in (self.left, self.right))
+        if self.is_transposed:
+            left, right = left.T, np.ascontiguousarray(right.T)
+        parts = [
+            self._rows(reader, left, right, row, min(row + group, rows))
+            for row in range(first, last, group)
+        ]
+        return np.concatenate(parts)[start - first * columns :][:count]
+
+    def _rows(
+        self, reader: TensorReader, left: np.ndarray, right: np.ndarray, first: int, last: int
+    ) -> np.ndarray:
+        """left: (rows, rank); right: (rank, columns)."""
+        columns = self.base.shape[1]
+        base = reader.decoded(self.base, first * columns, (last - first) * columns)
+        base = base.reshape(-1, columns)
+        update = self.scale * (left[first:last] @ right)
+        if self.magnitude is None:
+            # An update of exactly nothing leaves the base as it is, also where it is -0.0.
+            made = np.where(update != 0, base + update, base)
+        else:
+            made = base + update
+            lengths = np.sqrt((made * made).sum(1))
+            wanted = reader.decoded(self.magnitude, first, last - first).astype(np.float64)
+            ratio = np.divide(wanted, lengths, out=np.ones_like(lengths), where=lengths > 0)
+            made *= ratio[:, None]
+        return made.astype(np.float32).reshape(-1)
+
+
+def _factor(reader: TensorReader, tensor: TensorInfo) -> np.ndarray:
+    """Return a whole factor as it is stored, in float64."""
+
+    def read() -> np.ndarray:
+        stored = reader.decoded(tensor, 0, tensor.numel)
+        return stored.reshape(tensor.shape).astype(np.float64)
+
+    return reader.cache.get(tensor, read)
+
+
+def apply_adapter(agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint) -> Checkpoint:
+    """Return an adapter applied to its base; config: its adapter_config.json.
+
+    Matrices that it changed are float32 (``LowRank``), tensors that were trained whole are as they
+    are stored, all others the base's.
+
+    Raises: CompatibilityError for an adapter of another base, of a kind that is not read, or that
+    does not fit the base's tensors.
+    """
+    digest = hashlib.blake2b(digest_size=32, person=b"ram-studio-lora")
+    for part in (agent.fingerprint, base.fingerprint, json.dumps(config, sort_keys=True)):
+        digest.update(part.encode())
+    applied = agent.on_base(base, _applied(agent, config, base))
+    return replace(applied, fingerprint=digest.hexdigest())
+
+
+def _applied(
+    agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint
+) -> dict[str, TensorInfo]:
+    """Return an adapter's tensors on its base."""
+    _check_kind(config, agent.at)
+    _check_patterns(config, agent.at)
+    factors, whole = _sorted(agent.tensors)
+    tensors = dict(base.tensors)
+    problems = []
+    for name, tensor in whole.items():
+        if name in tensors:
+            tensors[name] = replace(tensor, name=name)
+        else:
+            problems.append(f"tensor {quoted(name)} is not in the base")
+    # An embedding may be saved whole beside its factors, which then go on top of it.
+    for module, parts in factors.items():
+        made = _made(module, parts, tensors, config)
+        if isinstance(made, str):
+            problems.append(made)
+        else:
+            tensors[made.name] = made
+    if problems or not factors:
+        raise CompatibilityError(
+            f"{agent.at} is not an adapter of this base: "
+            f"{shown_list(problems) or 'it has no lora_A and lora_B'}. Choose the base that it was "
+            f"trained from ({printable(config.get('base_model_name_or_path') or 'not named')})."
+        )
+    return tensors
+
+
+def _check_patterns(config: Mapping[str, Any], at: str) -> None:
+    """Refuse scales that are no numbers, and patterns that could be made never to end."""
+    given = config.get("alpha_pattern") or {}
+    patterns = given if isinstance(given, dict) else {"": "not an object"}
+    values = [config.get("lora_alpha", 8), *patterns.values()]
+    is_sound = all(isinstance(v, int | float) and abs(v) < MOST_ALPHA for v in values)
+    for pattern in patterns:
+        repeats = sum(pattern.count(sign) for sign in "*+{?")
+        is_sound &= len(pattern) <= 300 and repeats <= 3 and not _NESTED.search(pattern)
+    if not is_sound:
+        raise CompatibilityError(
+            f"{at} has a lora_alpha or an alpha_pattern that is not read; expected numbers, by "
+            f"names of modules or plain patterns of them. If you trust it, {_MERGE}."
+        )
+
+
+def _check_kind(config: Mapping[str, Any], at: str) -> None:
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise CompatibilityError(
+            f"{at} holds an adapter of type {printable(kind, 40)}; LoRA adapters are read, others "
+            f"not: {_MERGE}."
+        )
+    unread = [key for key in _UNREAD if config.get(key)]
+    start = str(config.get("init_lora_weights", "")).lower()
+    if unread or start.startswith(_OWN_BASE):
+        what = ", ".join(unread) or f"init_lora_weights: {printable(start, 40)}"
+        raise CompatibilityError(
+            f"{at} holds a LoRA adapter with {what}, which is more than W + scale B A on the base "
+            f"as it is stored; {_MERGE}."
+        )
+
+
+def _sorted(
+    tensors: Mapping[str, TensorInfo],
+) -> tuple[dict[str, dict[str, TensorInfo]], dict[str, TensorInfo]]:
+    """Return the factors by module and kind, and whole tensors by the base's name."""
+    factors: dict[str, dict[str, TensorInfo]] = {}
+    whole = {}
+    for stored, tensor in tensors.items():
+        name = stored.removeprefix(_PREFIX)
+        if match := _FACTOR.fullmatch(name):
+            factors.setdefault(match["module"], {})[match["what"]] = tensor
+        else:
+            whole[_INNER.sub("", name)] = tensor
+    return factors, whole
+
+
+def _made(
+    module: str,
+    parts: Mapping[str, TensorInfo],
+    below: Mapping[str, TensorInfo],
+    config: Mapping[str, Any],
+) -> TensorInfo | str:
+    """Return a module's weight with its update, or why there is none."""
+    name = f"{module}.weight"
+    weight = below.get(name)
+    if weight is None:
+        return f"tensor {quoted(name)} is not in the base"
+    is_embedding = "embedding_A" in parts
+    a, b = (parts.get(f"{'embedding_' * is_embedding}{side}") for side in "AB")
+    if a is None or b is None:
+        return f"{quoted(module)} has only one of lora_A and lora_B"
+    is_transposed = is_embedding or bool(config.get("fan_in_fan_out"))
+    left, right = (a, b) if is_transposed else (b, a)
+    fits = len(a.shape) == len(b.shape) == len(weight.shape) == 2 and a.shape[0] == b.shape[1] > 0
+    shape: tuple[int, ...] = (b.shape[0], a.shape[1]) if fits else ()
+    if (shape[::-1] if is_transposed else shape) != weight.shape or not fits:
+        return (
+            f"{quoted(module)} has lora_A {shown_shape(a.shape)} and lora_B "
+            f"{shown_shape(b.shape)}, the base's weight is {shown_shape(weight.shape)}"
+        )
+    magnitude = parts.get("magnitude_vector")
+    if any(t.dtype not in MERGED_DTYPES for t in (a, b, weight, magnitude or a)):
+        dtypes = " and ".join(t.dtype for t in (a, b, *((magnitude,) if magnitude else ())))
+        return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
+    if magnitude is not None and (is_transposed or magnitude.numel != weight.shape[0]):
+        return f"{quoted(module)} is DoRA of another kind of layer than a linear one"
+    if config.get("alpha_pattern") and len(module) > MOST_NAME:
+        return f"{quoted(module)} is too long a name for an alpha_pattern"
+    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8))
+    rank = a.shape[0]
+    scale = float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    made = LowRank(weight, left, right, scale, is_transposed, magnitude)
+    return a.replaced_by(made, name=name, shape=weight.shape, dtype="F32")
+
+
+def _by_pattern(patterns: object, module: str, default: Any) -> Any:
+    """Return what a pattern gives a module, as peft matches them: whole names, or their ends."""
+    for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
+        try:
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+                return value
+        except re.error:
+            continue
+    return default

@@ -1,0 +1,117 @@
+"""Deltas: files of the elements that an agent changed, laid over the base as they are read.
+
+They have the layout of TRL's weight synchronisation: for each changed tensor `NAME.indices`, flat
+and rising (int32, int64 for larger tensors), and `NAME.values`, the agent's own elements.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
+from ram_studio.checkpoints.read.describe import printable, quoted
+from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
+from ram_studio.errors import CompatibilityError
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse(VirtualTensor):
+    """base with other elements at some places.
+
+    Attributes:
+        base: of any dtype; the virtual tensor has it too.
+        indices: flat places, I32 or I64, rising.
+        values: the elements there, in the base's dtype.
+    """
+
+    base: TensorInfo
+    indices: TensorInfo
+    values: TensorInfo
+
+    def read_into(
+        self, tensor: TensorInfo, reader: TensorReader, byte_start: int, buffer: memoryview
+    ) -> None:
+        """Fill a buffer with the base's bytes and the changed elements among them.
+
+        The places are found by bisection in the file: no more of it is read than is needed.
+        """
+        reader.read_into(self.base, byte_start, buffer)
+        width = self.base.nbytes // max(1, self.base.numel)
+        index = np.dtype(np.int32 if self.indices.dtype == "I32" else np.int64)
+
+        def places(first: int, count: int) -> np.ndarray:
+            size = index.itemsize
+            return reader.stored(self.indices, first * size, count * size).view(index)
+
+        start, stop = byte_start // width, (byte_start + len(buffer)) // width
+        keys = range(self.indices.numel)
+        first, last = (
+            bisect.bisect_left(keys, end, key=lambda k: int(places(k, 1)[0]))
+            for end in (start, stop)
+        )
+        if first >= last:
+            return
+        changed = reader.stored(self.values, first * width, (last - first) * width)
+        at = places(first, last - first).astype(np.int64) - start
+        inside = (at >= 0) & (at < stop - start)  # a damaged file may have its places in any order
+        elements = changed.view(f"u{width}")
+        np.frombuffer(buffer, dtype=elements.dtype)[at[inside]] = elements[inside]
+
+
+CONTENT = "base_content"
+"""Key of a delta's metadata: what its base holds, however it is cut into files."""
+
+
+def content_of(tensors: Mapping[str, str]) -> str:
+    """Return one hash of a model's tensors, given each one's BLAKE3 by name."""
+    lines = "".join(f"{name}:{digest}\n" for name, digest in sorted(tensors.items()))
+    return hash_bytes(lines.encode())
+
+
+def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
+    """Say whether a base in other files holds what a delta was made from; reads all of it."""
+    if CONTENT not in delta or any(t.virtual is not None for t in base.tensors.values()):
+        return False
+    return content_of({n: hash_tensor(t) for n, t in base.tensors.items()}) == delta[CONTENT]
+
+
+def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint) -> Checkpoint:
+    """Return the agent that a delta is of, its elements laid over the base's (``Sparse``).
+
+    delta: its metadata. Raises: CompatibilityError for a delta of another base, or a damaged one.
+    """
+    of = delta.get("base")
+    # Of files still on the Hub the fingerprint is another one.
+    if base.is_local and of != base.fingerprint and not _same_content(delta, base):
+        raise CompatibilityError(
+            f"{agent.at} is a delta of another base: it was made from {printable(of, 16)}..., "
+            f"the base given is {base.fingerprint[:16]}... Give the base it was made from, the "
+            "same files."
+        )
+    tensors = dict(base.tensors)
+    for stored in agent.tensors.values():
+        name, _, part = stored.name.rpartition(".")
+        if part not in ("indices", "values"):
+            continue
+        below = base.tensors.get(name)
+        places, values = (agent.tensors.get(f"{name}.{what}") for what in ("indices", "values"))
+        if (
+            below is None
+            or places is None
+            or values is None
+            or values.dtype != below.dtype
+            or places.dtype not in ("I32", "I64")
+            or places.numel != values.numel
+        ):
+            raise CompatibilityError(
+                f"{agent.at}: {quoted(stored.name)} does not fit the base's {quoted(name)}; the "
+                "file is damaged, make it again."
+            )
+        sparse = Sparse(below, places, values)
+        tensors[name] = places.replaced_by(sparse, name=name, shape=below.shape, dtype=below.dtype)
+    return agent.on_base(base, tensors)

@@ -1,0 +1,187 @@
+"""torch's distributed checkpoints (DCP) with safetensors shards: boxes of tensors, put together.
+
+``HuggingFaceStorageWriter(save_distributed=True)`` writes files of its own for each rank. They hold
+boxes of tensors, and a header's DCP_SHARDING_INFO says where in the whole tensor each begins; the
+whole is as large as its boxes reach. No pickle is there to be read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ram_studio.checkpoints.read.describe import plural, printable, quoted
+from ram_studio.checkpoints.read.files import Files
+from ram_studio.checkpoints.read.header import MAX_DIMENSION, Header
+from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
+from ram_studio.errors import CheckpointError
+
+SHARDING_INFO = "DCP_SHARDING_INFO"
+_OFFSETS = "saved_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A tensor that lies as a box in a larger one.
+
+    Attributes:
+        part: its elements, in the order of the box.
+        offsets: where the box begins along each dimension of the larger tensor.
+        shape: of the box, with as many dimensions as the larger tensor has.
+    """
+
+    part: TensorInfo
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def rows(self, lead: tuple[int, ...], first: int, last: int) -> tuple[np.ndarray, int]:
+        """Return which rows first ... last - 1 of the larger tensor lie in the box.
+
+        lead: the larger tensor's shape without its columns. Rows follow one another in the box; the
+        second value is the number there of the first of them.
+        """
+        begins, sizes = self.offsets[: len(lead)], self.shape[: len(lead)]
+        lowest = int(np.ravel_multi_index(begins, lead))
+        ends = tuple(begin + size - 1 for begin, size in zip(begins, sizes, strict=True))
+        highest = int(np.ravel_multi_index(ends, lead))
+        rows = np.arange(max(first, lowest), min(last, highest + 1))
+        if not len(rows):
+            return rows, 0
+        places = np.unravel_index(rows, lead)
+        inside = np.ones(len(rows), dtype=bool)
+        for place, begin, size in zip(places, begins, sizes, strict=True):
+            inside &= (place >= begin) & (place < begin + size)
+        rows = rows[inside]
+        if not len(rows):
+            return rows, 0
+        at = [int(place[inside][0]) - begin for place, begin in zip(places, begins, strict=True)]
+        return rows, int(np.ravel_multi_index(at, sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes(VirtualTensor):
+    """A tensor that lies in boxes: they fill it, none overlaps another, all are of its dtype."""
+
+    boxes: tuple[Box, ...]
+
+    def parts(self) -> Iterator[TensorInfo]:
+        """Yield the tensors that it is made of."""
+        return (box.part for box in self.boxes)
+
+    def read_into(
+        self, tensor: TensorInfo, reader: TensorReader, byte_start: int, buffer: memoryview
+    ) -> None:
+        """Fill a buffer with bytes of the tensor.
+
+        Each box is a run of consecutive rows of its own: of a box as wide as the tensor the bytes
+        are read where they belong; of narrower ones the rows that are needed, whole.
+        """
+        width = tensor.element_bytes
+        start, stop = byte_start // width, (byte_start + len(buffer)) // width
+        if start >= stop:
+            return
+        # A vector is read as a matrix of one column.
+        lead, columns = (tensor.shape, 1) if len(tensor.shape) < 2 else (tensor.shape[:-1], 0)
+        columns = columns or tensor.shape[-1]
+        first, last = start // columns, -(-stop // columns)
+        out = np.frombuffer(buffer, dtype=f"u{width}")
+        for box in self.boxes:
+            rows, begin = box.rows(lead, first, last)
+            if not len(rows):
+                continue
+            wide = box.shape[-1] if len(tensor.shape) > 1 else 1
+            if wide == columns and rows[-1] - rows[0] + 1 == len(rows):
+                low = max(start, int(rows[0]) * columns)
+                high = min(stop, (int(rows[-1]) + 1) * columns)
+                place = (begin * columns + low - int(rows[0]) * columns) * width
+                part = buffer[(low - start) * width : (high - start) * width]
+                reader.read_into(box.part, place, part)
+                continue
+            found = np.empty((len(rows), wide), dtype=out.dtype)
+            reader.read_into(box.part, begin * wide * width, found.data.cast("B"))
+            left = box.offsets[-1] if len(tensor.shape) > 1 else 0
+            places = rows[:, None] * columns + np.arange(left, left + wide) - start
+            inside = (places >= 0) & (places < len(out))
+            out[places[inside]] = found[inside]
+
+
+def collect_boxes(files: Files, headers: Sequence[Header]) -> dict[str, TensorInfo]:
+    """Return the tensors of a distributed checkpoint by name, those in several boxes as ``Boxes``.
+
+    Raises: CheckpointError when a header does not say where its boxes lie, or when the boxes of a
+    tensor leave a hole, overlap, or differ in dtype.
+    """
+    at = f"{files.who}{printable(files.folder)}"
+    boxes: dict[str, list[Box]] = {}
+    for header in headers:
+        for tensor, offsets in zip(
+            header.tensors.values(), _offsets(header, files.who), strict=True
+        ):
+            found = boxes.setdefault(tensor.name, [])
+            # What all ranks hold may be stored by several of them.
+            if all((b.offsets, b.shape) != (offsets, tensor.shape) for b in found):
+                found.append(Box(tensor, offsets, tensor.shape))
+    return {tensor: _whole(own, f"{at}: tensor {quoted(tensor)}") for tensor, own in boxes.items()}
+
+
+def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
+    """Return where each of a file's tensors begins in the whole one, in the header's order."""
+    at = f"{who}{printable(header.path)}"
+    try:
+        told: Any = json.loads(header.metadata.get(SHARDING_INFO, "null"))
+    except (ValueError, RecursionError):
+        told = None
+    found = []
+    for tensor in header.tensors.values():
+        entry = told.get(tensor.name) if isinstance(told, dict) else None
+        offsets = entry.get(_OFFSETS) if isinstance(entry, dict) else None
+        if (
+            not isinstance(offsets, list)
+            or len(offsets) != len(tensor.shape)
+            or not all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in offsets)
+        ):
+            raise CheckpointError(
+                f"{at} is called like a part of a torch distributed checkpoint (DCP), but its "
+                f"header does not say in {SHARDING_INFO} where {quoted(tensor.name)} lies; save "
+                "the checkpoint again, or put it together with consolidate_safetensors_files."
+            )
+        found.append(tuple(offsets))
+    return found
+
+
+def _whole(boxes: list[Box], at: str) -> TensorInfo:
+    """Return the tensor of some boxes, which must be a grid without holes."""
+    boxes = [box for box in boxes if box.part.numel] or boxes[:1]
+    first = boxes[0].part
+    if (dtypes := {box.part.dtype for box in boxes}) != {first.dtype}:
+        raise CheckpointError(
+            f"{at} has parts of different dtypes ({', '.join(sorted(dtypes))}); save it again."
+        )
+    if len({len(box.shape) for box in boxes}) > 1:
+        raise CheckpointError(f"{at} has parts of different dimensions; save it again.")
+    rank = range(len(first.shape))
+    shape = tuple(max(box.offsets[d] + box.shape[d] for box in boxes) for d in rank)
+    begins = [sorted({box.offsets[d] for box in boxes}) for d in rank]
+    ends = [
+        dict(itertools.pairwise([*begin, end])) for begin, end in zip(begins, shape, strict=True)
+    ]
+    is_grid = len({box.offsets for box in boxes}) == len(boxes) == math.prod(map(len, begins))
+    if first.numel and not (
+        is_grid
+        and all(begin[0] == 0 for begin in begins)
+        and all(b.offsets[d] + b.shape[d] == ends[d][b.offsets[d]] for b in boxes for d in rank)
+    ):
+        raise CheckpointError(
+            f"{at} of shape {list(shape)} is not complete in the {plural(len(boxes), 'part')} that "
+            "are here; copy the files of all ranks of one save, and nothing else."
+        )
+    if len(boxes) == 1:
+        return first
+    boxes = sorted(boxes, key=lambda box: box.offsets)
+    return boxes[0].part.replaced_by(Boxes(tuple(boxes)), name=first.name, shape=shape)

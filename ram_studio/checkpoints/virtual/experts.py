@@ -1,0 +1,266 @@
+"""Experts in one layout against experts in another, by header: an agent as its base has them.
+
+Libraries store a layer's experts one by one, (out, in) as every linear layer,
+
+    NAME.experts.0.gate_proj.weight  up_proj  down_proj      (Mixtral: w1  w3  w2)
+
+or as stacks, NAME.experts.gate_up_proj (experts, 2 inner, hidden) with gate above up, and
+NAME.experts.down_proj (experts, hidden, inner); some turn both matrices (Llama 4, Qwen3-VL), and an
+agent may hold gate above up for each expert apart (NAME.experts.0.gate_up_proj.weight). Which way a
+stack lies is told by its shape and the other matrix's: hidden = inner = 2 inner is no model.
+gpt-oss interleaves gate and up and is read in its own layout only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ram_studio.algorithm.meters.storage import Finding
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import plural
+from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
+from ram_studio.checkpoints.virtual.distributed import Box, Boxes
+
+_SINGLE = re.compile(
+    r"(?P<stem>(?:.+\.)?experts)\.(?P<expert>\d{1,5})\."
+    r"(?P<part>gate_proj|up_proj|down_proj|w1|w2|w3)(?P<weight>\.weight)?"
+)
+_STACK = re.compile(r"(?P<stem>(?:.+\.)?experts)\.(?P<part>gate_up_proj|down_proj)(\.weight)?")
+_PAIR = re.compile(r"(?P<stem>(?:.+\.)?experts\.\d{1,5})\.gate_up_proj(?P<weight>\.weight)?")
+_PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}
+_INTERLEAVED = ("gpt_oss",)
+
+
+@dataclass(frozen=True, slots=True)
+class Run(VirtualTensor):
+    """Consecutive elements of another tensor of the same dtype, from element `start` on."""
+
+    of: TensorInfo
+    start: int
+
+    def read_into(
+        self, tensor: TensorInfo, reader: TensorReader, byte_start: int, buffer: memoryview
+    ) -> None:
+        """Fill a buffer with bytes of the tensor."""
+        reader.read_into(self.of, self.start * tensor.element_bytes + byte_start, buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed(VirtualTensor):
+    """Each matrix of a stack turned: (..., columns, rows) of `of` as (..., rows, columns)."""
+
+    of: TensorInfo
+
+    def elements(
+        self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
+    ) -> np.ndarray:
+        """Return elements [start, start + count); a matrix is turned once and held in use."""
+        rows, columns = self.of.shape[-2:]
+        dtype = np.dtype(f"u{tensor.element_bytes}")
+        nbytes = rows * columns * dtype.itemsize
+        # What it is made of may be long: its name says enough within a pass.
+        key = replace(self.of, virtual=None)
+
+        def turned(number: int) -> np.ndarray:
+            raw = reader.stored(self.of, number * nbytes, nbytes)
+            return np.ascontiguousarray(raw.view(dtype).reshape(rows, columns).T).reshape(-1)
+
+        return from_matrices(
+            start,
+            count,
+            rows * columns,
+            lambda number: reader.cache.get(key, lambda: turned(number), part=number),
+        )
+
+
+def from_matrices(
+    start: int, count: int, size: int, matrix: Callable[[int], np.ndarray]
+) -> np.ndarray:
+    """Return elements [start, start + count) of matrices of `size` elements, one after another."""
+    found = []
+    for number in range(start // size, -(-(start + count) // size)):
+        begin, end = max(start, number * size), min(start + count, (number + 1) * size)
+        found.append(matrix(number)[begin - number * size : end - number * size])
+    return np.concatenate(found)
+
+
+@dataclass
+class _Layer:
+    """The experts of one layer, in whichever layout. Names, not tensors, of a checkpoint.
+
+    single: by expert and part (gate, up, down); stack: gate_up_proj and down_proj.
+    """
+
+    single: dict[tuple[int, int], str]
+    stack: dict[str, str]
+
+    @property
+    def is_stacked(self) -> bool:
+        return len(self.stack) == 2 and not self.single
+
+    @property
+    def is_single(self) -> bool:
+        experts = len(self.single) // 3
+        return (
+            bool(self.single)
+            and not self.stack
+            and self.single.keys()
+            == {(expert, part) for expert in range(experts) for part in range(3)}
+        )
+
+
+def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Finding | None]:
+    """Return an agent with its experts stored as the base's, and a note where they were not.
+
+    Layers that cannot be matched stay as they are, for the fit check to name.
+    """
+    if any(c.config.get("model_type") in _INTERLEAVED for c in (base, agent)):
+        return agent, None
+    tensors = _parted(base.tensors, agent.tensors)
+    ours, theirs, changed = _layers(base.tensors), _layers(tensors), 0
+    for stem in ours.keys() & theirs.keys():
+        made = _matched(ours[stem], theirs[stem], base.tensors, tensors)
+        if made:
+            for name in (*theirs[stem].single.values(), *theirs[stem].stack.values()):
+                del tensors[name]
+            tensors |= made
+        if made or any(name not in agent.tensors for name in theirs[stem].single.values()):
+            changed += 1
+    if not changed:
+        return agent, None
+    text = (
+        f"{agent.who}experts of {plural(changed, 'layer')} are stored in another layout than "
+        "the base's; they are read as the base has them."
+    )
+    note = Finding("sources", text, (agent.name,), level="note")
+    return replace(agent, tensors=tensors), note
+
+
+def _parted(
+    base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo]:
+    """Return an agent's tensors, gate and up of an expert apart where the base has no such pair."""
+    tensors = dict(agent)
+    for name, pair in agent.items():
+        match = _PAIR.fullmatch(name)
+        if match is None or name in base or len(pair.shape) != 2 or pair.shape[0] % 2:
+            continue
+        shape = pair.shape[0] // 2, pair.shape[1]
+        for which, part in enumerate(("gate_proj", "up_proj")):
+            own = f"{match['stem']}.{part}{match['weight'] or ''}"
+            start = which * shape[0] * shape[1]
+            tensors[own] = pair.replaced_by(Run(pair, start), name=own, shape=shape)
+        del tensors[name]
+    return tensors
+
+
+def _layers(tensors: Mapping[str, TensorInfo]) -> dict[str, _Layer]:
+    found: dict[str, _Layer] = {}
+    for name in tensors:
+        if (single := _SINGLE.fullmatch(name)) is not None:
+            layer = found.setdefault(single["stem"], _Layer({}, {}))
+            layer.single[int(single["expert"]), _PARTS[single["part"]]] = name
+        elif (stack := _STACK.fullmatch(name)) is not None:
+            found.setdefault(stack["stem"], _Layer({}, {})).stack[stack["part"]] = name
+    return found
+
+
+def _matched(
+    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo] | None:
+    """Return a layer's experts by the base's names, None where they are alike or do not fit."""
+    if ours.is_stacked and theirs.is_single:
+        return _stacked(ours, [agent[theirs.single[key]] for key in sorted(theirs.single)], base)
+    if ours.is_single and theirs.is_stacked:
+        return _unstacked(ours, theirs, base, agent)
+    if ours.is_stacked and theirs.is_stacked:
+        return _turned(ours, theirs, base, agent)
+    return None
+
+
+def _stacked(
+    ours: _Layer, parts: Sequence[TensorInfo], base: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo] | None:
+    """parts: gate, up and down of each expert in turn."""
+    gate, up, down = parts[:3]
+    is_alike = all(
+        (p.dtype, p.shape) == (parts[i % 3].dtype, parts[i % 3].shape) for i, p in enumerate(parts)
+    )
+    if not is_alike or gate.shape != up.shape or gate.shape != down.shape[::-1]:
+        return None
+    if len({p.dtype for p in parts[:3]}) > 1 or len(gate.shape) != 2:
+        return None
+    inner, hidden = gate.shape
+    count = len(parts) // 3
+    plain = {"gate_up_proj": (count, 2 * inner, hidden), "down_proj": (count, hidden, inner)}
+    is_turned = _is_turned({p: base[name].shape for p, name in ours.stack.items()}, plain)
+    if is_turned is None:
+        return None
+    boxes: dict[str, list[Box]] = {"gate_up_proj": [], "down_proj": []}
+    for i, part in enumerate(parts):
+        expert, which = divmod(i, 3)
+        key = "down_proj" if which == 2 else "gate_up_proj"
+        row = inner if which == 1 else 0
+        boxes[key].append(Box(part, (expert, row, 0), (1, *part.shape)))
+    made = {}
+    for key, name in ours.stack.items():
+        whole = gate.replaced_by(Boxes(tuple(boxes[key])), name=name, shape=plain[key])
+        made[name] = _turn(whole) if is_turned else whole
+    return made
+
+
+def _unstacked(
+    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo] | None:
+    gate, down = base[ours.single[0, 0]].shape, base[ours.single[0, 2]].shape
+    if len(gate) != 2 or gate != down[::-1] or base[ours.single[0, 1]].shape != gate:
+        return None
+    inner, hidden = gate
+    count = len(ours.single) // 3
+    plain = {"gate_up_proj": (count, 2 * inner, hidden), "down_proj": (count, hidden, inner)}
+    stacks = {part: agent[name] for part, name in theirs.stack.items()}
+    is_turned = _is_turned({part: t.shape for part, t in stacks.items()}, plain)
+    if is_turned is None:
+        return None
+    if is_turned:
+        stacks = {part: _turn(t) for part, t in stacks.items()}
+    made, size = {}, inner * hidden
+    for (expert, which), name in ours.single.items():
+        of = stacks["down_proj" if which == 2 else "gate_up_proj"]
+        start = expert * size if which == 2 else (2 * expert + which) * size
+        made[name] = of.replaced_by(Run(of, start), name=name, shape=base[name].shape)
+    return made
+
+
+def _turned(
+    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo] | None:
+    shapes = {part: base[name].shape for part, name in ours.stack.items()}
+    stacks = {part: agent[name] for part, name in theirs.stack.items()}
+    if _is_turned({part: t.shape for part, t in stacks.items()}, shapes) is not True:
+        return None
+    return {
+        ours.stack[part]: replace(_turn(t), name=ours.stack[part]) for part, t in stacks.items()
+    }
+
+
+def _is_turned(
+    found: Mapping[str, tuple[int, ...]], plain: Mapping[str, tuple[int, ...]]
+) -> bool | None:
+    """Say whether all stacks lie the other way round; None where they fit neither way."""
+    if all(found[part] == shape for part, shape in plain.items()):
+        return False
+    turned = all(
+        len(shape) == 3 and found[part] == (shape[0], shape[2], shape[1])
+        for part, shape in plain.items()
+    )
+    return True if turned else None
+
+
+def _turn(stack: TensorInfo) -> TensorInfo:
+    count, rows, columns = stack.shape
+    return stack.replaced_by(Transposed(stack), name=stack.name, shape=(count, columns, rows))

@@ -1,0 +1,335 @@
+"""Outputs of merges in parts: shards under their final names, and beside them what is not finished.
+
+Until the merge is finished there is UNFINISHED, by which nobody takes it for a model:
+
+    OUT/model-00001-of-00003.safetensors     a shard, whole
+    OUT/.ram-studio-parts/plan-<digest>      whose parts these are
+    OUT/.ram-studio-parts/UNIT.receipt       what the unit wrote: it is merged once this is there
+    OUT/.ram-studio-parts/.part-2.partial-*  in a folder: part 2, being written
+
+Parts need nothing of one another, so any number of machines may write at the same time. At a URL
+nothing is renamed, which stores cannot do; the disk here holds two shards: one being written, and
+one that goes up meanwhile.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.read.shard_files import INDEX_FILE, UNFINISHED
+from ram_studio.checkpoints.read.url_folder import UrlFolder, is_url, local_path
+from ram_studio.checkpoints.write.new_folder import NewFolder
+from ram_studio.checkpoints.write.output import Output
+from ram_studio.checkpoints.write.output_folder import (
+    absolute,
+    check_output,
+    flush,
+    plain_words,
+    reserved,
+    write_whole,
+)
+from ram_studio.checkpoints.write.shard_plan import Shard
+from ram_studio.checkpoints.write.shard_writer import Receiver, ShardWriter
+from ram_studio.errors import CheckpointError, OutputError, Stopped
+from ram_studio.resources import user_folder
+
+MAX_RECEIPT_BYTES = 1 << 30
+_WAIT_SECONDS = 0.2
+
+
+class _WritableFolder(Folder):
+    """A folder's files, written so that each is on the disk, whole or not at all."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file, in place of an older one."""
+        write_whole(self.folder / name, data, flushed=True)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files, or folders with all that is in them."""
+        for path in (self.folder / name for name in names):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class _PartsOutput(Output):
+    """What folders and URLs have in common: marks of plans, receipts, and the order at the end."""
+
+    files: Any  # with `write` and `remove`
+    plan = ""
+
+    @abc.abstractmethod
+    def _told(self) -> AbstractContextManager[None]:
+        """Tell what fails as what it means for the output."""
+
+    def receipt(self, unit: str) -> bytes | None:
+        """Return a unit's receipt, None where there is none."""
+        name = _receipt(unit)
+        with self._told():
+            return self.files.read(name, MAX_RECEIPT_BYTES) if self.files.has(name) else None
+
+    def forget(self, unit: str) -> None:
+        """Remove a unit's receipt, so that it is merged again."""
+        with self._told():
+            self.files.remove([_receipt(unit)])
+
+    def complete(self, files: Mapping[str, bytes]) -> None:
+        """Write the small files, then remove what says that the merge is not finished.
+
+        Without config and index nothing loads: they come last. Doing it again gives the same.
+        """
+        with self._told():
+            for name in sorted(files, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n)):
+                self.files.write(name, files[name])
+            self._flush()
+        self.clear()
+
+    def _flush(self) -> None:
+        """Have the names of what was written on the disk too."""
+
+    def clear(self) -> None:
+        """Remove what says that the merge is not finished."""
+        with self._told():
+            if any(name.startswith(UNFINISHED) for name in self.files.sizes()):
+                self.files.remove([UNFINISHED])
+
+    def _is_begun(self, names: Iterable[str]) -> bool:
+        """Say whether parts of the plan are among the files.
+
+        Raises: OutputError when there are parts of another plan.
+        """
+        found = [n.removeprefix(_mark("")) for n in names if n.startswith(_mark(""))]
+        if other := [plan for plan in found if plan != self.plan]:
+            raise OutputError(
+                f"{printable(self.out)} holds parts of another plan ({other[0][:12]}... instead of "
+                f"{self.plan[:12]}...); finish that merge, remove what is there, or choose another "
+                "place."
+            )
+        return bool(found)
+
+
+class PartsFolder(_PartsOutput):
+    """A folder that all machines see: a part's shards are written together.
+
+    What a killed run of the same part left is removed when it is written again.
+    """
+
+    out: Path
+
+    def __init__(self, out: str | Path) -> None:
+        """Args: out: need not exist."""
+        self.out = absolute(out)
+        self.files = _WritableFolder(self.out)
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def _told(self) -> AbstractContextManager[None]:
+        return plain_words(f"{printable(self.out)} cannot be completed")
+
+    def begin(self, plan: str, *, room: int = 0) -> None:
+        """Make sure that parts of this plan may go here."""
+        self.plan = plan
+        self.check()
+
+    def check(self, sources: Sequence[Path] = ()) -> None:
+        """Raise OutputError where it holds something else now, or lies in one of the sources."""
+        with plain_words(f"{printable(self.out)} cannot be used for the output"):
+            if not (self.out / UNFINISHED).is_dir():
+                check_output(self.out, needed_bytes=0, sources=sources)
+            else:
+                self._is_begun(f"{UNFINISHED}/{name}" for name in os.listdir(self.out / UNFINISHED))
+
+    def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
+        """Return one unit: the part."""
+        return {f"part-{part}": list(shards)}
+
+    def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
+        """Return what writes the shards of a part; sources: folders it must not write into."""
+        self.check(sources)
+        nbytes = sum(shard.file_size for shard in shards)
+        return ShardWriter(self.out, shards, partial(self._reserve, unit, nbytes))
+
+    def _reserve(self, unit: str, nbytes: int, undo: ExitStack) -> Path:
+        folder = undo.enter_context(reserved(self.out / UNFINISHED / unit))
+        with plain_words(f"{printable(self.out)} cannot be prepared"):
+            mark = self.out / _mark(self.plan)
+            if not mark.exists():
+                mark.touch()
+                undo.callback(_remove_mark, mark, f".{unit}.partial-")
+        self.check()  # another plan may have come meanwhile
+        check_output(self.out, needed_bytes=nbytes, may_exist=True)
+        return folder
+
+    def keep(
+        self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
+    ) -> None:
+        """Put the shards into the output folder, and then the receipt beside them."""
+        with self._told():
+            writer.place(self.out, on_wait)
+            self._flush()
+            self.files.write(_receipt(unit), receipt)
+
+    def wait(self, on_wait: Callable[[int, int], None]) -> None:
+        """Do nothing: what was kept is on the disk."""
+
+    def _flush(self) -> None:
+        flush(self.out)
+
+
+class PartsUrl(_PartsOutput):
+    """Object storage: every shard is a unit, and goes up when it is complete."""
+
+    out: str
+    files: UrlFolder
+
+    def __init__(self, url: str) -> None:
+        """Raises: OutputError for a URL that cannot be used."""
+        with self._told():
+            self.files = UrlFolder.of(url)
+        self.out = self.files.url
+        self.uploaded: set[str] = set()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._upload: Future[None] | None = None
+        self._given_up = threading.Event()
+        self._done_bytes = self._begun_bytes = 0
+
+    def __exit__(self, *exception: object) -> None:
+        self._given_up.set()  # an upload under way ends at its next piece
+        self._pool.shutdown(wait=True)
+        if self.plan and any(exception):
+            # Where no shard is there the plan's mark would only refuse other merges.
+            with contextlib.suppress(CheckpointError):
+                if list(self.files.sizes()) == [_mark(self.plan)]:
+                    self.files.remove([_mark(self.plan)])
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            raise OutputError(f"The output {error}") from error
+
+    def check(self, sources: Sequence[Path] = ()) -> None:
+        """Ask for a file there may be: what the store refuses is told now."""
+        self.receipt("none")
+
+    def begin(self, plan: str, *, room: int = 0) -> None:
+        """Make sure that parts of this plan may go here, and can be written."""
+        with self._told():
+            names = self.files.sizes()
+            self.plan = plan
+            if not self._is_begun(names):
+                if names:
+                    self.plan = ""
+                    raise OutputError(
+                        f"{printable(self.out)} exists and is not empty; choose another place, or "
+                        "remove what is there first."
+                    )
+                self.files.write(_mark(plan), b"")
+
+    def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
+        """Return a unit for each shard."""
+        return {name: [name] for name in shards}
+
+    def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
+        """Return what writes the shards of a unit here.
+
+        No more than one unit waits for its upload: the next one is begun when it is there.
+        """
+        nbytes = sum(shard.file_size for shard in shards)
+        reserve = partial(self._reserve, unit, nbytes)
+        return ShardWriter(self.out, shards, reserve, is_flushed=False)
+
+    def _reserve(self, unit: str, nbytes: int, undo: ExitStack) -> Path:
+        # By URL and shard: two runs of one merge on this machine do not write the same file.
+        key = hashlib.sha256(f"{self.out}/{unit}".encode()).hexdigest()[:32]
+        home = user_folder() / "uploads"
+        with plain_words(f"{printable(home)} cannot be prepared"):
+            home.mkdir(parents=True, exist_ok=True)  # it stays: others may just be using it
+        folder = undo.enter_context(reserved(home / key))
+        check_output(folder, needed_bytes=nbytes)
+        return folder
+
+    def keep(
+        self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
+    ) -> None:
+        """Have the shards sent behind what goes on here, once those before them are there."""
+        self.wait(lambda done, total: on_wait(0))
+        self._begun_bytes += writer.nbytes
+        self._upload = self._pool.submit(self._send, unit, writer, receipt, writer.detach())
+
+    def _send(self, unit: str, writer: ShardWriter, receipt: bytes, undo: ExitStack) -> None:
+        with undo, self._told():
+            self._count(0)
+            for shard in writer.shards:
+                self.files.upload(writer.partial(shard), shard.file_name, self._count)
+                self.uploaded.add(shard.file_name)
+            # Another machine that had nothing here yet may have failed, and taken the mark away.
+            self.files.write(_mark(self.plan), b"")
+            self.files.write(_receipt(unit), receipt)
+
+    def _count(self, nbytes: int) -> None:
+        """Count bytes of an upload; raises Stopped when it is to end."""
+        self._done_bytes += nbytes
+        if self._given_up.is_set():
+            raise Stopped("Stopped as asked; what was uploaded is kept.")
+
+    def wait(self, on_wait: Callable[[int, int], None]) -> None:
+        """Wait until all that was sent is there; on_wait: told bytes that are, and bytes in all."""
+        while self._upload is not None:
+            try:
+                self._upload.result(_WAIT_SECONDS)
+            except NotYet:
+                if not self._upload.done():
+                    on_wait(self._done_bytes, self._begun_bytes)
+                    continue
+                raise
+            self._upload = None
+
+
+def open_output(
+    out: str | Path, *, in_parts: bool, receiver: Receiver | None = None
+) -> NewFolder | PartsFolder | PartsUrl:
+    """Return the output that a folder or URL means; nothing is touched.
+
+    Args:
+        in_parts: a folder may hold parts of the merge already; at a URL it always may.
+        receiver: gets each shard of a new folder once it is complete.
+
+    Raises: OutputError for a URL that cannot be used.
+    """
+    if is_url(out):
+        here = local_path(str(out))
+        if here is None:
+            return PartsUrl(str(out))
+        out = here
+    return PartsFolder(out) if in_parts else NewFolder(out, receiver)
+
+
+def _remove_mark(mark: Path, own: str) -> None:
+    """Take a plan's mark away again where no part of it was merged or is being."""
+    with contextlib.suppress(OSError):
+        if all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent)):
+            mark.unlink()
+
+
+def _mark(plan: str) -> str:
+    return f"{UNFINISHED}/plan-{plan}"
+
+
+def _receipt(unit: str) -> str:
+    return f"{UNFINISHED}/{unit}.receipt"

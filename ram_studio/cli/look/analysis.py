@@ -1,0 +1,63 @@
+"""``ram-studio analysis add|profile``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+
+commands = typer.Typer(
+    name="analysis",
+    help="Put the analyses of a plan's parts together, or make an analysis small to pass on.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@commands.command("add")
+def add(
+    files: Annotated[list[Path], typer.Argument(help="What `analyze --plan --part` wrote.")],
+    out: Annotated[Path, typer.Option(help="Analysis to write.")],
+    as_json: options.Json = False,
+) -> None:
+    """Add the analyses of parts; with all parts it is exactly the analysis of the whole model."""
+    from ram_studio.algorithm.partial import add_partial, parts_text
+    from ram_studio.checkpoints.record.analysis_file import save_analysis
+    from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
+
+    added = add_partial([load_partial(file) for file in files])
+    if added.missing:
+        save_partial(added, out)
+    else:
+        save_analysis(added.whole(), out)
+    if as_json:
+        told = {"parts": list(added.parts), "of": added.of, "missing": added.missing}
+        print(json.dumps({"analysis": str(out), **told}))
+    elif added.missing:
+        print(f"{out} holds {parts_text(added.parts, added.of)}; add what is missing to it.")
+    else:
+        print(f"{out} is the analysis of the whole model. Next: ram-studio merge --plan --part")
+
+
+@commands.command("profile")
+def profile(
+    file: Annotated[Path, typer.Argument(help="What `analyze --analysis` wrote.")],
+    out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
+    as_json: options.Json = False,
+) -> None:
+    """Make an analysis small enough to share: for `preview` and the app, without any weights.
+
+    Counts of each tensor stay exact; magnitudes, signs and cosines are kept by layer.
+    """
+    from ram_studio.checkpoints.read.describe import shown_bytes
+    from ram_studio.checkpoints.record.analysis_file import load_analysis, save_profile
+
+    nbytes = save_profile(load_analysis(file), out).stat().st_size
+    if as_json:
+        print(json.dumps({"profile": str(out), "nbytes": nbytes}))
+    else:
+        print(f"{out} takes {shown_bytes(nbytes)}. It opens in the app; see ram-studio preview.")

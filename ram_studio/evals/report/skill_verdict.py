@@ -1,0 +1,345 @@
+"""Did a merge retain what an agent had learned? One verdict per merge and skill, on paired items.
+
+The retained gain is the share of the specialist's gain over the base that the merge has,
+
+    (merge - base) / (specialist - base),
+
+with a 95 % interval after Fieller (1954): all shares k that a test of merge - base = k (specialist
+- base) does not reject. Its variances are those of the table of eight patterns (base x specialist x
+merge right) with half a question added to each, so that the interval has a width where all are
+right or all wrong. It is not cut at 0 and 1: a merge can be better than the specialist.
+
+The verdict is a test of non-inferiority with a margin of 5 points: a merge *survived* when its
+score is shown to be less than 5 points below the specialist's, it is *damaged* when it is shown to
+be more than 5 points below, else the questions are *inconclusive*. Both are score tests for paired
+proportions (Tango, Statistics in Medicine 17, 1998). Either also needs a specialist that is shown
+to be better than the base (exact McNemar test): without a gain there is nothing to retain. The p of
+a verdict is the larger of the two, two-sided, corrected by Holm's method over all verdicts of the
+table, so that the chance that even one of them is wrong stays below 5 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.statistics import holm
+from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MARGIN = 0.05
+# The normal quantile of a 95 % interval.
+_Z = 1.959964
+# Added to each pattern's count for the variances of the interval.
+_ADDED = 0.5
+
+Verdict = Literal["survived", "damaged", "inconclusive"]
+Reason = Literal["no_questions", "gain_not_shown", "chance_level", "margin_not_shown"]
+"""Why a verdict is inconclusive, or why a retained gain has no interval (the first two)."""
+
+
+class RetainedGain(NamedTuple):
+    """The merge's share of the specialist's gain, with its 95 % interval.
+
+    value: None where the specialist gained nothing. low, high: None where no bounded interval
+    holds: then `reason` says why.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: Reason | None = "no_questions"
+
+
+_UNKNOWN = RetainedGain()
+
+
+@dataclass(frozen=True)
+class SkillVerdict:
+    """What became of one specialist's skill in a merge.
+
+    domain: the skill; n: questions that all three answered. base_score, specialist_score,
+    merge_score: shares of right answers on them. margin: in shares of questions. verdict: see the
+    module; reason: why it is inconclusive. p: of this verdict alone; p_adjusted: by Holm's method
+    over the table; below 5 % the verdict is no longer inconclusive. chance: the score of trivial
+    answers, where the specialist is not above it. chosen_on: by how many other questions the
+    specialist was chosen, 0 where it was named.
+    """
+
+    domain: str
+    merge: str
+    specialist: str
+    base: str
+    n: int = 0
+    base_score: float = 0.0
+    specialist_score: float = 0.0
+    merge_score: float = 0.0
+    retained_gain: RetainedGain = _UNKNOWN
+    margin: float = MARGIN
+    verdict: Verdict = "inconclusive"
+    reason: Reason | None = "no_questions"
+    p: float = 1.0
+    p_adjusted: float = 1.0
+    chance: float | None = None
+    chosen_on: int = 0
+
+    @property
+    def why(self) -> str:
+        """Return why it is inconclusive, as a clause; empty where it is not."""
+        if self.reason is None:
+            return ""
+        return {
+            "no_questions": "no question was answered by all three",
+            "gain_not_shown": f"{self.specialist} is not shown to be better than {self.base}",
+            "chance_level": f"{self.specialist} is not above the {100 * (self.chance or 0):.0f} % "
+            "that trivial answers get",
+            "margin_not_shown": "the questions do not show whether it is less than "
+            f"{100 * self.margin:g} points below {self.specialist}",
+        }[self.reason]
+
+    def sentence(self) -> str:
+        """Say the verdict in one line."""
+        said = f"{self.merge} on {self.domain}: {self.verdict}"
+        if self.why:
+            said += f", as {self.why}"
+        return f"{said}; {self.gain_text()}."
+
+    def gain_text(self) -> str:
+        """Return "retains 93 % of coder's gain (85 to 99 %, n = 200)"."""
+        value, low, high, _ = self.retained_gain
+        basis = f"n = {self.n}"
+        if self.chosen_on:
+            basis += f"; {self.specialist} chosen by {self.chosen_on} others"
+        if value is None:
+            return f"{self.specialist} gained nothing here ({basis})"
+        ends = "no interval"
+        if low is not None and high is not None:
+            ends = f"{100 * low:.0f} to {100 * high:.0f} %"
+        return f"retains {100 * value:.0f} % of {self.specialist}'s gain ({ends}, {basis})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as JSON-ready values."""
+        return {**asdict(self), "retained_gain": self.retained_gain._asdict()}
+
+
+def check_margin(margin: float) -> None:
+    """Raise EvaluationError for a margin that is not between 0 and 1."""
+    if not 0 < margin < 1:
+        raise EvaluationError(
+            f"The margin is {100 * margin:g} points. Choose more than 0 and less than 100."
+        )
+
+
+def skill_verdicts(
+    report: EvalReport,
+    specialists: Mapping[str, str],
+    base: str | None,
+    *,
+    merges: Sequence[str] | None = None,
+    margin: float = MARGIN,
+    chosen_on: Mapping[str, int] | None = None,
+) -> tuple[SkillVerdict, ...]:
+    """Return the verdict on every merge in every domain that has a specialist, as one table.
+
+    Args:
+        specialists: domain -> name of the agent trained for it; chosen without these answers.
+        base: name of the base's row; without it there are no verdicts.
+        merges: names in the report; by default all that are neither base nor specialist.
+        margin: share of questions (0.05: five points) that a merge may be below its specialist.
+        chosen_on: domain -> by how many other questions its specialist was chosen.
+
+    Raises:
+        EvaluationError: a name or domain that is not in the report, a margin not between 0 and 1.
+    """
+    check_margin(margin)
+    if base is None:
+        return ()
+    if merges is None:
+        merges = report.merges(base, specialists)
+    report.check_names((*merges, *specialists.values(), base), specialists)
+    sizes = chosen_on or {}
+    found = [
+        _alone(
+            report,
+            SkillVerdict(
+                domain, merge, specialist, base, margin=margin, chosen_on=sizes.get(domain, 0)
+            ),
+        )
+        for domain, specialist in specialists.items()
+        for merge in merges
+    ]
+    # Where nobody answered, nothing was tested.
+    adjusted = iter(holm([one.p for one in found if one.n]))
+    return tuple(_decided(one, next(adjusted)) if one.n else one for one in found)
+
+
+def holm_note(verdicts: Sequence[SkillVerdict]) -> str:
+    """Return how a table's verdicts were corrected, one sentence; empty without any."""
+    if not verdicts:
+        return ""
+    one = len(verdicts) == 1
+    counted = "1 verdict was" if one else f"{len(verdicts)} verdicts were"
+    return f"{counted} made{'' if one else ' and corrected together'} (Holm, 5 %)."
+
+
+def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
+    """Return what the questions show of one merge and skill, before any correction."""
+    import numpy as np
+
+    names = (found.base, found.specialist, found.merge)
+    answers = (report.models[name].answers[found.domain] for name in names)
+    rows = [
+        [answer.is_correct for answer in row]
+        for row in zip(*answers, strict=True)
+        if all(answer.is_scored for answer in row)
+    ]
+    if not rows:
+        return found
+    counts = pattern_counts(np.array(rows, dtype=bool))
+    before, best, after = map(float, scores_of(counts))
+    gain = retained_gain(counts)
+    x, y = _discordant(counts, 1, 0)
+    p_gain = PairedCounts(x, y, len(rows) - x - y).p_value if best > before else 1.0
+    is_above, p_margin = margin_test(counts, found.margin)
+    at_chance = report.is_at_floor(found.domain, best)
+    reason: Reason = "margin_not_shown"
+    if p_gain >= SIGNIFICANCE or p_gain > p_margin:
+        reason = "gain_not_shown"
+    if at_chance:
+        reason = "chance_level"
+    return replace(
+        found,
+        n=len(rows),
+        base_score=before,
+        specialist_score=best,
+        merge_score=after,
+        retained_gain=gain,
+        verdict="survived" if is_above else "damaged",
+        reason=reason,
+        p=max(p_gain, p_margin),
+        chance=report.floors[found.domain] if at_chance else None,
+    )
+
+
+def _decided(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
+    """Return a verdict that stands or, where the table's correction leaves too little, does not."""
+    is_shown = p_adjusted < SIGNIFICANCE and found.chance is None
+    return replace(
+        found,
+        p_adjusted=p_adjusted,
+        verdict=found.verdict if is_shown else "inconclusive",
+        reason=None if is_shown else found.reason,
+    )
+
+
+def pattern_counts(rows: np.ndarray) -> np.ndarray:
+    """Return how many questions have each pattern: shape "8", int64.
+
+    rows: "questions 3" of bool: base, specialist, merge right; pattern = 4 base + 2 specialist +
+    merge.
+    """
+    import numpy as np
+
+    return np.bincount(rows @ np.array([4, 2, 1]), minlength=8)
+
+
+def scores_of(counts: np.ndarray) -> np.ndarray:
+    """Return the three shares of right answers, "... 3", of pattern counts "... 8"."""
+    return counts @ _right().T / counts.sum(-1, keepdims=True)
+
+
+def _right() -> np.ndarray:
+    """Return by model ("3 8", bool) the patterns in which it is right."""
+    import numpy as np
+
+    return (np.arange(8) >> np.array([[2], [1], [0]])) & 1 == 1
+
+
+def _discordant(counts: np.ndarray, a: int, b: int) -> tuple[int, int]:
+    """Return the questions that only model a has right, and those that only b has."""
+    has = _right()
+    return int(counts[has[a] & ~has[b]].sum()), int(counts[has[b] & ~has[a]].sum())
+
+
+def retained_gain(counts: np.ndarray) -> RetainedGain:
+    """Return the retained gain of one merge with its 95 % interval, see the module.
+
+    counts: by pattern, "8". Where the specialist's own gain is not shown, the shares that are not
+    rejected have no bounds, and there is no interval.
+    """
+    import numpy as np
+
+    right = _right().astype(float)
+    gained, whole = right[2] - right[0], right[1] - right[0]
+    if counts @ whole <= 0:
+        return RetainedGain(reason="gain_not_shown")
+    padded = counts + _ADDED
+    n = padded.sum()
+    mean = np.array([padded @ whole, padded @ gained]) / n
+    moments = np.stack([whole, gained]) * padded @ np.stack([whole, gained]).T / n
+    # Rejected where a k^2 - 2 b k + c > 0.
+    (a, b), (_, c) = np.outer(mean, mean) - _Z**2 * (moments - np.outer(mean, mean)) / n
+    value = float(counts @ gained / (counts @ whole))
+    if a <= 0:
+        return RetainedGain(value, reason="gain_not_shown")
+    half = np.sqrt(max(b * b - a * c, 0.0))
+    return RetainedGain(value, float((b - half) / a), float((b + half) / a), None)
+
+
+def margin_test(counts: np.ndarray, margin: float) -> tuple[bool, float]:
+    """Return whether the merge is above specialist - margin, and the two-sided p of being there."""
+    n = int(counts.sum())
+    gains, losses = _discordant(counts, 2, 1)
+    above = p_above(gains, losses, n, -margin)
+    below = p_above(losses, gains, n, margin)
+    return above < below, min(1.0, 2 * min(above, below))
+
+
+@lru_cache(maxsize=65536)
+def p_above(x: int, y: int, n: int, difference: float) -> float:
+    """Return the one-sided p of "a scores at most `difference` above b", on n paired questions.
+
+    Tango's score test; its p is the exact chance of a score as high, at the likeliest share of
+    questions that b alone has right (the normal approximation errs in the far tails that a
+    correction for many verdicts looks at).
+
+    Args: x, y: questions that only a, only b has right. difference: between -1 and 1.
+    """
+    import numpy as np
+    from scipy.special import bdtr, gammaln, xlog1py, xlogy
+
+    seen, share = _score(np.array([x]), np.array([y]), n, difference)
+    only_b = float(share[0])
+    only_a = min(max(only_b + difference, 0.0), 1.0)
+    a = np.arange(n + 1)
+    # By how many a alone has right, the most that b alone may have for a score as high: it falls
+    # with them.
+    low, high = np.full(n + 1, -1), n - a
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        is_as_high = _score(a, middle, n, difference)[0] >= seen - 1e-9
+        low, high = np.where(is_as_high, middle, low), np.where(is_as_high, high, middle - 1)
+    ways = gammaln(n + 1) - gammaln(a + 1) - gammaln(n - a + 1)
+    chance = np.exp(ways + xlogy(a, only_a) + xlog1py(n - a, -only_a))
+    rest = min(only_b / (1.0 - only_a), 1.0) if only_a < 1.0 else 0.0
+    fewer = np.where(low < 0, 0.0, bdtr(np.maximum(low, 0), n - a, rest))
+    return min(1.0, float(chance @ fewer))
+
+
+def _score(x: np.ndarray, y: np.ndarray, n: int, d: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return Tango's score and the likeliest share of questions that b alone has right.
+
+    z = (x - y - n d) / sqrt(n (2 q + d (1 - d))), where q is that share if the difference is d.
+    """
+    import numpy as np
+
+    linear = -x - y + (2 * n - x + y) * d
+    root = np.sqrt(np.maximum(linear**2 + 8 * n * y * d * (1 - d), 0))
+    share = np.maximum((root - linear) / (4 * n), 0.0)
+    spread = np.sqrt(np.maximum(n * (2 * share + d * (1 - d)), 1e-12))
+    return (x - y - n * d) / spread, share

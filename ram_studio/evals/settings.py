@@ -1,0 +1,352 @@
+"""The settings of an evaluation: which questions models are asked, and how they answer.
+
+One model for all who ask. The options of the command line, the form of the app, the arguments of
+the API and their documentation are made from its fields: names, titles, descriptions and ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import starmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ram_studio.errors import EvaluationError, did_you_mean
+
+if TYPE_CHECKING:
+    from ram_studio.evals.answering.engine import Decoding, Engine
+    from ram_studio.evals.pieces import Pieces
+    from ram_studio.evals.question import Question
+    from ram_studio.evals.suites import Suite, SuiteSettings
+    from ram_studio.evals.until import Until
+
+DEFAULT_SEED = 2026
+
+
+def _names(given: Any) -> Any:
+    """Return names of one text with commas, or of a sequence, each once."""
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
+
+
+def _tokens(given: Any) -> Any:
+    """Return a number of tokens; in a text, k is a thousand."""
+    if not isinstance(given, str):
+        return given
+    number = given.strip().lower()
+    digits = number.removesuffix("k")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 9):
+        raise ValueError
+    return int(digits) * (1000 if number.endswith("k") else 1)
+
+
+def _lengths(given: Any) -> Any:
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(map(_tokens, parts)) if isinstance(parts, Sequence) else parts
+
+
+def _by_suite(given: Any) -> Any:
+    """Return a number for all suites or numbers by suite, also of texts N and SUITE=N."""
+    if not isinstance(given, list | tuple):
+        return _tokens(given)
+    pairs = [str(text).rpartition("=") for text in given]
+    if len(pairs) == 1 and not pairs[0][1]:
+        return _tokens(pairs[0][2])
+    if not all(name.strip() for name, _, _ in pairs):
+        raise ValueError
+    return {name.strip(): _tokens(number) for name, _, number in pairs} or None
+
+
+Positive = Annotated[int, Field(ge=1)]
+PerSuite = Annotated[Positive | dict[str, Positive] | None, BeforeValidator(_by_suite)]
+_PER_SUITE: dict[str, Any] = {
+    "allowed": "1 or more, or SUITE=N for each suite, as in math=1024",
+    "metavar": "N or SUITE=N",
+}
+
+
+class EvalSettings(BaseModel):
+    """Which questions models are asked, and how they answer.
+
+    Raises: EvaluationError with each value that cannot be, and what is allowed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    suites: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        ("demo",),
+        title="Suites",
+        description="demo, or any others that `ram-studio suites` lists, with commas; `evaluate` "
+        "knows health too.",
+    )
+    limit: PerSuite = Field(
+        None,
+        title="Questions per suite",
+        description="Most questions of all suites, or by suite (demo: per domain).",
+        json_schema_extra=_PER_SUITE,
+    )
+    lengths: Annotated[tuple[Positive, ...], BeforeValidator(_lengths)] = Field(
+        (1000, 4000),
+        title="Lengths of long texts",
+        description="Prompt lengths of suites about long texts in tokens, such as 1k,4k.",
+        json_schema_extra={"allowed": "lengths in tokens, such as 1k,4k"},
+    )
+    mode: Literal["whole", "memagent"] = Field(
+        "whole",
+        title="Long texts are read",
+        description="How suites about long texts (memory, ruler-*) are read: whole, or in chunks "
+        "with a bounded memory, as MemAgent does.",
+    )
+    chunk_tokens: int = Field(
+        5000, ge=1, title="Tokens per chunk", description="Most tokens of a chunk."
+    )
+    memory_tokens: int = Field(
+        1024, ge=1, title="Tokens of memory", description="Most tokens of the memory."
+    )
+    chat: Literal["auto", "template", "none"] = Field(
+        "auto", title="Chat template", description="Use the model's chat template."
+    )
+    code: Literal["auto", "on", "off"] = Field(
+        "auto", title="Model-written code", description="Run code that models write, sandboxed."
+    )
+    max_tokens: PerSuite = Field(
+        None,
+        title="Tokens per answer",
+        description="Most tokens of an answer, of all suites or by suite [default: each suite's "
+        "own].",
+        json_schema_extra=_PER_SUITE,
+    )
+    think_tokens: int = Field(
+        0,
+        ge=0,
+        title="Tokens of thinking",
+        description="Most tokens of thinking (<think>), apart from the answer's.",
+    )
+    temperature: float = Field(
+        0.0,
+        ge=0,
+        le=2,
+        title="Temperature",
+        description="0 takes the likeliest token; the paper's is 1.0.",
+        json_schema_extra={"step": 0.05},
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        title="Top-p",
+        description="Probability that the likeliest tokens drawn from have together.",
+        json_schema_extra={"step": 0.05},
+    )
+    samples: int = Field(
+        1,
+        ge=1,
+        le=64,
+        title="Samples per question",
+        description="Answers to each question, for pass@k; the paper's are 4.",
+        json_schema_extra={"step": 1},
+    )
+    data: Path | None = Field(
+        None,
+        title="Folder of data sets",
+        description="Where the rows of suites that are data sets are; else the Hub.",
+        json_schema_extra={"metavar": "FOLDER"},
+    )
+    difficulty: int = Field(
+        2,
+        ge=1,
+        le=5,
+        title="Difficulty",
+        description="Of generated suites, 1 to 5.",
+        json_schema_extra={"step": 1},
+    )
+    ci_width: float | None = Field(
+        None,
+        gt=0,
+        lt=100,
+        title="Interval width",
+        description="Ask generated suites until every 95 % interval is narrower than this, or the "
+        "most questions are asked.",
+        json_schema_extra={"metavar": "POINTS"},
+    )
+    seed: int = Field(
+        DEFAULT_SEED,
+        ge=0,
+        title="Seed",
+        description="Chooses generated questions, and samples.",
+    )
+    batch_size: int = Field(128, ge=1, title="Batch size", description="Prompts decoded together.")
+    device: str = Field("auto", title="Device", description="auto, cpu or cuda.")
+    engine: Literal["transformers", "vllm"] = Field(
+        "transformers", title="Engine", description="What answers for model folders."
+    )
+    base: str | None = Field(
+        None, title="Base", description="The model that health compares the others with."
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            # Of a value that may be of several kinds, the one that tells most.
+            found = {str(one["loc"][0]): one["input"] for one in error.errors()}
+            raise EvaluationError(" ".join(starmap(_problem, found.items()))) from None
+
+    @classmethod
+    def of(cls, given: EvalSettings | str | Sequence[str] | None, **fields: Any) -> EvalSettings:
+        """Return settings as they are given, or made of suites and further fields."""
+        if isinstance(given, EvalSettings):
+            return given
+        return cls(**fields) if given is None else cls(suites=given, **fields)
+
+    @model_validator(mode="after")
+    def _check(self) -> EvalSettings:
+        from ram_studio.evals.suites import ALL_SUITES, HEALTH, is_a, suite_names
+
+        names = suite_names(self.suites, health=True)
+        for what in ("limit", "max_tokens"):
+            given = getattr(self, what)
+            for name in given if isinstance(given, dict) else ():
+                if name not in names:
+                    raise EvaluationError(
+                        f"{what} is given for suite {name!r}, which is not asked. Choose from: "
+                        f"{', '.join(names)}."
+                    )
+        if self.samples > 1 and not self.temperature:
+            raise EvaluationError(
+                "Several samples of the likeliest answer are all the same. Give a temperature "
+                "above 0, such as the paper's 1.0 with top-p 0.95."
+            )
+        if self.pieces is not None and not any(is_a(name, "has_texts") for name in names):
+            known = [name for name in ALL_SUITES if is_a(name, "has_texts")]
+            raise EvaluationError(
+                f"None of these suites has long texts to read in chunks: {', '.join(names)}. Ask "
+                f"{', '.join(known)}, or leave the mode out."
+            )
+        if self.until is not None:
+            self.until.check(names)
+        if self.engine == "vllm" and HEALTH in names:
+            raise EvaluationError(
+                "Health needs the model's logits, which the engine 'vllm' does not hand out. Leave "
+                "the suite out, or use the engine 'transformers' for it."
+            )
+        return self
+
+    @property
+    def until(self) -> Until | None:
+        """Until when generated suites are asked; None for as many questions as `limit` says."""
+        from ram_studio.evals.until import MOST, Until
+
+        if self.ci_width is None:
+            return None
+        if isinstance(self.limit, dict):
+            raise EvaluationError("With ci_width one limit holds for all suites. Give a number.")
+        return Until(self.ci_width / 100, self.limit or MOST)
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """How long texts are read in chunks; None for whole."""
+        from ram_studio.evals.pieces import MODE, Pieces
+
+        return Pieces(self.chunk_tokens, self.memory_tokens) if self.mode == MODE else None
+
+    def pieces_of(self, suite: Suite) -> Pieces | None:
+        """Return how the texts of a suite are read in chunks; None: whole, or it has none."""
+        return self.pieces if suite.has_texts else None
+
+    @property
+    def question_suites(self) -> tuple[Suite, ...]:
+        """The suites that have questions, which health has not."""
+        from ram_studio.evals.suites import ALL_SUITES, HEALTH
+
+        return tuple(ALL_SUITES[name] for name in self.suites if name != HEALTH)
+
+    @property
+    def decodings(self) -> tuple[Decoding, ...]:
+        """How each sample is decoded: the same but for the seed, which counts from `seed`."""
+        from ram_studio.evals.answering.engine import Decoding
+
+        return tuple(
+            Decoding(self.temperature, self.top_p, self.seed + i, self.think_tokens)
+            for i in range(self.samples)
+        )
+
+    def check_machine(self) -> None:
+        """Raise EvaluationError where code that models write may not run, but has to."""
+        from ram_studio.evals.sandbox import check_code_allowed
+
+        if any(suite.runs_code for suite in self.question_suites):
+            check_code_allowed(self.code)
+
+    def suite_settings(
+        self, count_tokens: Callable[[str], int], limit: int | None
+    ) -> SuiteSettings:
+        """Return what shapes questions; count_tokens: text -> length in the first model's own."""
+        from ram_studio.evals.suites import SuiteSettings
+
+        return SuiteSettings(
+            count_tokens,
+            limit,
+            self.seed,
+            self.lengths,
+            self.difficulty,
+            self.data,
+            self.max_tokens,
+        )
+
+    def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:
+        """Return the questions by suite; count_tokens: as for `suite_settings`."""
+        asked = {}
+        for suite in self.question_suites:
+            limit = self.limit.get(suite.name) if isinstance(self.limit, dict) else self.limit
+            asked[suite.name] = suite.questions(self.suite_settings(count_tokens, limit))
+        return asked
+
+    def recorded(self, engine: Engine) -> dict[str, object]:
+        """Return the settings under which an engine is asked, as the store and reports have them.
+
+        They are those of the first sample; "samples" is told where there are several.
+        """
+        engine.decoding = self.decodings[0]
+        found = {name: value for name, value in engine.identity.items() if name != "fingerprint"}
+        for pieces in filter(None, map(self.pieces_of, self.question_suites)):
+            found |= pieces.key
+        return {**found, "samples": self.samples} if self.samples > 1 else found
+
+
+def described_fields(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the JSON schemas of fields by name: "title", "description", "default" and limits."""
+    schemas = EvalSettings.model_json_schema()["properties"]
+    return {name: schemas[name] for name in names}
+
+
+def allowed_values(schema: Mapping[str, Any]) -> str:
+    """Return in words what a field with this JSON schema may be."""
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    schema = schema.get("anyOf", [schema])[0]
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    ends = {
+        "more than": schema.get("exclusiveMinimum"),
+        "at least": schema.get("minimum"),
+        "less than": schema.get("exclusiveMaximum"),
+        "at most": schema.get("maximum"),
+    }
+    low, high = ends["at least"], ends["at most"]
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}"
+    told = [f"{word} {end:g}" for word, end in ends.items() if end is not None]
+    return " and ".join(told) or f"a {schema.get('type', 'text')}"
+
+
+def _problem(name: str, value: object) -> str:
+    if name not in EvalSettings.model_fields:
+        known = EvalSettings.model_fields
+        return (
+            f"There is no evaluation setting {name!r}{did_you_mean(name, known)}; there are "
+            f"{', '.join(known)}."
+        )
+    return f"{name} is {value!r}; choose {allowed_values(described_fields([name])[name])}."

@@ -1,0 +1,104 @@
+"""Find words of our own where the field has a term, and sentences that stumble.
+
+Reads strings and comments of Python and JavaScript, templates and pages; `make lint` runs it:
+
+    python scripts/check_words.py [FILE ...]
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+WORDS = {
+    r"sketch(es|ed)?": "analysis",
+    r"passports?": "provenance",
+    r"(epsilon|the) ladder": "epsilon grid",
+    r"all[ -]else": "interference, everything else",
+    r"(meets?|meet) whom": "overlap",
+    r"(tells?|told) apart": "differ significantly, distinguish",
+    r"cannot tell": "inconclusive, does not show",
+    r"doorway": "request guard",
+    r"(heavy|light|short|kept) lanes?": "job queue, slot",
+    r"strangers?": "other users, untrusted",
+    r"visitors?": "users",
+    r"lent (gpu|by|for)": "ZeroGPU",
+    r"step(s|ped)? back": "lower priority",
+    r"gibberish|nonsense(?!:)": "trivial baseline, random answers",
+    r"made to order": "generated",
+    r"math-made|tool-made|code-made": "math-generated, tool-generated, code-generated",
+    r"house style|the house's": "shared style, the project's",
+    r"ways of asking|how to ask|what to ask": "evaluation settings, benchmark",
+    r"licen[c]e[sd]?|colou[r]s?|behaviou[r]s?|neighbou[r]s?|analys(e|ed|ing)|grey": "US spelling",
+}
+"""Banned words and what stands for them, everywhere."""
+
+SCREEN = {
+    r"(?<!there )(is|are|was|were) no (?!longer|more|less|such|worse|better)\w+": "is not a ...",
+    r"so many": "the number",
+    r"floors?": "chance level",
+    r"stands? in (the )?line|in line here|its turn": "is queued",
+    r"what this rests on": "reproducibility details",
+}
+"""Banned in what users read besides: messages, help, templates, and the main pages."""
+
+_FOLDERS = ("ram_studio", "assets", "training", "scripts", "benchmarks", "examples", "docs")
+_PAGES = ("README.md", "CONTRIBUTING.md")
+# Questions' own words, and what quotes the banned words.
+_LEFT_OUT = ("ram_studio/evals/suites/", "scripts/check_words.py")
+
+
+def problems_in(path: str, text: str) -> list[str]:
+    """Return "path:line: found; write ..." for each banned word in a file."""
+    told = []
+    for line, part, is_screen in _parts(path, text):
+        for pattern, instead in {**WORDS, **(SCREEN if is_screen else {})}.items():
+            for match in re.finditer(rf"(?<![\w-])({pattern})(?![\w-])", part, re.IGNORECASE):
+                row = line + part[: match.start()].count("\n")
+                told.append(f"{path}:{row}: {match[0]!r}; write {instead}")
+    return list(dict.fromkeys(told))
+
+
+def _parts(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield (line, text, whether users read it) of what a file says in words."""
+    is_ours = path.startswith("ram_studio/")
+    if path.endswith(".py"):
+        tree = ast.parse(text)
+        docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            # A string without a space is a key.
+            if isinstance(node, ast.Constant) and " " in str(node.value):
+                yield node.lineno, str(node.value), id(node) not in docs and is_ours
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string, False
+    else:
+        hidden = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", re.DOTALL)
+        blank = lambda m: re.sub(r"[^\n]", " ", m[0])  # noqa: E731
+        yield 1, text, False
+        if path.endswith(".j2"):
+            yield 1, hidden.sub(blank, text), True
+
+
+def main(files: Iterable[str]) -> int:
+    """Print what is found in these files, by default in all tracked ones; return the exit code."""
+    listed = ["git", "ls-files", *_FOLDERS, *_PAGES]
+    tracked = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\n")
+    told = [
+        problem
+        for path in list(files) or [f for f in tracked if not f.startswith(_LEFT_OUT)]
+        if Path(path).suffix in (".py", ".js", ".j2", ".md", ".css")
+        for problem in problems_in(path, Path(path).read_text(encoding="utf-8"))
+    ]
+    print(*told, sep="\n", end="\n" if told else "")
+    return int(bool(told))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,189 @@
+"""Saved analyses: whole or refused, and only ever used with the files they were made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_zoo import contents, make_zoo, refused, write_folder
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from test_analyze_counts import assert_same_analysis
+
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
+from ram_studio.engine.analyze import analyze
+from ram_studio.engine.merge import merge
+from ram_studio.errors import AnalysisError, OutputError
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"agents": 3},
+        {"agents": 7},
+        {"agents": 3, "agent_dtypes": ("F32", "BF16", "BF16")},
+    ],
+    ids=str,
+)
+def test_an_analysis_comes_back_from_disk_as_it_was(tmp_path, options):
+    analysis = make_zoo(tmp_path / "zoo", **options).analyze()
+    path = save_analysis(analysis, tmp_path / "new" / "folder" / "my.analysis")
+    assert [p.name for p in path.parent.iterdir()] == ["my.analysis"]
+    assert_same_analysis(load_analysis(path), analysis)
+    again = save_analysis(load_analysis(path), tmp_path / "again.analysis")
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_packed_analysis_is_smaller_and_the_same(tmp_path):
+    analysis = make_zoo(tmp_path / "zoo", 3).analyze()
+    plain = save_analysis(analysis, tmp_path / "a.analysis")
+    packed = save_analysis(analysis, tmp_path / "b.analysis", packed=True)
+    assert packed.stat().st_size < plain.stat().st_size / 3
+    assert_same_analysis(load_analysis(packed), analysis)
+
+    def cut(header, arrays):
+        arrays["packed"] = arrays["packed"][:-9].copy()
+
+    rewritten(packed, cut)
+    with pytest.raises(AnalysisError, match=r"b\.analysis.*damaged"):
+        load_analysis(packed)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save_analysis(make_zoo(tmp_path / "zoo", 2).analyze(), tmp_path / "a.analysis")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 200, -1])
+def test_an_analysis_that_was_cut_short_is_refused(saved, keep):
+    data = saved.read_bytes()
+    saved.write_bytes(data[:keep])
+    with pytest.raises(AnalysisError, match=r"a\.analysis.*damaged"):
+        load_analysis(saved)
+
+
+def test_what_is_no_analysis_is_refused(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo", 1)
+    places = [zoo.base_path / "model.safetensors", zoo.base_path, tmp_path / "nowhere.analysis"]
+    for number, data in enumerate((b"", b"not an analysis at all", bytes(100), b"\xff" * 5000)):
+        places.append(tmp_path / f"other{number}.analysis")
+        places[-1].write_bytes(data)
+    for path in places:
+        with pytest.raises(AnalysisError, match=path.name):
+            load_analysis(path)
+
+
+def rewritten(path: Path, change) -> None:
+    """Write the analysis again after ``change(header, arrays)``."""
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    ((key, text),) = metadata.items()
+    header = json.loads(text)
+    change(header, arrays)
+    save_file(arrays, path, {key: json.dumps(header)})
+
+
+def of(name, place, value):
+    """Put a value into an array of an analysis."""
+    return lambda header, arrays: arrays[name].__setitem__(place, value)
+
+
+def shortened(name):
+    """Leave out the last column of an array."""
+    return lambda header, arrays: arrays.update({name: arrays[name][:, :-1].copy()})
+
+
+def as_shared(header, arrays):
+    """As for more than six agents, with more shared elements than there are."""
+    arrays["counts.shared"] = np.zeros((*arrays.pop("counts.patterns").shape[:2], 2, 2), np.int64)
+    arrays["counts.shared"][1, 4, 1] = arrays["numel"][1]
+
+
+def of_other_agents(header, arrays):
+    arrays["relations.pair_sums"] = np.zeros((*arrays["relations.pair_sums"].shape[:2], 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        ("format 99", lambda h, a: h.update(format=99)),
+        ("epsilon grid", lambda h, a: h["epsilon_grid"].__setitem__(3, 1.0)),
+        # Parts that do not fit.
+        ("damaged", lambda h, a: h.pop("agents")),
+        ("damaged", lambda h, a: h["agents"].append("third")),
+        ("damaged", lambda h, a: h["tensors"].pop()),
+        ("damaged", lambda h, a: a.pop("counts.patterns")),
+        ("damaged", lambda h, a: a.pop("steps.layer_exact_count")),
+        ("damaged", shortened("counts.patterns")),
+        ("damaged", shortened("magnitudes")),
+        ("damaged", of_other_agents),
+        # Numbers that cannot be.
+        ("damaged", of("counts.patterns", (2, 5, 1), -1)),
+        ("damaged", lambda h, a: np.add.at(a["counts.patterns"], (0, 30, 2), 1)),
+        ("damaged", as_shared),
+        ("damaged", of("relations.dots", (0, 1, 1), np.nan)),
+        ("damaged", of("relations.by_set", (1, 4, 0), -1.0)),
+        ("damaged", of("steps.exact", (0, 3), 256)),
+        ("damaged", lambda h, a: a["steps.layer_exact"].__setitem__((0, 0), len(h["layers"]))),
+        ("damaged", of("steps.exact_count", 0, -5)),
+    ],
+)
+def test_an_analysis_that_cannot_be_is_refused(saved, said, change):
+    rewritten(saved, change)
+    with pytest.raises(AnalysisError, match=said):
+        load_analysis(saved)
+
+
+def test_an_analysis_that_cannot_be_written_leaves_nothing(saved, tmp_path):
+    (tmp_path / "file").write_text("")
+    before = contents(tmp_path)
+    with pytest.raises(OutputError, match=r"b\.analysis"):
+        save_analysis(load_analysis(saved), tmp_path / "file" / "b.analysis")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("method", ["ram", "ram+"])
+@pytest.mark.parametrize(
+    "case", ["other files", "other order", "fewer agents", "another base", "trained on since"]
+)
+def test_an_analysis_of_something_else_is_refused_before_any_work(tmp_path, case, method):
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=1)
+    paths = {n: str(p) for n, p in zoo.agent_paths.items()}
+    recipe = zoo.recipe(method=method)
+    if case == "other files":
+        analysis = make_zoo(tmp_path / "other", 2, seed=2).analyze()
+    elif case == "other order":
+        analysis = analyze(zoo.base_path, dict(reversed(paths.items())))
+    elif case == "fewer agents":
+        analysis = zoo.analyze().select(["agent0"])
+    elif case == "trained on since":
+        analysis = zoo.analyze()
+        shard = zoo.agent_paths["agent1"] / "model.safetensors"
+        data = bytearray(shard.read_bytes())
+        data[-40] ^= 1
+        shard.write_bytes(data)
+    else:
+        write_folder(tmp_path / "another", zoo.agents["agent1"])
+        analysis = analyze(tmp_path / "another", paths)
+    said = "agent1.*Analyze" if "since" in case else "Analyze"
+    with refused(AnalysisError, tmp_path / "out", said):
+        merge(recipe, tmp_path / "out", analysis=analysis)
+
+
+def test_an_analysis_with_the_right_fingerprints_and_wrong_counts_is_found_out(tmp_path):
+    """As a large checkpoint's fingerprint reads only part of it, the merge counts anew."""
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=4)
+    analysis = zoo.analyze()
+    patterns = analysis.counts.patterns.copy()
+    patterns[0, :, 0] -= 1
+    patterns[0, :, 1] += 1
+    wrong = dataclasses.replace(
+        analysis, counts=type(analysis.counts).from_patterns(analysis.counts.numel, patterns)
+    )
+    with refused(AnalysisError, tmp_path / "out", "counts differ"):
+        merge(zoo.recipe(), tmp_path / "out", analysis=wrong)
+    assert np.array_equal(patterns.sum(-1), analysis.counts.patterns.sum(-1))

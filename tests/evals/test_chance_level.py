@@ -1,0 +1,145 @@
+"""The chance level, and that nothing is concluded from scores at or below it."""
+
+import random
+from itertools import product
+
+import pytest
+from loopback_endpoint import serve
+from test_skill_verdicts import report
+
+from ram_studio._version import __version__
+from ram_studio.app.check import verdicts, view
+from ram_studio.evals.answering.endpoint import EndpointEngine
+from ram_studio.evals.asking import SuiteRun
+from ram_studio.evals.question import Reply
+from ram_studio.evals.report.floor import FACT, Nonsense, best_nonsense
+from ram_studio.evals.report.skill_verdict import skill_verdicts
+from ram_studio.evals.report.trust import trust, trust_lines
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store.history import score_of, stored_report
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
+
+SUITES = ("demo", "tool", "math", "instructions")
+WORDS = "and so we saw that it is one of them which goes on"
+
+
+@pytest.mark.parametrize("said", ["the the the the the the the the", "[]", "yes"])
+def test_constant_answers_never_beat_the_chance_level(said):
+    with serve(lambda body: said) as server:
+        found = evaluate({"one": EndpointEngine(server.url)}, "tool,math,instructions", limit=8)
+    row = found.models["one"]
+    for domain, score in row.domains.items():
+        assert score.score <= found.floors[domain]
+    assert all(found.floors[domain] < 0.6 for domain in found.skills)
+    told = found.to_dict()
+    assert told["floors"] == found.floors
+    chances = {domain: own["chance"] for domain, own in told["models"]["one"]["domains"].items()}
+    assert chances == found.floors
+
+
+def floors(asked):
+    nonsense = Nonsense(asked)
+    facts: dict = {}
+    for name, own in asked.items():
+        for q in own:
+            facts.setdefault(q.domain, []).append({FACT: nonsense.right(name, q)})
+    return {domain: best_nonsense(own)[1] for domain, own in facts.items()}
+
+
+@pytest.mark.parametrize("name", [n for n, s in ALL_SUITES.items() if not s.absent(None)])
+def test_empty_answers_never_beat_the_chance_level(name):
+    limit = 3 if ALL_SUITES[name].runs_code else 24
+    settings = SuiteSettings(lambda text: len(text) // 4, limit, 1, (1000,))
+    asked = ALL_SUITES[name].make(settings)
+    found, drawn = floors({name: asked}), random.Random(9)
+    said = [[text] * len(asked) for text in ("no", "1", "None", "I do not know.", "{}")]
+    said.append([" ".join(drawn.choices(WORDS.split(), k=12)) for _ in asked])
+    for texts in said[: 2 if ALL_SUITES[name].runs_code else None]:
+        marks: dict = {}
+        for question, text in zip(asked, texts, strict=True):
+            right = ALL_SUITES[name].judge(question, text, "auto").is_correct
+            marks.setdefault(question.domain, []).append(right)
+        for domain, own in marks.items():
+            assert sum(own) / len(own) <= found[domain], (domain, texts[0])
+    # Code is judged by its tests, which random words almost never pass.
+    assert not ALL_SUITES[name].runs_code or max(found.values()) <= 1 / 3
+
+
+def test_every_suite_has_a_reproducible_chance_level():
+    asked = {n: ALL_SUITES[n].make(SuiteSettings(len, limit=20, seed=1)) for n in SUITES}
+    found = floors(asked)
+    assert found == floors(asked)
+    # Whoever never calls a function is right where none fits: that says nothing about calls.
+    assert found["irrelevance"] == 1.0
+    assert found["tool"] < 0.1
+    # What many questions want is what a constant can always say.
+    questions = asked["math"]
+    usual = max(sum(q.gold == other.gold for q in questions) for other in questions)
+    assert found["math"] >= usual / len(questions)
+
+
+def test_a_request_that_no_function_fits_is_not_passed_by_talking_without_end():
+    suite = ALL_SUITES["tool"]
+    question = next(q for q in suite.make(SuiteSettings(len)) if q.category == "irrelevance")
+    run = SuiteRun("m", None, None, suite)
+    talk = "I am sorry, none of these functions can do that for you today."
+    for text, finish in product((talk, "the " * 40), ("end", "length")):
+        found = run._verdict(question, Reply(text, "", finish, "cut off"))
+        assert found.is_correct == ((text, finish) == (talk, "end"))
+
+
+def test_at_chance_level_nothing_is_concluded():
+    low = "10000" * 40
+    found = report(base="0" * 200, coder=low, ram=low)
+    (before,) = skill_verdicts(found, {"code": "coder"}, "base")
+    assert before.verdict == "survived"
+    found = type(found)(**{**vars(found), "floors": {"code": 0.2}})
+    (after,) = skill_verdicts(found, {"code": "coder"}, "base")
+    assert (after.verdict, after.reason) == ("inconclusive", "chance_level")
+    assert "coder is not above the 20 % that trivial answers get" in after.sentence()
+    page = view.report_html(found, ["coder"])
+    assert "exactly as good" not in page
+    assert "neither above the chance level (20.0 %)" in page
+
+
+def test_the_page_judges_by_the_margin_that_was_chosen():
+    found = report(base="0" * 100, coder="1" * 80 + "0" * 20, ram="1" * 72 + "0" * 28)
+    usual, wide = (view.report_html(found, ["coder"], *margin) for margin in ((), (0.3,)))
+    assert "less than 5 points" in usual
+    assert "less than 30 points" in wide
+    for margin, verdict in ((0.05, "inconclusive"), (0.3, "survived")):
+        drawn = verdicts.verdicts_drawn(found, ["coder"], margin)
+        (card,) = drawn["groups"]["ram"]
+        assert card["verdict"] == verdict
+        assert drawn["note"] == "1 verdict was made (Holm, 5 %)."
+    assert view.has_verdicts(found, ["coder"])
+    assert not view.has_verdicts(found, ["coder", "ram"])
+
+
+def test_stored_reports_have_the_chance_level_and_average(tmp_path):
+    with serve(lambda body: "yes") as server, AnswerStore(tmp_path / "s") as store:
+        engine = EndpointEngine(server.url)
+        found = evaluate({"one": engine}, "tool,math", limit=15, store=store)
+        again = stored_report(store, store.runs())
+        # Reproducibility details are alike: questions, settings, repetition.
+        mine, theirs = trust(found), trust(again)
+        assert (mine["prompts"], mine["questions"]) == (theirs["prompts"], theirs["questions"])
+        asked = theirs["models"]["one"]
+        assert (asked["template"], asked["asked"]["tools"]) == ("the model's own", "native")
+        assert "every question answered to its end" in trust_lines(theirs)[1]
+        assert (theirs["seed"], theirs["software"]) == (mine["seed"], mine["software"])
+        assert theirs["software"] == {"ram-studio": __version__}
+        said = trust_lines(theirs)
+        assert all(
+            f"{domain} " in said[0].partition("chance level: ")[2] for domain in found.floors
+        )
+        assert "begun 20" in said[1]
+        assert (again.floors, again.skills) == (found.floors, ("math", "tool"))
+        assert set(found.floors) == {"tool", "irrelevance", "math"}
+        assert again.models["one"].average == found.models["one"].average
+        # Irrelevance is passed by saying yes, and stands beside the average.
+        assert found.models["one"].domains["irrelevance"].score == 1.0
+        assert found.models["one"].average == 0.0
+        (tool,) = (run for run in store.runs() if run.suite == "tool")
+        assert score_of(tool).score == 0.0

@@ -1,0 +1,119 @@
+"""What the real set's merges answer: asked once, stored line by line, told in tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from training.real_set import measure, report
+from training.real_set.measure import AnswerFile
+from training.real_set.merges import Merge, merges
+from training.real_set.tasks import SKILLS
+
+COUNTS = {"test": 3, "validation": 2}
+LIMIT = 4
+
+
+@pytest.fixture
+def folder(base, tmp_path, monkeypatch):
+    """The base and three agents that moved every fifth, fourth and third element."""
+    monkeypatch.setattr(measure, "QUESTIONS", COUNTS)
+    monkeypatch.setattr(measure, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
+    shutil.copytree(base, tmp_path / "base")
+    weights = load_file(base / "model.safetensors")
+    for step, skill in zip((5, 4, 3), SKILLS, strict=True):
+        moved = {name: value.clone() for name, value in weights.items()}
+        for value in moved.values():
+            value.view(-1)[::step] += 0.0625
+        for end, dtype in (("", torch.bfloat16), ("-float32", torch.float32)):
+            agent = tmp_path / "agents" / f"{skill}{end}"
+            shutil.copytree(base, agent)
+            own = {name: value.to(dtype) for name, value in moved.items()}
+            save_file(own, agent / "model.safetensors", {"format": "pt"})
+    (tmp_path / "log").mkdir()
+    return tmp_path
+
+
+def run(module, folder, monkeypatch, *options):
+    monkeypatch.setattr(sys, "argv", ["x", "--folder", str(folder), *options])
+    module.main()
+
+
+def test_merges_are_many_and_labels_differ():
+    found = merges()
+    assert len({merge.label for merge in found}) == len(found) >= 60
+    assert Merge("ties", {"density": 0.2, "scale": 1.0}).label == "ties density=0.2 scale=1"
+
+
+def test_every_question_is_asked_once_and_a_torn_file_is_completed(folder, monkeypatch, capsys):
+    run(measure, folder, monkeypatch, "--limit", str(LIMIT))
+    file = folder / "measure" / "answers.jsonl"
+    whole = file.read_bytes()
+    lines = [json.loads(line) for line in whole.splitlines()]
+    keys = [(x["model"], x["split"], x["skill"], x["question"]) for x in lines]
+    models = {"base", *SKILLS, *(merge.label for merge in merges()[:LIMIT])}
+    wanted = {
+        (m, s, k, i) for m in models for s in COUNTS for k in SKILLS for i in range(COUNTS[s])
+    }
+    assert set(keys) == wanted
+    assert len(keys) == len(wanted)
+
+    run(measure, folder, monkeypatch, "--limit", str(LIMIT))
+    assert file.read_bytes() == whole
+    # Torn in the middle of a line, and of a skill's answers.
+    file.write_bytes(whole[: len(whole) * 2 // 5])
+    run(measure, folder, monkeypatch, "--limit", str(LIMIT))
+    again = {json.dumps(json.loads(line)) for line in file.read_bytes().splitlines()}
+    assert again == {json.dumps(line) for line in lines}
+
+    capsys.readouterr()
+    run(report, folder, monkeypatch)
+    assert "| ram+ |" in capsys.readouterr().out
+    results = json.loads((folder / "measure" / "results.json").read_text())
+    assert {row["model"] for row in results["rows"]} == models
+
+
+def test_updates_tell_density_and_what_rounding_keeps(folder, monkeypatch):
+    run(measure, folder, monkeypatch, "--limit", "0")
+    found = json.loads((folder / "measure" / "updates.json").read_text())
+    agents = found["bfloat16"]["0"]["agents"]
+    assert agents["math"]["density"] == pytest.approx(1 / 5, abs=0.01)
+    assert agents["memory"]["density"] == pytest.approx(1 / 3, abs=0.01)
+    assert found["bfloat16"]["1e-05"]["agents"]["math"]["density"] == agents["math"]["density"]
+    stored = found["bfloat16"]["0"]["stored_lambda"]["bfloat16"]["math"]
+    assert 1.0 <= stored["nearest"] <= stored["stochastic"] == agents["math"]["lambda"]
+    assert (folder / "measure" / "bfloat16-compact.analysis").stat().st_size < 1_000_000
+
+
+def test_tables_count_pairs_and_choose_by_validation(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "QUESTIONS", {"test": 10, "validation": 10})
+    right = {  # model: how many of ten on validation, on test
+        "ram+": (5, 6),
+        "ties density=0.2": (4, 9),
+        "ties density=0.8": (8, 3),
+    }
+    lines = [
+        {"model": m, "split": s, "skill": k, "question": i, "right": i < counts[n], "answer": ""}
+        for m, counts in right.items()
+        for n, s in enumerate(("validation", "test"))
+        for k in SKILLS
+        for i in range(10)
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    answers = AnswerFile(path)
+    assert report.best_of_each(answers) == {"ram+": "ram+", "ties": "ties density=0.8"}
+    rows = {row["model"]: row for row in report.table(answers)}
+    assert "against" not in rows["ram+"]
+    better, worse = rows["ties density=0.2"]["against"], rows["ties density=0.8"]["against"]
+    assert (better["wins"], better["losses"], better["ties"]) == (9, 0, 21)
+    assert (worse["wins"], worse["losses"], worse["ties"]) == (0, 9, 21)
+    # Nine of nine: 2 / 2**9, doubled by Holm for two tests.
+    assert better["p_adjusted"] == pytest.approx(2 * 2 / 2**9)
+    low, high = rows["ram+"]["intervals"]["math"]
+    assert low < 0.6 < high

@@ -1,0 +1,204 @@
+"""The real set's tasks and trainer, on a random model with letters as tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen2ForCausalLM
+
+from training.real_set import grpo, train
+from training.real_set.grpo import Settings, Trainer
+from training.real_set.tasks import SKILLS, SPLITS, Question, draw, is_right, split_of
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    """A judge that a random model pleases now and then."""
+    monkeypatch.setattr(grpo, "is_right", lambda _, text: len(set(text.lower())) % 2 == 0)
+    monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 6))
+
+
+SETTINGS = Settings(
+    "math", learning_rate=2e-3, prompts=2, group=4, max_steps=4, check_every=2, validation=4, kl=0.1
+)
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_splits_share_no_question_across_seeds(skill):
+    drawn = {s: {q.prompt for n in (0, 1) for q in draw(skill, s, 60, n)} for s in SPLITS}
+    assert all(len(prompts) > 60 for prompts in drawn.values())
+    assert len(set.union(*drawn.values())) == sum(map(len, drawn.values()))
+    assert all(split_of(Question(skill, p, "")) == s for s in SPLITS for p in drawn[s])
+    assert draw(skill, "test", 5) == draw(skill, "test", 60)[:5]
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_judge_accepts_every_solution(skill):
+    for question in draw(skill, "train", 80):
+        assert is_right(question, question.solution), question
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_judge_refuses_solutions_of_others(skill):
+    asked = draw(skill, "train", 60)
+    pairs = [(a, b) for a in asked for b in asked if a.gold != b.gold]
+    assert not [(a, b) for a, b in pairs if is_right(a, b.solution)]
+    assert not any(is_right(q, "") or is_right(q, "I do not know.") for q in asked)
+
+
+@pytest.mark.parametrize(
+    ("skill", "gold", "answer", "verdict"),
+    [
+        ("math", "24", "4 * 6 = 24", True),
+        ("math", "24", "He gets 24 euros.", True),
+        ("math", "24", "24, since 4 * 6", False),
+        ("math", "24", "124", False),
+        ("math", "24", "-24", False),
+        ("math", "24", "24.5", False),
+        (
+            "tool",
+            '[{"name": "f", "arguments": {"n": 1}}]',
+            '[{"arguments":{"n":1},"name":"f"}]',
+            True,
+        ),
+        (
+            "tool",
+            '[{"name": "f", "arguments": {"n": 1}}]',
+            '[{"name":"f","arguments":{"n":"1"}}]',
+            False,
+        ),
+        (
+            "tool",
+            '[{"name": "f", "arguments": {"n": 1}}]',
+            '[{"name":"f","arguments":{"n":true}}]',
+            False,
+        ),
+        ("tool", "[1]", "```json\n[1]\n```", False),
+        ("tool", "[1]", "Here it is: [1]", False),
+        ("tool", "[1]", "[" * 9999, False),
+        ("memory", "old mill, 1234", "She works in the old mill. The code is 1234.", True),
+        ("memory", "old mill, 1234", "1234", False),
+        ("memory", "old mill, 1234", "The old mill: 1234 or 1235", False),
+        ("memory", "old mill, 1234", "The mill: 1234", False),
+    ],
+)
+def test_judge_of_handmade_answers(skill, gold, answer, verdict):
+    assert is_right(Question(skill, "", gold), answer) is verdict
+
+
+def test_packed_answers_have_the_probabilities_of_their_own_rows(base):
+    model = Qwen2ForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    trainer = Trainer(model, None, replace(SETTINGS, temperature=0.5), {})
+    prompt, answers = [5, 9, 11, 40], [[7, 8, 9], [60], [12, 13, 14, 15]]
+    packed = trainer._log_p(grpo.Group(prompt, answers, [0.0] * 3))
+    alone = []
+    for answer in answers:
+        logits = model(input_ids=torch.tensor([prompt + answer])).logits[0].div(0.5).log_softmax(-1)
+        alone += [logits[len(prompt) - 1 + i, token] for i, token in enumerate(answer)]
+    torch.testing.assert_close(packed, torch.stack(alone), rtol=0, atol=2e-5)
+
+
+def test_step_is_adam_on_float32_and_rounds_to_nearest():
+    torch.manual_seed(1)
+    start, gradients = torch.randn(50).bfloat16(), torch.randn(3, 50)
+    weight, master = start.clone(), start.float()
+    first, second = torch.zeros(50), torch.zeros(50)
+    oracle = torch.nn.Parameter(start.float())
+    optimizer = torch.optim.Adam([oracle], lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+    for count, gradient in enumerate(gradients, 1):
+        grpo.adam(weight, gradient, master, first, second, rate=1e-3, scale=0.5, count=count)
+        oracle.grad = gradient * 0.5
+        optimizer.step()
+    torch.testing.assert_close(master, oracle.detach(), rtol=0, atol=1e-7)
+    assert torch.equal(weight, master.bfloat16())
+    assert not torch.equal(weight, start)
+
+
+def test_reward_goes_up_where_the_judge_wants_one_letter(base, monkeypatch):
+    monkeypatch.setattr(grpo, "is_right", lambda _, text: text[:1] in "abcdefgh")
+    monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 2))
+    settings = replace(SETTINGS, prompts=4, group=8, kl=0.0, max_steps=12, check_every=12)
+    trainer = train.open_trainer(replace(settings, learning_rate=5e-3, stop_at=2.0), base)
+    while not trainer.is_done:
+        trainer.take_step()
+    rewards = [point["reward"] for point in trainer.curve]
+    assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.5, rewards
+
+
+def test_resume_is_bit_identical(base, tmp_path, lenient):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = replace(SETTINGS, stop_at=2.0)
+    train.train(settings, base, whole)
+    taken = 0
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(trainer, path, save=train.save_state):
+        nonlocal taken
+        save(trainer, path)
+        taken += 1
+        if taken < 4:
+            raise Interrupted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "save_state", interrupt)
+        for _ in range(3):
+            with pytest.raises(Interrupted):
+                train.train(settings, base, parts, save_seconds=0.0)
+        train.train(settings, base, parts, save_seconds=0.0)
+    for name in ("math", "math-float32"):
+        one, other = (load_file(f / "agents" / name / "model.safetensors") for f in (whole, parts))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    assert timeless(whole) == timeless(parts)
+    assert not list((parts / "state").iterdir())
+
+
+def test_terminated_run_saves_its_step_and_goes_on(base, tmp_path, lenient, monkeypatch):
+    settings = replace(SETTINGS, stop_at=2.0)
+    train.train(settings, base, tmp_path / "whole")
+    take_step, before = Trainer.take_step, signal.getsignal(signal.SIGTERM)
+
+    def take_and_be_terminated(trainer):
+        point = take_step(trainer)
+        if trainer.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return point
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "take_step", take_and_be_terminated)
+        with pytest.raises(SystemExit, match="stopped after step 2"):
+            train.train(settings, base, tmp_path / "parts")
+    assert signal.getsignal(signal.SIGTERM) is before
+    train.train(settings, base, tmp_path / "parts")
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "parts")
+
+
+def timeless(folder):
+    """Return the log without what depends on the clock."""
+    lines = (folder / "log" / "math.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.endswith("seconds")} for line in lines
+    ]
+
+
+def test_log_and_checkpoints_tell_the_same(base, tmp_path, lenient):
+    agent = train.train(replace(SETTINGS, stop_at=2.0), base, tmp_path)
+    own, exact = (load_file(f"{agent}{end}/model.safetensors") for end in ("", "-float32"))
+    stored = load_file(base / "model.safetensors")
+    changed = sum(int((own[key] != stored[key]).sum()) for key in stored)
+    density = changed / sum(value.numel() for value in stored.values())
+    last = timeless(tmp_path)[-1]
+    assert 0 < density < 1
+    assert last["density"] == density
+    assert last["density_1e-5"] <= density
+    assert last["kl"] > 0
+    assert all(torch.equal(own[key], exact[key].bfloat16()) for key in own)
+    assert Qwen2ForCausalLM.from_pretrained(f"{agent}-float32").dtype == torch.float32

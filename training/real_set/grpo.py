@@ -1,0 +1,352 @@
+"""GRPO on all weights of a language model, with nothing but a judge's verdicts as rewards.
+
+A step: sample a group of answers to each of a few prompts; the reward is 1 where the judge accepts.
+The policy is softmax(logits / temperature), in sampling and in the loss. Advantage: (reward - group
+mean) / (group standard deviation + 1e-4). Loss per token: -min(r A, clip(r) A) + kl * KL, averaged
+over all sampled tokens, r the ratio of the new probability to the one at the first look, KL (the
+estimator e^d - d - 1) to the base.
+
+The weights that answer are bfloat16. Adam steps on a float32 copy, the masters, with float32
+moments, and the weights are the masters rounded to nearest: an element counts as changed only when
+it left its bfloat16 cell. A prompt and its answers are one row, each answer blind to the others, so
+that a prompt is read once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from ram_studio.evals.answering.decode import Sampling, decode
+from ram_studio.evals.answering.load import ending_ids, padding_id
+from training.real_set.tasks import MAX_NEW_TOKENS, Question, draw, is_right, questions
+
+_CHUNK = 1 << 22
+_CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train one agent.
+
+    updates: optimizer steps on the same answers; from the second on the ratio is clipped.
+    temperature: of the policy; at 1 a small model answers far worse than greedily.
+    kl: weight of the KL to the base. warmup: the first steps are shorter. Training ends after
+    max_steps, or when stop_at of the validation questions were right at a check (every check_every
+    steps).
+    """
+
+    skill: str
+    seed: int = 0
+    learning_rate: float = 4e-6
+    prompts: int = 4
+    group: int = 6
+    temperature: float = 0.7
+    updates: int = 1
+    clip: float = 0.2
+    kl: float = 0.0
+    warmup: int = 2
+    max_steps: int = 40
+    check_every: int = 6
+    validation: int = 40
+    stop_at: float = 0.9
+
+
+@dataclass(frozen=True)
+class Group:
+    """A prompt's answers as token ids, and how much better than their mean each is."""
+
+    prompt: list[int]
+    answers: list[list[int]]
+    advantages: list[float]
+
+
+class Trainer:
+    """One agent in training: the model, its float32 masters and moments, and the curve so far.
+
+    Args:
+        model: the base in bfloat16, trained in place.
+        base: the base's weights by name, for KL and density; they may be mapped from a file.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, settings: Settings, base: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.model, self.tokenizer, self.settings, self.base = (
+            model.eval(),
+            tokenizer,
+            settings,
+            base,
+        )
+        self.weights = dict(model.named_parameters())
+        self.masters = {name: p.detach().float() for name, p in self.weights.items()}
+        self.first = {name: torch.zeros_like(p) for name, p in self.masters.items()}
+        self.second = {name: torch.zeros_like(p) for name, p in self.masters.items()}
+        self.step, self.updates_taken = 0, 0
+        self.curve: list[dict[str, Any]] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last step was taken, or the last check was good enough."""
+        checked = [point["validation"] for point in self.curve if "validation" in point]
+        is_good = bool(checked) and checked[-1] >= self.settings.stop_at
+        return is_good or self.step >= self.settings.max_steps
+
+    def take_step(self) -> dict[str, Any]:
+        """Sample, judge, learn, check when it is time; return what the curve got."""
+        start, settings = time.monotonic(), self.settings
+        self.step += 1
+        groups, point = self._sample()
+        sampled = time.monotonic()
+        useful = [group for group in groups if any(group.advantages)]
+        old: dict[int, torch.Tensor] = {}
+        for _ in range(settings.updates if useful else 0):
+            point["kl_loss"] = self._backward(useful, old)
+            point["gradient_norm"] = self._update()
+        point["useful_prompts"] = len(useful)
+        point["seconds"] = round(time.monotonic() - start, 1)
+        point["sampling_seconds"] = round(sampled - start, 1)
+        if self.step % settings.check_every == 0 or self.step == settings.max_steps:
+            point |= self.check(groups)
+        self.curve.append(point)
+        return point
+
+    def check(self, groups: Sequence[Group]) -> dict[str, Any]:
+        """Return the greedy validation score, the KL to the base on these answers, the density."""
+        start = time.monotonic()
+        settings = self.settings
+        held_out = draw(settings.skill, "validation", settings.validation)
+        right = sum(right for _, right in self.answer(held_out))
+        with torch.inference_mode():
+            own = [self._log_p(group) for group in groups]
+            with self._base_weights():
+                d = torch.cat([self._log_p(g) for g in groups]) - torch.cat(own)
+        return {
+            "validation": right / len(held_out),
+            "kl": (d.exp() - d - 1).mean().item(),
+            "density": self.density(0.0),
+            "density_1e-5": self.density(1e-5),
+            "check_seconds": round(time.monotonic() - start, 1),
+        }
+
+    def answer(self, asked: Sequence[Question]) -> list[tuple[str, bool]]:
+        """Return the greedy answers and whether each is right."""
+        rows = self._decode([chat_tokens(self.tokenizer, q.prompt) for q in asked])
+        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        return [(text, is_right(q, text)) for q, text in zip(asked, texts, strict=True)]
+
+    def density(self, epsilon: float) -> float:
+        """Return the share of bfloat16 weights that differ from the base by more than epsilon."""
+        changed = 0
+        for name, weight in self.weights.items():
+            own, base = weight.detach().flatten(), self.base[name].flatten()
+            for piece, other in zip(own.split(_CHUNK), base.split(_CHUNK), strict=True):
+                gap = (piece.float() - other.to(piece.device).float()).abs()
+                changed += int((gap > epsilon).sum())
+        return changed / sum(p.numel() for p in self.weights.values())
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a later run needs to go on as if nothing had happened."""
+        names = ("masters", "first", "second", "step", "updates_taken", "curve")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; its tensors are copied."""
+        for kind in ("masters", "first", "second"):
+            for name, value in getattr(self, kind).items():
+                value.copy_(state[kind][name])
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(self.masters[name])
+        self.step, self.updates_taken = state["step"], state["updates_taken"]
+        self.curve = list(state["curve"])
+
+    def _sample(self) -> tuple[list[Group], dict[str, Any]]:
+        settings, first = self.settings, (self.step - 1) * self.settings.prompts
+        stream = questions(settings.skill, "train", settings.seed)
+        asked = list(islice(stream, first, first + settings.prompts))
+        prompts = [chat_tokens(self.tokenizer, q.prompt) for q in asked]
+        # A source of its own for each step, so that a resumed run draws what it would have drawn.
+        seed = random.Random(f"sample/{settings.skill}/{settings.seed}/{self.step}").getrandbits(60)
+        dice = torch.Generator(self.model.device).manual_seed(seed)
+        rows = self._decode(prompts, Sampling(settings.group, settings.temperature, dice))
+        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        groups, rewards = [], []
+        for i, (question, prompt) in enumerate(zip(asked, prompts, strict=True)):
+            own = slice(i * settings.group, (i + 1) * settings.group)
+            earned = torch.tensor([float(is_right(question, text)) for text in texts[own]])
+            advantages = (earned - earned.mean()) / (earned.std() + 1e-4)
+            groups.append(Group(prompt, rows[own], advantages.tolist()))
+            rewards.append(earned.mean().item())
+        point = {
+            "step": self.step,
+            "reward": round(sum(rewards) / len(rewards), 4),
+            "answer_tokens": round(sum(map(len, rows)) / len(rows), 1),
+            "sample": texts[0],
+        }
+        return groups, point
+
+    def _decode(
+        self, prompts: Sequence[list[int]], sampling: Sampling | None = None
+    ) -> list[list[int]]:
+        return decode(
+            self.model,
+            prompts,
+            pad_id=padding_id(self.tokenizer),
+            end_ids=ending_ids(self.model, self.tokenizer),
+            max_new_tokens=MAX_NEW_TOKENS[self.settings.skill],
+            sampling=sampling,
+        )
+
+    def _backward(self, groups: Sequence[Group], old: dict[int, torch.Tensor]) -> float:
+        """Leave the loss gradient in the model; return the mean KL term.
+
+        old: log probabilities at the first look, by group; filled then.
+        """
+        settings = self.settings
+        total = sum(len(answer) for group in groups for answer in group.answers)
+        kl_sum = 0.0
+        for place, group in enumerate(groups):
+            reference = None
+            if settings.kl:
+                with torch.no_grad(), self._base_weights():
+                    reference = self._log_p(group)
+            log_p = self._log_p(group)
+            ratio = (log_p - old.setdefault(place, log_p.detach())).exp()
+            advantage = torch.tensor(
+                [
+                    a
+                    for a, answer in zip(group.advantages, group.answers, strict=True)
+                    for _ in answer
+                ],
+                device=log_p.device,
+            )
+            clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+            loss = -torch.minimum(ratio * advantage, clipped * advantage)
+            if reference is not None:
+                d = reference - log_p
+                term = d.exp() - d - 1
+                kl_sum += term.sum().item()
+                loss = loss + settings.kl * term
+            (loss.sum() / total).backward()
+        return kl_sum / total
+
+    def _log_p(self, group: Group) -> torch.Tensor:
+        """Return float32 log probabilities of all answers' tokens, one after the other."""
+        row = pack(group.prompt, group.answers, self.model.device)
+        logits = self.model(
+            input_ids=row.ids[None],
+            attention_mask=row.mask[None, None],
+            position_ids=row.positions[None],
+            logits_to_keep=row.sources,
+            use_cache=False,
+        ).logits[0]
+        chosen = row.ids[len(group.prompt) :, None]
+        logits = logits.float() / self.settings.temperature
+        return logits.log_softmax(-1).gather(-1, chosen)[:, 0]
+
+    @contextmanager
+    def _base_weights(self) -> Iterator[None]:
+        """Let the model be the base inside the block."""
+        own = {name: weight.data for name, weight in self.weights.items()}
+        try:
+            for name, weight in self.weights.items():
+                weight.data = self.base[name].to(weight.device, weight.dtype)
+            yield
+        finally:
+            for name, weight in self.weights.items():
+                weight.data = own[name]
+
+    def _update(self) -> float:
+        """Take a step of Adam with the model's gradients, clipped to norm 1; return the norm."""
+        settings = self.settings
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.weights.values()]).item()
+        scale = min(1.0, _CLIP_NORM / (norm + 1e-6))
+        self.updates_taken += 1
+        rate = settings.learning_rate * min(1.0, self.updates_taken / (settings.warmup + 1))
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                flat = [
+                    value.view(-1).split(_CHUNK)
+                    for value in (
+                        weight,
+                        weight.grad,
+                        self.masters[name],
+                        self.first[name],
+                        self.second[name],
+                    )
+                ]
+                for pieces in zip(*flat, strict=True):
+                    adam(*pieces, rate=rate, scale=scale, count=self.updates_taken)
+                weight.grad = None
+        return round(norm, 4)
+
+
+def adam(
+    weight: torch.Tensor,
+    gradient: torch.Tensor,
+    master: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    *,
+    rate: float,
+    scale: float,
+    count: int,
+) -> None:
+    """Update a float32 master and its moments in place, betas 0.9 and 0.999; round it to weight."""
+    gradient = gradient.float() * scale
+    first.lerp_(gradient, 0.1)
+    second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+    divisor = (second / (1 - 0.999**count)).sqrt_().add_(1e-8)
+    master.addcdiv_(first, divisor, value=-rate / (1 - 0.9**count))
+    weight.copy_(master)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt and its answers as one row of tokens.
+
+    mask: "tokens tokens", True where the first may see the second. sources: for each token of the
+    answers the place whose logits predict it.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    mask: torch.Tensor
+    sources: torch.Tensor
+
+
+def pack(prompt: Sequence[int], answers: Sequence[Sequence[int]], device: Any = "cpu") -> Row:
+    """Return a row in which each answer sees the prompt and itself."""
+    ids, positions = list(prompt), list(range(len(prompt)))
+    owners, sources = [0] * len(prompt), []
+    for number, answer in enumerate(answers, 1):
+        start = len(ids)
+        sources += [len(prompt) - 1, *range(start, start + len(answer) - 1)]
+        ids += answer
+        positions += range(len(prompt), len(prompt) + len(answer))
+        owners += [number] * len(answer)
+    owner, place = torch.tensor(owners), torch.arange(len(ids))
+    is_before = place[None, :] <= place[:, None]
+    mask = is_before & ((owner[None, :] == 0) | (owner[None, :] == owner[:, None]))
+    return Row(
+        torch.tensor(ids, device=device),
+        torch.tensor(positions, device=device),
+        mask.to(device),
+        torch.tensor(sources, device=device),
+    )
+
+
+def chat_tokens(tokenizer: Any, prompt: str) -> list[int]:
+    """Return a prompt in the model's chat format."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+    )
+    return list(tokenizer.encode(text, add_special_tokens=False))

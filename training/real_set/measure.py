@@ -1,0 +1,220 @@
+"""Measure the updates and ask every merge: `python -m training.real_set.measure`.
+
+Written to `measure/` beside the agents: `answers.jsonl` (every answer, one line each),
+`merges.jsonl` (rho, lambda and its effective value of each merge), `updates.json` (density,
+overlap, rho and what 16 bits keep of lambda) and `analysis` files for the app. What is there is
+not asked again, so it may be stopped at any time. Merges are made in memory, in the one model that
+answers. `report.py` makes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ram_studio as rs
+from ram_studio.algorithm.meters.relation_preview import rounding_preview
+from ram_studio.engine.analyze import load
+from ram_studio.engine.in_memory import InMemoryMerger
+from ram_studio.evals.answering.decode import decode
+from ram_studio.evals.answering.load import ending_ids, padding_id
+from training.real_set.grpo import chat_tokens
+from training.real_set.merges import Merge, merges
+from training.real_set.model import default_folder
+from training.real_set.tasks import MAX_NEW_TOKENS, SKILLS, Question, Split, draw, is_right
+
+QUESTIONS: dict[Split, int] = {"test": 100, "validation": 40}
+EPSILONS = (0.0, 1e-5)
+
+
+def main() -> None:
+    """Read the command line; measure what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=default_folder())
+    parser.add_argument("--base", type=Path, help="a folder of the base; FOLDER/base when left out")
+    parser.add_argument("--limit", type=int, help="measure so many merges only")
+    args = parser.parse_args()
+    sources = Sources(args.base or args.folder / "base", args.folder / "agents")
+    out = args.folder / "measure"
+    out.mkdir(exist_ok=True)
+    measure_updates(sources, out)
+    wanted = merges()[: args.limit]
+    for split in QUESTIONS:
+        for dtype in ("bfloat16", "float32"):
+            own = [merge for merge in wanted if merge.output.get("dtype", "bfloat16") == dtype]
+            ask_merges(sources, out, own, split, dtype)
+
+
+class Sources:
+    """The base, and the agents by name: `math` in bfloat16, `math-float32` as it was trained."""
+
+    def __init__(self, base: Path, agents: Path) -> None:
+        self.base = base
+        self.agents = {skill: str(agents / skill) for skill in SKILLS}
+        self.exact = {skill: str(agents / f"{skill}-float32") for skill in SKILLS}
+
+    def recipe(self, merge: Merge) -> Any:
+        """Return the package's recipe of a merge."""
+        values = {"base": str(self.base), "agents": self.agents, "method": merge.method}
+        return rs.make_recipe({**values, "settings": merge.settings, **merge.output})
+
+
+def measure_updates(sources: Sources, out: Path) -> None:
+    """Write the analyses of the agents as stored and as trained, and their figures."""
+    if (out / "updates.json").exists():
+        return
+    found = {}
+    for name, agents in (("bfloat16", sources.agents), ("float32", sources.exact)):
+        analysis = rs.analyze(sources.base, agents)
+        rs.save_analysis(analysis, out / f"{name}.analysis")
+        rs.save_analysis(analysis.profiled(), out / f"{name}-compact.analysis")
+        found[name] = figures(analysis)
+    _write(out / "updates.json", found)
+
+
+def figures(analysis: Any) -> dict[str, Any]:
+    """Return by epsilon: the model's figures and those of each layer and kind of module."""
+    found = {}
+    for epsilon in EPSILONS:
+        point = rs.EPSILON_GRID.index(epsilon)
+        by_layer, by_module = (analysis.preview(point, by=by) for by in ("layer", "module"))
+        by_layer["by_layer"] = by_layer.pop("groups")
+        by_layer["by_module"] = by_module["groups"]
+        factors = {name: agent["lambda"] for name, agent in by_layer["agents"].items()}
+        by_layer["stored_lambda"] = rounding_preview(analysis, point, factors)
+        found[f"{epsilon:g}"] = by_layer
+    return found
+
+
+def ask_merges(sources: Sources, out: Path, wanted: list[Merge], split: Split, dtype: str) -> None:
+    """Ask base, agents (in bfloat16 only) and merges the questions of a split."""
+    store = AnswerFile(out / "answers.jsonl")
+    subjects: dict[str, Merge | None] = dict.fromkeys(
+        ["base", *SKILLS] if dtype == "bfloat16" else []
+    )
+    subjects |= {merge.label: merge for merge in wanted}
+    open_skills = {s: [k for k in SKILLS if not store.has(s, split, k)] for s in subjects}
+    subjects = {name: merge for name, merge in subjects.items() if open_skills[name]}
+    if not subjects:
+        return
+    asker = Asker(sources, dtype)
+    for name, merge in subjects.items():
+        facts = asker.put(name, merge)
+        if facts and split == "test":
+            with (out / "merges.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"model": name, **facts}) + "\n")
+        for skill in open_skills[name]:
+            start = time.monotonic()
+            asked = draw(skill, split, QUESTIONS[split])
+            store.add(name, split, skill, asked, asker.answer(asked, MAX_NEW_TOKENS[skill]))
+            seconds = time.monotonic() - start
+            print(f"{name}: {skill} {split} {store.score(name, split, skill):.2f} {seconds:.0f} s")
+
+
+class Asker:
+    """One loaded model of the base that holds one merge after the other."""
+
+    def __init__(self, sources: Sources, dtype: str) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        base, device = str(sources.base), os.environ.get("DEVICE", "cpu")
+        self.sources = sources
+        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, local_files_only=True)
+        self.model = self.model.to(device).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+        self.merger = InMemoryMerger(self.model, load(base, sources.agents))
+
+    def put(self, name: str, merge: Merge | None) -> dict[str, Any]:
+        """Let the model be the base, an agent or a merge; return what is known of a merge."""
+        if merge is None:
+            self.merger.restore()
+            if name != "base":
+                self.merger.apply_agent(name)
+            return {}
+        made = self.merger.apply(self.sources.recipe(merge))
+        agents = {agent: result.to_dict() for agent, result in made.agents.items()}
+        return {"seconds": round(made.seconds, 1), "agents": agents}
+
+    def answer(self, asked: list[Question], max_new_tokens: int) -> list[str]:
+        """Return the greedy answers."""
+        rows = decode(
+            self.model,
+            [chat_tokens(self.tokenizer, question.prompt) for question in asked],
+            pad_id=padding_id(self.tokenizer),
+            end_ids=ending_ids(self.model, self.tokenizer),
+            max_new_tokens=max_new_tokens,
+        )
+        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+
+class AnswerFile:
+    """Every answer by model, split and skill; a skill's answers are added together."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._right: dict[tuple[str, str, str], dict[int, bool]] = {}
+        # What a killed run left of its last line is done again; so is the skill it belongs to.
+        if path.exists():
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        for line in read_lines(path):
+            self._note(line)
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        key = (line["model"], line["split"], line["skill"])
+        self._right.setdefault(key, {})[line["question"]] = line["right"]
+
+    def has(self, model: str, split: Split, skill: str) -> bool:
+        """Return whether all questions of a skill were asked."""
+        return len(self._right.get((model, split, skill), ())) == QUESTIONS[split]
+
+    def right(self, model: str, split: Split, skill: str) -> list[bool]:
+        """Return whether each answer is right, in the order of the questions."""
+        own = self._right[model, split, skill]
+        return [own[number] for number in range(QUESTIONS[split])]
+
+    def score(self, model: str, split: Split, skill: str) -> float:
+        """Return the share of right answers."""
+        right = self.right(model, split, skill)
+        return sum(right) / len(right)
+
+    def models(self, split: Split) -> list[str]:
+        """Return the models that answered all skills, in the order in which they began."""
+        names = dict.fromkeys(model for model, *_ in self._right)
+        return [name for name in names if all(self.has(name, split, skill) for skill in SKILLS)]
+
+    def add(
+        self, model: str, split: Split, skill: str, asked: list[Question], answers: list[str]
+    ) -> None:
+        """Judge and write the answers to all questions of a skill."""
+        text = ""
+        for number, (question, answer) in enumerate(zip(asked, answers, strict=True)):
+            line = {"model": model, "split": split, "skill": skill, "question": number}
+            line |= {"right": is_right(question, answer), "answer": answer}
+            self._note(line)
+            text += json.dumps(line) + "\n"
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the values of a JSONL file without a last line that is not written to its end."""
+    if path.exists():
+        data = path.read_bytes()
+        yield from map(json.loads, data[: data.rfind(b"\n") + 1].splitlines())
+
+
+def _write(path: Path, values: Any) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Which merges of the three agents are measured: the RAM family beside its rivals.
+
+The values are those of the RAM paper's sweeps (r, alpha, epsilon, trim density, drop rate, scale)
+and a few between. "sum" is task arithmetic at scale 1, "average" at 1/3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ram_studio.algorithm.methods import METHODS
+from training.real_set.tasks import SKILLS
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One merge. settings: the method's. output: dtype and rounding where not the usual ones."""
+
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    output: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The method with what is set, such as `ties density=0.2 scale=1`."""
+        values = {**self.settings, **self.output}
+        return " ".join([self.method, *(f"{k}={_short(v)}" for k, v in values.items())])
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def merges() -> list[Merge]:
+    """Return all merges, those that matter most first; a method that is not there is left out."""
+    return [merge for merge in _all() if merge.method in METHODS]
+
+
+def _all() -> Iterator[Merge]:
+    third = 1.0 / len(SKILLS)
+    # As the papers have them, and RAM+ in all three ways to store it.
+    yield Merge("ram")
+    yield Merge("ram+")
+    yield Merge("ram+", output={"rounding": "stochastic"})
+    yield Merge("ram+", output={"dtype": "float32"})
+    yield Merge("task-arithmetic", {"scale": third})
+    yield Merge("task-arithmetic", {"scale": 1.0})
+    yield Merge("ties", {"density": 0.2, "scale": 1.0})
+    yield Merge("ties", {"density": 0.8, "scale": 1.0})
+    yield Merge("dare-ta", {"drop_rate": 0.5, "scale": 1.0})
+    yield Merge("dare-ties", {"drop_rate": 0.5, "density": 0.5, "scale": 1.0})
+    yield from (Merge(name) for name in ("iso-c", "tsv-m", "wudi", "resmerge"))
+    yield from _ram_family()
+    yield from _rivals(third)
+
+
+def _ram_family() -> Iterator[Merge]:
+    for r in (0.05, 0.2, 0.5, 1.0):
+        for alpha in (1.0, 2.0):
+            yield Merge("ram+", {"r": r, "alpha": alpha})
+    yield Merge("ram+", {"r": 0.5}, {"rounding": "stochastic"})
+    yield Merge("ram", output={"dtype": "float32"})
+    for epsilon in (0.0, 1e-6, 1e-4):
+        yield Merge("ram", {"epsilon": epsilon})
+        yield Merge("ram+", {"epsilon": epsilon})
+    yield Merge("ram", {"shared": "ties"})
+    yield Merge("ram+", {"shared": "ties"})
+    for scope in ("layer", "tensor"):
+        yield Merge("ram+", {"scope": scope})
+        yield Merge("ram+", {"scope": scope}, {"rounding": "stochastic"})
+    for r in (0.1, 0.5, 1.0):
+        yield Merge("ram+s", {"r": r})
+        yield Merge("ram+m", {"r": r})
+    yield Merge("ram+m", {"r": 0.1}, {"rounding": "stochastic"})
+
+
+def _rivals(third: float) -> Iterator[Merge]:
+    for scale in (0.2, 0.5, 0.6, 0.8, 1.2, 1.5):
+        yield Merge("task-arithmetic", {"scale": scale})
+    for density in (0.1, 0.4, 0.6, 1.0):
+        yield Merge("ties", {"density": density, "scale": 1.0})
+    for density in (0.2, 0.5, 0.8):
+        for scale in (1.5, 2.0):
+            yield Merge("ties", {"density": density, "scale": scale})
+    for drop_rate in (0.3, 0.8):
+        for scale in (third, 1.0):
+            yield Merge("dare-ta", {"drop_rate": drop_rate, "scale": scale})
+        yield Merge("dare-ties", {"drop_rate": drop_rate, "density": 0.8, "scale": 1.0})
+    for scale in (0.5, 1.5):
+        yield from (Merge(name, {"scale": scale}) for name in ("iso-c", "tsv-m"))

