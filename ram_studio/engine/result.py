@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ram_studio._version import __version__
 from ram_studio.algorithm.meters.retained import Retained, retained_dict
 from ram_studio.algorithm.meters.storage import texts
-from ram_studio.checkpoints.record.licenses import most_restrictive
 from ram_studio.checkpoints.record.provenance import (
     Provenance,
     ShardRecord,
@@ -118,11 +117,10 @@ def make_provenance(
         )
         for agent, result in zip(job.report.agents, agents.values(), strict=True)
     }
-    base = source_record(job.report.base, hashes.get(job.report.base.name))
     return Provenance(
         ram_studio_version=__version__,
         recipe=job.recipe,
-        base=base,
+        base=source_record(job.report.base, hashes.get(job.report.base.name)),
         agents=records,
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         rounding=job.recipe.rounding,
@@ -132,7 +130,6 @@ def make_provenance(
         shards=shards,
         warnings=job.report.warnings + texts(job.other_bases),
         libraries=library_versions(with_torch=with_torch),
-        license=most_restrictive(source.license for source in (base, *records.values())),
     )
 
 

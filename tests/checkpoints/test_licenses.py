@@ -1,13 +1,11 @@
-"""Licenses from model cards, and which of them asks most."""
+"""Licenses from model cards, and what they are together."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 from checkpoint_zoo import make, small_tensors
 
-from ram_studio.checkpoints.record.licenses import RANKS, License, license_of, most_restrictive
+from ram_studio.checkpoints.record.licenses import License, combined, license_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +19,7 @@ from ram_studio.checkpoints.record.licenses import RANKS, License, license_of, m
             "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: https://x/y\n---\n",
             License("other", "qwen-research", "https://x/y"),
         ),
-        ("---\nlicense:\n- mit\n- cc-by-nc-4.0\ntags:\n- a\n---\n", License("cc-by-nc-4.0")),
+        ("---\nlicense:\n- mit\n- gpl-3.0\ntags:\n- a\n---\n", License("other", "mit and gpl-3.0")),
         ("---\nlicense: [mit]\n---\n", License("mit")),
         # What else is in a card does not matter, valid or not.
         ("---\nmodel-index: {[\nlicense: mit\nx: *y\n---\n", License("mit")),
@@ -46,36 +44,20 @@ def test_the_front_matter_of_a_card_is_read(tmp_path, card, expected):
     assert license_of(checkpoint) == expected
 
 
-NAMES = {
-    "public-domain": "cc0-1.0",
-    "permissive": "mit|apache-2.0|bsd-3-clause|cc-by-4.0|other:mit",
-    "weak-copyleft": "mpl-2.0|lgpl-3.0",
-    "copyleft": "gpl-3.0|agpl-3.0|cc-by-sa-4.0",
-    "use-restricted": "openrail|creativeml-openrail-m|llama3.1|gemma"
-    "|other:Llama 3.2 Community License",
-    "non-commercial": "cc-by-nc-4.0|cc-by-nc-sa-4.0|other:qwen-research|other:Qwen Research"
-    "|other:my-non-commercial-terms",
-    "no-derivatives": "cc-by-nc-nd-4.0|cc-by-nd-4.0",
-    "custom": "other|something-new-1.0|other:tongyi-qianwen-license-agreement",
-    "unknown": "unknown|",
-}
+MIT, APACHE, TERMS = License("mit"), License("apache-2.0"), License("other", "terms-of-acme")
 
 
 @pytest.mark.parametrize(
-    ("rank", "id"), [(rank, id) for rank in NAMES for id in NAMES[rank].split("|")]
+    ("stated", "expected"),
+    [
+        ([MIT], MIT),
+        ([MIT, MIT], MIT),
+        ([TERMS, TERMS], TERMS),
+        ([MIT, TERMS, APACHE, MIT], License("other", "mit and terms-of-acme and apache-2.0")),
+        ([MIT, License()], License()),
+        ([MIT, License("unknown")], License()),
+        ([], License()),
+    ],
 )
-def test_every_license_has_a_rank(rank, id):
-    id, _, name = id.partition(":")
-    assert License(id or None, name or None).rank == rank
-
-
-def test_the_order_is_total_and_what_is_not_stated_is_the_most_restrictive():
-    ids = ("cc0-1.0", "mit", "mpl-2.0", "gpl-3.0", "llama3.2", "cc-by-nc-4.0", "cc-by-nd-4.0")
-    one_of_each = [*map(License, ids), License("other", "terms-of-acme"), License()]
-    assert [license.rank for license in one_of_each] == [rank for rank, _, _ in RANKS]
-    for low, high in itertools.combinations(one_of_each, 2):
-        assert most_restrictive([low, high]) == most_restrictive([high, low]) == high
-    assert most_restrictive([]) == License()
-    # Of equal ones the first is named.
-    two = [License("apache-2.0"), License("mit"), License("cc0-1.0")]
-    assert most_restrictive(two) == License("apache-2.0")
+def test_licenses_that_differ_are_named_together(stated, expected):
+    assert combined(stated) == expected

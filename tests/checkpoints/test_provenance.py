@@ -96,7 +96,16 @@ def test_records_are_made_from_checkpoints(tmp_path):
 
 
 def test_the_card_is_what_the_hub_expects():
-    card = model_card(provenance(license=License(id="apache-2.0")))
+    apache, written = License(id="apache-2.0"), provenance()
+    card = model_card(
+        provenance(
+            base=written.base.model_copy(update={"license": apache}),
+            agents={
+                name: agent.model_copy(update={"license": apache})
+                for name, agent in written.agents.items()
+            },
+        )
+    )
     assert front_matter(card) == {
         "base_model": [HUB_BASE, "Gen-Verse/ReasonFlux-Coder-7B"],
         "base_model_relation": "merge",
@@ -181,14 +190,14 @@ def test_untrusted_text_cannot_break_the_card():
     evil = "<script>alert(1)</script>|`*_[x](javascript:1)`$\n---\nlicense: mit\n```"
     # A provenance file may come from anywhere: its recipe is not made here.
     recipe = Recipe(base=evil, agents={"a": evil}, settings={evil: evil, "shared": evil})
-    source = {"source": evil, **SOURCE}
+    license = License(id="other", name=evil, link="javascript:alert(1)")
+    source = {"source": evil, "license": license, **SOURCE}
     card = model_card(
         provenance(
             base=SourceRecord(**source),
             agents={"a": AgentRecord(**source)},
             recipe=recipe,
             warnings=(evil,),
-            license=License(id="other", name=evil, link="javascript:alert(1)"),
             libraries={evil: evil},
         )
     )
@@ -198,26 +207,37 @@ def test_untrusted_text_cannot_break_the_card():
     assert "[x](javascript" not in prose
     assert card.count("```") == 2 * 4  # how to load, recipe, commands, citation
     rows = [line for line in card.splitlines() if line.startswith("| a ")]
-    assert [row.replace(r"\|", "").count("|") for row in rows] == [3, 5]
+    assert [row.replace(r"\|", "").count("|") for row in rows] == [3, 4]
 
 
-def test_the_card_names_every_license_and_the_most_restrictive():
-    qwen = License(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
+QWEN = License(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
+
+
+@pytest.mark.parametrize(
+    ("base", "matter", "sentence"),
+    [
+        (License(id="mit"), "mit and qwen-research", "The sources state different licenses."),
+        (QWEN, "qwen-research", "All sources state [qwen-research](https://hf.co/Qwen/x/LICENSE)."),
+        (License(), None, "Not every source states a license"),
+    ],
+)
+def test_the_card_names_every_license(base, matter, sentence):
     card = model_card(
         provenance(
-            base=SourceRecord(source=HUB_BASE, license=License(id="mit"), **SOURCE),
-            agents={"a": AgentRecord(source="x/a", license=qwen, **SOURCE)},
-            license=qwen,
+            base=SourceRecord(source=HUB_BASE, license=base, **SOURCE),
+            agents={"a": AgentRecord(source="x/a", license=QWEN, **SOURCE)},
             recipe=make_recipe({"base": HUB_BASE, "agents": {"a": "x/a"}}),
         )
     )
-    matter = front_matter(card)
-    assert (matter["license"], matter["license_name"]) == ("other", "qwen-research")
-    assert matter["license_link"] == "https://hf.co/Qwen/x/LICENSE"
+    found = front_matter(card)
+    assert (found["license"], found.get("license_name")) == (
+        "other" if matter else "unknown",
+        matter,
+    )
     license = card.split("## License")[1].split("## Limitations")[0]
-    assert "| mit | keep the notices |" in license
-    assert "[qwen-research](https://hf.co/Qwen/x/LICENSE) | no commercial use |" in license
-    assert "The most restrictive is [qwen-research]" in license
+    assert f"| {base.shown if base != QWEN else '[qwen-research]'}" in license
+    assert "| [qwen-research](https://hf.co/Qwen/x/LICENSE) |" in license
+    assert sentence in license
 
 
 def test_a_seal_covers_every_number_and_every_file(tmp_path):

@@ -93,6 +93,7 @@ def model_card(provenance: Provenance) -> str:
         lost=_with_lost_rescaling(provenance),
         overshot=_overshot(provenance),
         dominated=[name for name, a in agents.items() if _is_dominated(a)],
+        licenses_differ=len({s.license for s in provenance.sources.values()}) > 1,
         rule=None if rule is None else Markdown(rule),
         shared=recipe.settings.get("shared", "mean"),
         settings=_settings(provenance),

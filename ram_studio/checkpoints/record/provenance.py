@@ -28,7 +28,7 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes, hash_json
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.files import Files, Folder
-from ram_studio.checkpoints.record.licenses import License, license_of
+from ram_studio.checkpoints.record.licenses import License, combined, license_of
 from ram_studio.checkpoints.record.recipe import (
     AgentName,
     Recipe,
@@ -189,7 +189,6 @@ class Provenance(Record):
             itself is not among them.
         libraries: versions of Python and of the libraries that computed.
         warnings: what the user was told about the sources.
-        license: the most restrictive of the sources' licenses.
         seal: BLAKE3 of everything else in the provenance, see `seal_of`.
     """
 
@@ -207,7 +206,6 @@ class Provenance(Record):
     files: dict[FileName, ShardRecord] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    license: License = License()
     seal: Digest | None = None
 
     @model_validator(mode="after")
@@ -240,6 +238,11 @@ class Provenance(Record):
     def sources(self) -> dict[str, SourceRecord]:
         """The base ("base") and the agents by name."""
         return {"base": self.base, **self.agents}
+
+    @property
+    def license(self) -> License:
+        """What the sources' licenses are together, see ``licenses.combined``."""
+        return combined(source.license for source in self.sources.values())
 
     @property
     def placed_recipe(self) -> Recipe:
