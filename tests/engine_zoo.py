@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.engine.analyze import analyze, load

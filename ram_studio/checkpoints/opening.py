@@ -1,6 +1,6 @@
-"""Opening a checkpoint: which files make it up, and what their headers say.
+"""Opening a checkpoint: which files a source means, which of them make it up, what headers say.
 
-Works the same for files here and elsewhere; ``hub.open`` finds out which of them a source means.
+A folder here, a URL and a Hub id become `Files` first; from there on all go the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pathlib import Path
 from ram_studio.checkpoints.read.checkpoint import (
     CONFIG_FILE,
     DELTA_FORMAT,
+    CancelSignal,
     Checkpoint,
+    ProgressCallback,
     fingerprint_of,
     split_hub_id,
 )
@@ -28,8 +30,57 @@ from ram_studio.checkpoints.read.shard_files import (
     is_distributed,
 )
 from ram_studio.checkpoints.read.tensors import TensorInfo
+from ram_studio.checkpoints.read.url_folder import UrlFolder, files_at, is_url
 from ram_studio.checkpoints.virtual.distributed import collect_boxes
+from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import CheckpointError
+
+
+def open_checkpoint(
+    source: str | Path,
+    *,
+    name: str,
+    on_progress: ProgressCallback | None = None,
+    cancel: CancelSignal | None = None,
+    local_ok: bool = True,
+    stream: bool = False,
+    headers_only: bool = False,
+) -> Checkpoint:
+    """Open a local folder, or download a Hub id `owner/name[@revision]` and open it.
+
+    A folder that exists wins over a Hub id of the same spelling.
+
+    Args:
+        source: a folder (`~` is understood), an fsspec URL or a Hub id.
+        name: "base" or the agent's name; every message carries it.
+        on_progress: called with a `DownloadProgress` while downloading, from several threads.
+        cancel: asked between pieces of a download; a stopped download can be resumed.
+        local_ok: False refuses local folders and URLs, for a shared server.
+        stream: instead of downloading shards that are not in the cache, let passes read them where
+            they are; the result has `is_local` False, and its `nbytes` is known all the same.
+        headers_only: of a Hub id: download no shards, and let nobody read more than their headers.
+
+    Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
+    """
+    if local_ok and is_url(source):
+        place = files_at(source, who(name))
+        if isinstance(place, UrlFolder):
+            place.fetch_small(write_whole)
+        return open_files(place, name=name, source=str(source))
+    if local_ok and is_local_source(source, name=name):
+        return open_folder(source, name=name)
+    # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.
+    from ram_studio.checkpoints.hub.repository import find_repository
+
+    files = find_repository(
+        str(source),
+        name=name,
+        on_progress=on_progress,
+        cancel=cancel,
+        download=not (stream or headers_only),
+    )
+    opened = open_files(files, name=name, source=str(source))
+    return replace(opened, remote={}) if headers_only else opened
 
 
 def is_local_source(source: str | Path, *, name: str) -> bool:
@@ -159,3 +210,24 @@ def _collect_tensors(
     if not tensors:
         raise CheckpointError(f"{at} holds no tensor at all.")
     return tensors
+
+
+def why_no_model(checkpoint: Checkpoint) -> str | None:
+    """Return why a checkpoint cannot answer alone, and what to do; None for a whole model."""
+    if checkpoint.adapter is not None:
+        return (
+            "is a LoRA adapter, which only answers with its base: merge it first (ram-studio merge "
+            "--method task-arithmetic --set scale=1), and evaluate that."
+        )
+    if checkpoint.delta is not None:
+        return (
+            "is a delta, which only answers with its base: write the model again first (ram-studio "
+            "delta apply BASE FILE --out DIR), and evaluate that."
+        )
+    if is_distributed(shard.name for shard in checkpoint.shards):
+        return (
+            "is a distributed checkpoint (DCP) in parts, which transformers does not load: write "
+            "it in one piece first (ram-studio merge --base DIR --agent a=DIR --out OUT), and "
+            "evaluate that."
+        )
+    return None

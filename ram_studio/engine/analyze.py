@@ -19,7 +19,7 @@ from ram_studio.checkpoints.fit.compatibility import (
     RowsPolicy,
     check_compatibility,
 )
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.counting import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_bytes

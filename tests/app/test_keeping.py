@@ -34,7 +34,7 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.app.shell import download_link, head_html, zip_route
 from ram_studio.checkpoints.hub import rights
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.errors import OutputError
 from ram_studio.resources import asset_path
 

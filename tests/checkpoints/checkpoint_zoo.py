@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.errors import CheckpointError, RamStudioError
 

@@ -152,7 +152,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def _open_all(folder: Path) -> dict[str, list[str]]:
-    from ram_studio.checkpoints.hub.open import open_checkpoint
+    from ram_studio.checkpoints.opening import open_checkpoint
 
     status = Path("/proc/self/status").read_text()
     size = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmSize:"))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.merge import merge

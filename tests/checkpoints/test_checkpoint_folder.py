@@ -13,7 +13,7 @@ import torch
 from checkpoint_zoo import refused, small_tensors, write_checkpoint, write_json
 from safetensors.torch import save_file
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import checkpoint as checkpoint_module
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.same_bytes import same_bytes

@@ -9,7 +9,7 @@ import torch
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_checkpoint
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.errors import CompatibilityError, SettingsError
 

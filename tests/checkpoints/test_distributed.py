@@ -12,8 +12,7 @@ import torch
 from checkpoint_zoo import QWEN_CONFIG, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
-from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
-from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.opening import open_checkpoint, open_folder, why_no_model
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import analyze

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.header import LENGTH_BYTES
 from ram_studio.checkpoints.record.licenses import license_of

@@ -23,7 +23,7 @@ from checkpoint_zoo import (
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.hub import repository, rights
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, DownloadProgress
 from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
 

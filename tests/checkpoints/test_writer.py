@@ -20,7 +20,7 @@ import torch
 from checkpoint_zoo import small_tensors, write_checkpoint
 from safetensors.torch import load_file
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.new_folder import CheckpointWriter

@@ -23,7 +23,7 @@ from engine_zoo import Zoo, contents, make_zoo
 from fault_points import FaultPoint
 from test_source_faults import at_block
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 from ram_studio.engine.reading.readers import BlockReader

@@ -23,7 +23,7 @@ from ram_studio.algorithm.exact_sums import ExactSum, rounded
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.partial import add_partial
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
 from ram_studio.checkpoints.record.part_receipt import read_receipt

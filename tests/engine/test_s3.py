@@ -15,7 +15,7 @@ import fsspec
 import pytest
 from engine_zoo import Zoo, contents, contents_at, make_zoo
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.engine.analyze import analyze

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from engine_zoo import Zoo, contents, contents_at, make_zoo
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.remote import FollowedHash

@@ -169,7 +169,7 @@ def open_model(
 
     Raises: EvaluationError for an adapter or a delta; CheckpointError, HubError.
     """
-    from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
+    from ram_studio.checkpoints.opening import open_checkpoint, why_no_model
 
     opened = open_checkpoint(path, name=name, on_progress=report, cancel=cancel)
     if (why := why_no_model(opened)) is not None:

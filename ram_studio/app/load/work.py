@@ -22,9 +22,8 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.hub import rights
-from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.presets import Preset, presets
-from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.opening import open_checkpoint, open_folder
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress

@@ -31,15 +31,9 @@ from ram_studio.checkpoints.hub.transfer import (
     progress_bar,
     site_address,
 )
-from ram_studio.checkpoints.opening import open_files, open_folder
-from ram_studio.checkpoints.read.checkpoint import (
-    CancelSignal,
-    Checkpoint,
-    ProgressCallback,
-    split_hub_id,
-)
+from ram_studio.checkpoints.read.checkpoint import CancelSignal, ProgressCallback, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
-from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.read.files import Files, Folder
 from ram_studio.checkpoints.read.shard_files import INDEX_SUFFIX, find_shards, is_small_file
 from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.errors import CheckpointError, HubError
@@ -93,7 +87,7 @@ def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None
     )
 
 
-def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listing | Path:
+def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listing | Folder:
     """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
@@ -105,10 +99,10 @@ def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listi
         response = getattr(error, "response", None)
         if rights.is_shared() or (response is not None and response.status_code < 500):
             raise
-        folder = _cached_snapshot(repository, revision, name)
-        if folder is None:
+        cached = _cached_snapshot(repository, revision, name)
+        if cached is None:
             raise
-        return folder
+        return cached
 
 
 def check_rights(listing: Listing, file: str) -> None:
@@ -122,7 +116,7 @@ def check_rights(listing: Listing, file: str) -> None:
         )
 
 
-def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path | None:
+def _cached_snapshot(repository: str, revision: str | None, name: str) -> Folder | None:
     folder: str | None
     try:
         folder = huggingface_hub.snapshot_download(
@@ -132,12 +126,18 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path |
         folder = getattr(error, "snapshot_path", None)
     if folder is None:
         return None
+    found = _snapshot(Path(folder), name)
     try:
-        # Files nobody asked for (pickles, pictures) may be missing: opening it is the test.
-        open_folder(folder, name=name)
+        # Files nobody asked for (pickles, pictures) may be missing: the headers are the test.
+        found.headers(find_shards(found)[0])
     except CheckpointError:
         return None
-    return Path(folder)
+    return found
+
+
+def _snapshot(folder: Path, name: str) -> Folder:
+    """Return the files of a snapshot in the cache, whose folder is called by its commit."""
+    return Folder(folder, who(name), folder.name)
 
 
 def _missing_bytes(listing: Listing, files: list[str]) -> int:
@@ -157,20 +157,20 @@ def _check_disk(needed: int, source: str, name: str) -> None:
         )
 
 
-def open_repository(
+def find_repository(
     source: str,
     *,
     name: str,
     on_progress: ProgressCallback | None,
     cancel: CancelSignal | None,
     download: bool,
-) -> Checkpoint:
-    """Return the checkpoint of `owner/name[@revision]`, with its commit as the revision.
+) -> Files:
+    """Return the files of `owner/name[@revision]`, with its commit as the revision.
 
     Its small files (config, tokenizer) are downloaded into the cache, and with `download` its
     shards, once it is known that they fit. Otherwise those that are not there yet are read with
-    range requests, first of all their headers: the result is then not local, and has a fingerprint
-    of its own (`hub-...`, from the Hub's content hashes). Without a connection a snapshot that is
+    range requests, first of all their headers: the files are then remote, and have a fingerprint of
+    their own (`hub-...`, from the Hub's content hashes). Without a connection a snapshot that is
     complete in the cache is used.
 
     Raises: HubError; CheckpointError for something that is no Hub id, or a damaged file; Stopped.
@@ -186,8 +186,8 @@ def open_repository(
     check()
     with talking_to(repository, revision, name):
         listing = _listing_or_cache(repository, revision, name)
-        if isinstance(listing, Path):
-            return open_files(Folder(listing, who(name), listing.name), name=name, source=source)
+        if isinstance(listing, Folder):
+            return listing
         indexes = [file for file in listing.sizes if file.endswith(INDEX_SUFFIX)]
         folder = _fetch(listing, indexes) if indexes else cache_folder()
         files = HubFiles(
@@ -207,7 +207,5 @@ def open_repository(
             bar = progress_bar(name, source, missing, on_progress, cancel)
         folder = _fetch(listing, wanted, bar)
         if download or all((folder / shard).exists() for shard in shards):
-            here = Folder(folder, who(name), folder.name)
-            return open_files(here, name=name, source=source)
-        there = replace(files, folder=folder, revision=listing.commit)
-        return open_files(there, name=name, source=source)
+            return _snapshot(folder, name)
+        return replace(files, folder=folder, revision=listing.commit)

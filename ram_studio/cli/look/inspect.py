@@ -35,7 +35,7 @@ def inspect(
     """
     from ram_studio.checkpoints.fit.compatibility import check_compatibility
     from ram_studio.checkpoints.fit.storage_report import storage_report
-    from ram_studio.checkpoints.hub.open import open_checkpoint
+    from ram_studio.checkpoints.opening import open_checkpoint
     from ram_studio.checkpoints.read.describe import shown_bytes
     from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
-from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.checkpoints.hub.transfer import cache_folder
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, who
 from ram_studio.checkpoints.record.licenses import bases_of, license_of

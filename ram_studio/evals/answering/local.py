@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
+from ram_studio.checkpoints.opening import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.chat_template import RENDERER, WorkerError

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.local import LocalEngine
 
