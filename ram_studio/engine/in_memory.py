@@ -24,7 +24,6 @@ from ram_studio.checkpoints.fit.compatibility import (
     MergeTensor,
     MissingPolicy,
     RowsPolicy,
-    check_compatibility,
 )
 from ram_studio.checkpoints.read.describe import quoted, shown_bytes, shown_list, shown_shape
 from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
@@ -109,7 +108,7 @@ class InMemoryMerger:
 
         Raises: SettingsError for an unknown one.
         """
-        known = {agent.name: agent for agent in self.report.agents}
+        known = [agent.name for agent in self.report.agents]
         unknown = [name for name in recipe.agents if name not in known]
         if unknown:
             raise SettingsError(
@@ -118,8 +117,7 @@ class InMemoryMerger:
             )
         key = (*recipe.agents, *recipe.fit.values())
         if key not in self._reports:
-            agents = [known[name] for name in recipe.agents]
-            self._reports[key] = check_compatibility(self.report.base, agents, **recipe.fit)
+            self._reports[key] = self.report.of_agents(list(recipe.agents), recipe.fit)
         return self._reports[key]
 
     def analysis_of(self, recipe: Recipe) -> Analysis | None:

@@ -119,6 +119,13 @@ def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base, trained, tmp_pa
     assert verify(tmp_path / "out", with_sources=True, full=True).source_files == 2
 
 
+def test_an_applied_adapter_is_a_whole_model(base, trained):
+    report = load(base, {"a": trained[0]})
+    again = check_compatibility(report.base, report.agents)
+    assert again.tensors == report.tensors
+    assert again.findings == report.findings
+
+
 def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path):
     model().bfloat16().save_pretrained(tmp_path / "base")
     report = load(tmp_path / "base", {"a": trained[0]})

@@ -13,14 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ram_studio.algorithm.rounding import STORAGE
-from ram_studio.checkpoints.fit.compatibility import MergeTensor
+from ram_studio.checkpoints.fit.compatibility import MergeTensor, check_compatibility
 from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.virtual.deltas import overlay_delta
 from ram_studio.engine import delta as delta_module
-from ram_studio.engine.analyze import analyze
+from ram_studio.engine.analyze import analyze, load
 from ram_studio.engine.delta import apply_delta, make_delta, read_info
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
@@ -60,6 +60,14 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
 
 
 one_dtype = pytest.mark.parametrize("pair", ["BF16"], indirect=True)
+
+
+@one_dtype
+def test_an_overlaid_delta_is_a_whole_model(pair, tmp_path) -> None:
+    base, agent = pair
+    make_delta(base, agent, tmp_path / "a.safetensors")
+    report = load(base, {"a": tmp_path / "a.safetensors"})
+    assert check_compatibility(report.base, report.agents).tensors == report.tensors
 
 
 def test_an_agent_is_rebuilt_bit_for_bit(pair, tmp_path) -> None:

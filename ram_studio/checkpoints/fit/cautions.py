@@ -49,7 +49,7 @@ def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
         )
     for agent in agents:
         found += _config_differences(base, agent)
-        found += _dtype_differences(base, agent) if agent.adapter is None else _adapter(base, agent)
+        found += _adapter(base, agent) or _dtype_differences(base, agent)
     return found + tokenizer_findings(base, agents)
 
 
@@ -60,19 +60,19 @@ def _about(
 
 
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
-    """Tell what an adapter is, and what its sparsity comes from."""
-    ranks = sorted(
-        {t.virtual.rank for t in agent.tensors.values() if isinstance(t.virtual, LowRank)}
-    )
+    """Tell what an applied adapter is, and what its sparsity comes from; nothing for others."""
+    made = [t.virtual for t in agent.tensors.values() if isinstance(t.virtual, LowRank)]
+    if not made:
+        return []
+    ranks = sorted({matrix.rank for matrix in made})
     dtypes = " and ".join(sorted({t.dtype for t in base.tensors.values()} & set(MERGED_DTYPES)))
     rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-    count = sum(isinstance(t.virtual, LowRank) for t in agent.tensors.values())
     text = (
-        f"a LoRA adapter of {rank} on {count} of {len(base.tensors)} tensors, "
+        f"a LoRA adapter of {rank} on {len(made)} of {len(base.tensors)} tensors, "
         "applied to the base in float32. Training moved nearly every element of those; where they "
         f"equal the base in {dtypes}, rounding makes that sparsity, not training."
     )
-    return [_about(agent, "adapter", text, "note")] if ranks else []
+    return [_about(agent, "adapter", text, "note")]
 
 
 def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:

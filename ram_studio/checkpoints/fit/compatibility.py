@@ -109,6 +109,7 @@ class CompatibilityReport:
         tensors: in the base's file order.
         findings: what the user should know; nothing in them stops a merge.
         heads: per checkpoint name, how head and embedding are stored; {} where there are none.
+        policies: what was asked for where an agent does not fit.
     """
 
     base: Checkpoint
@@ -116,6 +117,7 @@ class CompatibilityReport:
     tensors: tuple[MergeTensor, ...]
     findings: tuple[Finding, ...]
     heads: dict[str, HeadStorage]
+    policies: FitKeywords
 
     @property
     def dtypes(self) -> dict[str, dict[str, int]]:
@@ -151,6 +153,16 @@ class CompatibilityReport:
     def is_local(self) -> bool:
         """Whether all checkpoints are on this disk, so that a pass can start."""
         return all(checkpoint.is_local for checkpoint in self.checkpoints)
+
+    def of_agents(self, names: Sequence[str], policies: FitKeywords) -> CompatibilityReport:
+        """Return how some of the agents fit the base; nothing is checked again where all do.
+
+        Raises: CompatibilityError where they do not under these policies.
+        """
+        if list(names) == [agent.name for agent in self.agents] and policies == self.policies:
+            return self
+        known = {agent.name: agent for agent in self.agents}
+        return check_compatibility(self.base, [known[name] for name in names], **policies)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a summary for JSON: checkpoints, tensor and element counts, warnings."""
@@ -210,7 +222,8 @@ def check_compatibility(
     tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
     policy that does not exist.
     """
-    _check_asked(base, agents, {"missing": missing, "extra": extra, "rows": rows})
+    policies: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
+    _check_asked(base, agents, policies)
     base, agents = decoded(base), [decoded(agent) for agent in agents]
     _refuse_as_base(base)
     agents = [_whole(agent, base) for agent in agents]
@@ -254,6 +267,7 @@ def check_compatibility(
             ),
         ),
         heads=tied.heads,
+        policies=policies,
     )
 
 
@@ -274,7 +288,7 @@ def _whole(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
 
 
 def _check_asked(
-    base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, str]
+    base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, Any]
 ) -> None:
     for field, known in get_type_hints(FitKeywords).items():
         if policies[field] not in get_args(known):

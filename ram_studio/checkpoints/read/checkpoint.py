@@ -132,6 +132,8 @@ class Checkpoint:
             tensors=tensors,
             config=base.config,
             is_local=self.is_local and base.is_local,
+            adapter=None,
+            delta=None,
             remote={**base.remote, **self.remote},
         )
 
