@@ -181,8 +181,13 @@ def memory_bytes(pid: int, field: str) -> int:
 
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of the files below a folder, without the log."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "app.log"]
-    return sum(path.stat().st_size for path in files)
+    total = 0
+    # os.walk passes over folders that the server deletes meanwhile.
+    for parent, _, names in os.walk(folder):
+        for name in set(names) - {"app.log"}:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
+    return total
 
 
 def run(users: int, seconds: float, sessions: int) -> dict[str, float]:

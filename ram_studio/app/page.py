@@ -15,6 +15,7 @@ from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.history.panel import HistoryPanel
 from ram_studio.app.load.panel import LoadPanel
 from ram_studio.app.merge.panel import MergePanel
+from ram_studio.app.public.quiet_blocks import QuietBlocks
 from ram_studio.app.public.user import offers_sign_in
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.session.workspace import Workspace
@@ -36,7 +37,7 @@ def _stepper() -> dict[str, gr.Button]:
 
 def build_page(workspace: Workspace) -> gr.Blocks:
     """Return the app."""
-    with gr.Blocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as app:
+    with QuietBlocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as app:
         with gr.Row(elem_id="top"):
             html(shell.head_html(), elem_id="ram-head")
             if offers_sign_in():
@@ -48,5 +49,6 @@ def build_page(workspace: Workspace) -> gr.Blocks:
             panel(shared)
         shared.connect()
     app.queue(max_size=200, default_concurrency_limit=8, api_open=False)
+    app.is_public = workspace.settings.is_public
     app.ram_workspace = workspace
     return app

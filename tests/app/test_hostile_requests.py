@@ -231,7 +231,7 @@ def check(watched: Watched, bodies: Callable[[HttpUser], Bodies]) -> None:
         polling = asyncio.create_task(poll())
         async for what, sending in bodies(user):
             # What a body does it does again; a collection of garbage, or a neighbor, does not.
-            for _ in range(3):
+            for _ in range(8):
                 since = time.time()
                 await sending()
                 took = max(watched.held(since), default=0.0)

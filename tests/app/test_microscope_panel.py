@@ -267,7 +267,13 @@ def test_a_user_looks_at_single_weights(example) -> None:
     factors = {f"{float(card['lambda']):.4g}" for card in cards}
     page.locator(".scope-cell[data-count='1']").first.click()
     assert page.inner_text(".scope-detail h3") == weight
-    assert any(f"{x} ×" in page.inner_text("[data-part=formula]") for x in factors)
+    page.wait_for_function(
+        """(ends) => {
+          const text = document.querySelector("[data-part=formula]").innerText;
+          return ends.some((x) => text.includes(x));
+        }""",
+        arg=[f"{x} ×" for x in factors],
+    )
     page.get_by_label("Run").check()
     page.wait_for_selector(".scope-head:not(:has-text('row'))")
     page.focus(".scope-cell[aria-selected]")
