@@ -46,6 +46,7 @@ WRITE = (
     SAMPLE
     + r"""
 from ram_studio.algorithm.kernels import loops
+from ram_studio.algorithm.kernels.loops import measuring
 packed = re.compile(r"\tv?p?[a-z0-9]+\t.*%[yz]mm")
 
 vectorised = ["find_patterns", "merge_mean", "merge_elected", "count_patterns"]
@@ -53,7 +54,8 @@ vectorised += ["_find_error", "_measure_agent"]
 vectorised += ["fill_chain", "count_sizes", "gather_changed", "draw", "stochastic_bfloat16"]
 
 def vectors(name):
-    each = [code.splitlines() for code in getattr(loops, name).inspect_asm().values()]
+    place = measuring if name.startswith("_") else loops
+    each = [code.splitlines() for code in getattr(place, name).inspect_asm().values()]
     return min(sum(bool(packed.match(line)) for line in one) for one in each)
 
 wrote, counted = {}, {}
@@ -148,7 +150,7 @@ def unwritable(tmp_path):
     )
     (package / "__init__.py").touch()
     shutil.copy(ROOT / "ram_studio" / "errors.py", package)
-    (package / "algorithm" / "kernels" / "__pycache__").touch()
+    (package / "algorithm" / "kernels" / "loops" / "__pycache__").touch()
     return package.parent
 
 
@@ -157,7 +159,30 @@ def test_loops_are_kept_in_the_users_cache_where_the_package_cannot_be_written(
 ):
     done = run(DRAW, unwritable, XDG_CACHE_HOME=str(tmp_path / "cache"), NUMBA_CACHE_DIR="")
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(list((tmp_path / "cache").rglob("loops.*.nbc"))) >= 2
+    assert len(list((tmp_path / "cache").rglob("drawing.*.nbc"))) >= 2
+
+
+def test_kept_code_is_compiled_anew_where_another_file_of_loops_changes(tmp_path):
+    package = tmp_path / "site" / "ram_studio"
+    loops = package / "algorithm" / "kernels" / "loops"
+    shutil.copytree(ROOT / "ram_studio", package, ignore=shutil.ignore_patterns("*.nb[ci]"))
+    round_one = """
+import numpy as np
+from ram_studio.algorithm.kernels import cpu
+out = np.zeros(1, np.uint16)
+cpu.round_stochastically(np.ones(1, np.float32), np.zeros(1, np.uint8), np.uint64(1), 0, out)
+print(out[0])
+"""
+
+    def rounded() -> str:
+        return run(round_one, package.parent, NUMBA_CACHE_DIR="").stdout.strip()
+
+    assert [rounded(), rounded()] == ["16256", "16256"]  # 0x3F80, the second time as it was kept
+    elements = loops / "elements.py"
+    text = elements.read_text(encoding="utf-8")
+    assert text.count(">> np.uint32(16))\n") == 1
+    elements.write_text(text.replace(">> np.uint32(16))\n", ">> np.uint32(15))\n"), "utf-8")
+    assert rounded() == "32512"
 
 
 def test_where_no_folder_can_be_written_loops_are_compiled_in_memory_and_it_is_said_once(

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from ram_studio.algorithm import epsilon_grid, overlap
 from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EDGE_BITS, EPSILON_GRID, GRID_BINS
-from ram_studio.algorithm.kernels import cpu, loops
+from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels import torch as twin
+from ram_studio.algorithm.kernels.loops.elements import TILE
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.algorithm.overlap import OverlapCounts
 
@@ -83,7 +84,7 @@ def test_every_overlap_count_occurs_and_is_counted(agents, dtype):
 
 @pytest.mark.parametrize("size", [2047, 2048, 2049, 4097])
 def test_patterns_are_right_around_the_kernels_tile(size):
-    assert loops.TILE == cpu.TILE  # else loops write beyond the rows and columns made for them
+    assert TILE == cpu.TILE  # else loops write beyond the rows and columns made for them
     block = make_block(size, 3, size, "BF16", "every overlap")
     points = [0, epsilon_grid.DEFAULT_INDEX, len(EPSILON_GRID) - 1]
     counted = overlap.patterns_from_chain(chain_of(block), GRID_BINS[points], size)

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A folder with what the set-up reads, and no virtual environment."""
-    loops = "ram_studio/algorithm/kernels/loops.py"
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "scripts/chromium.py", loops):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "scripts/chromium.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path

@@ -1,0 +1,93 @@
+"""Single elements: loaded, rounded, their sizes, added up."""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from ram_studio.algorithm.kernels.loops.compiling import loop
+
+TILE = 2048
+"""Elements worked on in one go where several loops follow each other, so that they stay in L1."""
+
+INFINITE = np.int32(0x7F800000)
+"""Size of infinity."""
+
+OVERFLOWING = np.int32(0x7F7F8000)
+"""Size from which on a float32 becomes infinite in bfloat16."""
+
+
+@intrinsic
+def as_bits(typing_context, value):
+    """Reinterpret a float32 as int32."""
+    return types.int32(types.float32), lambda c, b, s, a: b.bitcast(a[0], ir.IntType(32))
+
+
+@intrinsic
+def as_float(typing_context, bits):
+    """Reinterpret a uint32 as float32."""
+    return types.float32(types.uint32), lambda c, b, s, a: b.bitcast(a[0], ir.FloatType())
+
+
+def load(stored):
+    """Return the float32 that a stored element stands for."""
+
+
+@overload(load)
+def _load(stored):
+    if stored == types.uint16:
+        return lambda stored: as_float(np.uint32(np.uint32(stored) << np.uint32(16)))
+    return lambda stored: np.float32(stored)
+
+
+def like(value, example):
+    """Return a number in the type of another, float32 or float64: the arithmetic asked for."""
+
+
+@overload(like)
+def _like(value, example):
+    if example == types.float32:
+        return lambda value, example: np.float32(value)
+    return lambda value, example: np.float64(value)
+
+
+def is_wide(example):
+    """Return whether the arithmetic asked for holds what a float32 cannot."""
+
+
+@overload(is_wide)
+def _is_wide(example):
+    answer = example == types.float64
+    return lambda example: answer
+
+
+@loop
+def nearest_bfloat16(value):
+    """Round a finite float32 to the nearest bfloat16, ties to even; overflow gives infinity."""
+    bits = np.uint32(as_bits(value))
+    odd = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
+    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+def rounded(value, array):
+    """Return a number as an element of an array: bfloat16 bits, float32 or float64."""
+
+
+@overload(rounded)
+def _rounded(value, array):
+    if array.dtype == types.uint16:
+        return lambda value, array: nearest_bfloat16(np.float32(value))
+    return lambda value, array: like(value, array[0])
+
+
+@loop
+def size_of(tau):
+    return np.int32(as_bits(np.float32(tau)) & np.int32(0x7FFFFFFF))
+
+
+@loop(fastmath={"reassoc", "contract"})
+def plus_product(total, a, b):
+    """Return total + a b, in any order: for sums that measure, never for what is stored."""
+    return total + a * b

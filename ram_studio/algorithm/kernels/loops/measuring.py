@@ -1,0 +1,100 @@
+"""What was stored of each agent's tau, see ``cpu.measure``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ram_studio.algorithm.kernels.loops.compiling import loop
+from ram_studio.algorithm.kernels.loops.elements import TILE, like, load, plus_product, size_of
+
+
+@loop
+def find_voters(base, agents, kept, limits, voters):
+    """Write whose tau is among those that agree with the elected sign, see ``merge_elected``."""
+    zero = like(0, limits[1])
+    for i in range(base.shape[0]):
+        x = load(base[i])
+        balance, up, down = zero, np.uint32(0), np.uint32(0)
+        for t in range(len(agents)):
+            tau = load(agents[t][i]) - x
+            is_changed = size_of(tau) > size_of(np.float32(limits[0][t]))
+            if kept is not None:
+                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+            wide = like(load(agents[t][i]), zero) - like(x, zero)
+            balance += wide if is_changed else zero
+            up |= np.uint32(1 << t) if is_changed & (wide > zero) else np.uint32(0)
+            down |= np.uint32(1 << t) if is_changed & (wide < zero) else np.uint32(0)
+        voters[i] = up if balance > zero else (down if balance < zero else np.uint32(0))
+
+
+@loop
+def _find_error(base, agents, stored, part, masks, weights, rows):
+    """Write base, change, every voter's weight, and what the change has beyond the votes."""
+    pattern, voters, bits = masks
+    factors, shares = weights
+    wide, change, weight, error = rows
+    zero, one = like(0, wide[0]), like(1, wide[0])
+    for i in range(part.stop - part.start):
+        at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
+        x, mask, votes = like(load(base[at]), zero), np.uint32(pattern[at]), voters[at]
+        total, count, own = zero, zero, zero
+        for t in range(len(agents)):
+            is_voter = (votes & bits[t]) != 0
+            total += like(load(agents[t][at]), zero) - x if is_voter else zero
+            count += one if is_voter else zero
+            own = factors[t] if is_voter else own
+        # The factor holds where an agent alone changed the element, not where it alone was elected.
+        is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
+        for c in range(1, len(agents) + 1):
+            own = shares[c] if is_shared & (count == like(c, one)) else own
+        step = like(load(stored[at]), zero) - x
+        wide[i], change[i], weight[i], error[i] = x, step, own, step - own * total
+
+
+@loop
+def _measure_agent(agent, bit, part, masks, rows):
+    """Return one agent's sums over a tile, see ``cpu.measure``."""
+    pattern, voters = masks[0], masks[1]
+    wide, change, weight, error = rows
+    zero = like(0, wide[0])
+    alone, alone2, missed, along, along2, off = zero, zero, zero, zero, zero, zero
+    norm, rest, unrounded = zero, zero, zero
+    for i in range(part.stop - part.start):
+        at = np.uint64(part.start + i)
+        mask = pattern[at]
+        tau = like(load(agent[at]), zero) - wide[i]
+        own = weight[i] * tau if (voters[at] & bit) != 0 else zero
+        unique = tau if mask == bit else zero
+        shared = tau if ((mask & bit) != 0) & (mask != bit) else zero
+        alone = plus_product(alone, change[i], unique)
+        alone2 = plus_product(alone2, unique, unique)
+        missed = plus_product(missed, error[i], unique)
+        along = plus_product(along, own, shared)
+        along2 = plus_product(along2, shared, shared)
+        off = plus_product(off, error[i], shared)
+        norm = plus_product(norm, tau, tau)
+        stored = change[i] - own
+        asked = stored - error[i]
+        rest = plus_product(rest, stored, stored)
+        unrounded = plus_product(unrounded, asked, asked)
+    return alone, alone2, missed, along, along2, off, norm, rest, unrounded
+
+
+@loop
+def measure(base, agents, stored, masks, cuts, weights, work, sums):
+    """Add up a block, see ``cpu.measure``.
+
+    masks: patterns, voters and the agents' bits; weights: factors and shares; work: (4, TILE), of
+    their type. Bits come as arguments, of the patterns' type: a bit that LLVM can foresee is tested
+    in 64 bits, a fourth of the elements at a time. Arrays go whole with a tile's place in them:
+    slices count references.
+    """
+    rows = (work[0], work[1], work[2], work[3])  # base, change, weight and error
+    for group in range(sums.shape[0]):
+        for start in range(cuts[group], cuts[group + 1], TILE):
+            part = slice(start, min(start + TILE, cuts[group + 1]))
+            _find_error(base, agents, stored, part, masks, weights, rows)
+            for t in range(len(agents)):
+                found = _measure_agent(agents[t], masks[2][t], part, masks, rows)
+                for k in range(len(found)):
+                    sums[group, t, k] += np.float64(found[k])

@@ -1,0 +1,108 @@
+"""Merging: a mean of what agents changed, or of what agrees with the elected sign."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from ram_studio.algorithm.kernels.loops.compiling import loop
+from ram_studio.algorithm.kernels.loops.elements import (
+    INFINITE,
+    OVERFLOWING,
+    is_wide,
+    like,
+    load,
+    rounded,
+    size_of,
+)
+
+
+def _limit(array):
+    """Return the smallest size that an element of an array cannot hold."""
+
+
+@overload(_limit)
+def _limit_of(array):
+    limit = OVERFLOWING if array.dtype == types.uint16 else INFINITE
+    return lambda array: limit
+
+
+@loop
+def merge_mean(base, agents, merged, pattern, kept, epsilon, factors, shares):
+    zero, one = like(0, factors[0]), like(1, factors[0])
+    largest, limit = np.int32(0), size_of(epsilon)
+    for i in range(base.shape[0]):
+        near = load(base[i])
+        x = like(near, one)
+        found = np.uint32(0)
+        count, total, weight, own = zero, zero, zero, x
+        for t in range(len(agents)):
+            value = load(agents[t][i])
+            size = size_of(value - near)
+            is_changed = size > limit
+            found |= np.uint32(1 << t) if is_changed else np.uint32(0)
+            if is_wide(one) or kept is not None:  # else an infinite tau shows in the result
+                largest = max(largest, size)
+            if kept is not None:
+                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+            y = like(value, one)
+            count += one if is_changed else zero
+            total += y - x if is_changed else zero
+            weight = factors[t] if is_changed else weight
+            own = y if is_changed else own
+        # With factor 1 exactly the agent's element: base + tau could round away from it.
+        is_own = (count == one) & (weight == one)
+        for c in range(2, len(agents) + 1):
+            weight = shares[c] if count == like(c, one) else weight
+        step = weight * total
+        result = own if is_own else x + step
+        result = result if step != zero else x  # also where it is -0
+        largest = max(largest, size_of(result))
+        merged[i] = rounded(result, merged)
+        pattern[i] = found
+    return largest < _limit(merged)
+
+
+@loop
+def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
+    """limits: epsilon, then the thresholds of the agents."""
+    zero, one = like(0, factors[0]), like(1, factors[0])
+    largest, limit = np.int32(0), size_of(limits[0])
+    for i in range(base.shape[0]):
+        near = load(base[i])
+        x = like(near, one)
+        found = np.uint32(0)
+        count, weight, own = zero, zero, x
+        up, down, n_up = zero, zero, zero
+        for t in range(len(agents)):
+            value = load(agents[t][i])
+            size = size_of(value - near)
+            largest = max(largest, size)
+            found |= np.uint32(1 << t) if size > limit else np.uint32(0)
+            is_changed = size > size_of(limits[t + 1])
+            if kept is not None:
+                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+            y = like(value, one)
+            tau = y - x if is_changed else zero
+            count += one if is_changed else zero
+            up += tau if tau > zero else zero
+            down += tau if tau < zero else zero
+            n_up += one if tau > zero else zero
+            weight = factors[t] if is_changed else weight
+            own = y if is_changed else own
+        total = up + down
+        elected = up if total > zero else (down if total < zero else zero)
+        voters = n_up if total > zero else count - n_up
+        share = zero
+        for c in range(1, len(agents) + 1):
+            share = shares[c] if voters == like(c, one) else share
+        is_own = (count == one) & (weight == one)
+        weight = weight if count == one else share
+        step = weight * elected
+        result = own if is_own else x + step
+        result = result if step != zero else x
+        largest = max(largest, size_of(result))
+        merged[i] = rounded(result, merged)
+        pattern[i] = found
+    return largest < _limit(merged)
