@@ -18,7 +18,7 @@ from typing import Any
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.question import NO_ANSWER, Question, Reply
-from ram_studio.evals.suites import visible
+from ram_studio.evals.suites.suite import find_box, visible
 
 MODE = "memagent"
 NO_MEMORY = "(nothing yet)"
@@ -54,7 +54,6 @@ from the text. Answer from the notes, with the answer in \\boxed{{}}.
 The answer:
 """
 _WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
-_BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,8 @@ class _State:
         tokens = self.tokens if self.is_counted else None
         took: dict[str, Any] = {"tokens": tokens, "seconds": self.seconds}
         if self.read == len(self.pieces):
-            boxed = _BOX.findall(visible(reply.text))
-            return replace(reply, text=boxed[-1] if boxed else reply.text, **took)
+            box = find_box(visible(reply.text))
+            return replace(reply, text=reply.text if box is None else box, **took)
         if reply.finish in NO_ANSWER:
             note = f"at piece {self.read + 1} of {len(self.pieces)}: {reply.note}"
             return replace(reply, note=note, **took)

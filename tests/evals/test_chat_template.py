@@ -23,18 +23,18 @@ def renderer():
     made = TemplateRenderer(seconds=0.5)
     made.render(TEMPLATE, SAID)
     yield made
-    made.close()
+    made.worker.close()
 
 
 def test_prompts_are_those_of_transformers_rendered_by_one_process(renderer):
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    worker, special = renderer._worker, {"bos_token": "<s>"}
+    process, special = renderer.worker._process, {"bos_token": "<s>"}
     for template in (TEMPLATE, TOOL_TEMPLATE, "{{ bos_token }}" + TEMPLATE):
         how = {"tools": TOOLS, "chat_template": template, "add_generation_prompt": True}
         (expected,), _ = render_jinja_template(conversations=[SAID], **how, **special)
         assert renderer.render(template, SAID, tools=TOOLS, special=special) == expected
-    assert renderer._worker is worker
+    assert renderer.worker._process is process
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,14 @@ def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(tmp_path, mon
     # Stop acts between prompts.
     with pytest.raises(Stopped):
         list(engine.answer([HELLO], should_stop=lambda: True))
-    assert renderer._worker is not None
+    process = renderer.worker._process
+    assert process is not None
     # A process that gets no time at all computes nothing, however long it is waited for.
-    os.kill(renderer._worker.pid, signal.SIGSTOP)
-    for patience, reason in ((0.3, "rendered no prompt"), (0.01, "did not start")):
+    os.kill(process.pid, signal.SIGSTOP)
+    for patience, reason in ((0.3, "gave no answer"), (0.01, "did not start")):
         with monkeypatch.context() as short:
             # No Python starts in the second one.
-            short.setattr(renderer, "patience", patience)
+            short.setattr(renderer.worker, "patience", patience)
             with pytest.raises(EvaluationError, match=f"{reason} within .* too busy") as found:
                 engine.prompt_of(HELLO)
             assert "Repair" not in str(found.value)

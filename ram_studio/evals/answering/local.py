@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ram_studio.checkpoints.opening import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.chat_template import RENDERER, WorkerError
+from ram_studio.evals.answering.chat_template import RENDERER
 from ram_studio.evals.answering.decode import OnTokens, Sampling, decode_steps
 from ram_studio.evals.answering.engine import (
     ChatMode,
@@ -43,6 +43,7 @@ from ram_studio.evals.answering.load import (
     transformers,
 )
 from ram_studio.evals.question import Question, Reply
+from ram_studio.evals.sandbox.worker import WorkerError
 
 DEFAULT_BATCH_SIZE = 128
 # Prompts and answers of a batch take at most this many tokens together: the KV cache of a 7 B model

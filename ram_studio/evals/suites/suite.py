@@ -196,3 +196,19 @@ def visible(text: str) -> str:
     if "</think>" in text:
         return text.rsplit("</think>", 1)[1].strip()
     return "" if re.match(r"\s*<think>", text) else text
+
+
+# A box, other braces, and what closes them.
+_BRACES = re.compile(r"(\\f?boxed\s*+\{)|\\[{}]|(\{)|\}")
+
+
+def find_box(text: str) -> str | None:
+    r"""Return what the last `\boxed{...}` that closes holds, None where there is none."""
+    opened: list[int] = []
+    start = end = -1
+    for found in _BRACES.finditer(text):
+        if found[1] or found[2]:
+            opened.append(found.end() if found[1] else -1)
+        elif found[0] == "}" and opened and (begin := opened.pop()) > start:
+            start, end = begin, found.start()
+    return None if end < 0 else text[start:end]

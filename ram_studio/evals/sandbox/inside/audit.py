@@ -5,6 +5,7 @@ An audit hook sees what Python code asks for, not what native code (ctypes) does
 
 import os
 import sys
+from collections.abc import Iterable
 
 from .files import rules
 from .syscalls import EPERM
@@ -23,9 +24,9 @@ REFUSED_FAMILIES = (
 LISTING = {"os.listdir", "os.scandir", "os.chdir", "glob.glob"}
 
 
-def refuse_in_python() -> None:
-    """Install the hook; there is no way to take it off."""
-    readable = {os.path.realpath(path) for path, _ in rules()}
+def refuse_in_python(folders: Iterable[str] = ()) -> None:
+    """Install the hook; there is no way to take it off. folders: that can be read besides."""
+    readable = {os.path.realpath(path) for path, _ in rules(folders)}
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     # Bound now: the program may replace what it finds in modules.
     real, decode, parent, here = os.path.realpath, os.fsdecode, os.path.dirname, os.getcwd

@@ -4,19 +4,24 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 READ_FILE, READ_DIR, WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
 INSTALLED = ("site-packages", "dist-packages")
 
 
-def rules() -> Iterator[tuple[str, int]]:
+def rules(readable: Iterable[str] = ()) -> Iterator[tuple[str, int]]:
     """Yield (path, rights): Python's own library, shared libraries, time zones, /dev/null.
+
+    Args:
+        readable: folders that can be read besides.
 
     Packages that are installed beside the library stay out: this one holds the answers to its own
     questions. The names in these folders can be listed, no more.
     """
+    for folder in readable:
+        yield os.path.realpath(folder), READ_FILE | READ_DIR
     version = "python{}.{}".format(*sys.version_info)
     homes = {os.path.dirname(os.__file__), os.path.join(sys.base_prefix, sys.platlibdir, version)}
     for library in {os.path.realpath(home) for home in homes}:
@@ -53,7 +58,7 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def restrict_files(libc: ctypes.CDLL) -> bool:
+def restrict_files(libc: ctypes.CDLL, readable: Iterable[str]) -> bool:
     """Let files be read as in `rules` and written nowhere; True if the kernel holds to it."""
     call = libc.syscall
     call.restype = ctypes.c_long
@@ -69,7 +74,7 @@ def restrict_files(libc: ctypes.CDLL) -> bool:
     ruleset = call(LANDLOCK_CREATE_RULESET, text, ctypes.c_size_t(len(attributes)), 0)
     if ruleset < 0:
         return False
-    for path, rights in rules():
+    for path, rights in rules(readable):
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:

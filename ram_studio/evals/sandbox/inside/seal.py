@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from .audit import refuse_in_python
 from .files import restrict_files
-from .syscalls import restrict_calls
+from .syscalls import TIMER, restrict_calls
 
 CLONE_NEWUSER, CLONE_NEWIPC, CLONE_NEWNET = 0x10000000, 0x08000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 1, 4, 8, 38
@@ -23,10 +23,16 @@ NOBODY = 65534
 CAP_DAC_READ_SEARCH = 1 << 2
 
 
-def seal(limits: dict[str, int]) -> dict[str, bool]:
+def seal(
+    limits: dict[str, int], *, is_reused: bool = False, readable: tuple[str, ...] = ()
+) -> dict[str, bool]:
     """Give up every right that can be given up, for good; return which layers hold.
 
-    limits: "memory_bytes" of address space, "cpu_seconds", "file_bytes" per file, "open_files".
+    Args:
+        limits: "memory_bytes" of address space, "cpu_seconds", "file_bytes" per file, "open_files".
+        is_reused: for trusted code that reads what a model wrote, message by message: it may set
+            timers on itself and outlives the thread that started it.
+        readable: folders of libraries that it may read from besides Python's own.
     """
     held = dict.fromkeys(("namespace", "privileges", "landlock", "user", "seccomp"), False)
     set_limits(limits)
@@ -36,14 +42,16 @@ def seal(limits: dict[str, int]) -> dict[str, bool]:
         own = 0 if os.geteuid() == 0 else CLONE_NEWUSER
         held["namespace"] = libc.unshare(own | CLONE_NEWNET | CLONE_NEWIPC) == 0
         held["privileges"] = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-        held["landlock"] = held["privileges"] and restrict_files(libc)
-        held["user"] = become_nobody(libc, held["landlock"])
+        held["landlock"] = held["privileges"] and restrict_files(libc, readable)
+        held["user"] = become_nobody(libc, held["landlock"], readable)
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-        libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-        held["seccomp"] = held["privileges"] and restrict_calls(libc)
+        if not is_reused:
+            libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+        more = TIMER if is_reused else {}
+        held["seccomp"] = held["privileges"] and restrict_calls(libc, more)
     if not (held["landlock"] and held["seccomp"]):
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        refuse_in_python()
+        refuse_in_python(readable)
     return held
 
 
@@ -61,18 +69,19 @@ def set_limits(limits: dict[str, int]) -> None:
         resource.setrlimit(limit, (value, value))
 
 
-def become_nobody(libc: ctypes.CDLL, fenced: bool) -> bool:
+def become_nobody(libc: ctypes.CDLL, fenced: bool, readable: tuple[str, ...] = ()) -> bool:
     """Drop all capabilities and, as root, become another user; True if the user is not root.
 
-    Where root's Python lies in a folder that only root may enter, the new user keeps the one
-    capability of reading; `fenced`, Landlock, says what. Without Landlock it then stays root, but
-    with no capability.
+    Where root's Python, or what is readable besides, lies in a folder that only root may enter, the
+    new user keeps the one capability of reading; `fenced`, Landlock, says what. Without Landlock it
+    then stays root, but with no capability.
     """
     kept = 0
     if os.geteuid() == 0:
         with suppress(OSError):
             os.seteuid(NOBODY)
-            can_read = os.access(os.__file__, os.R_OK, effective_ids=True)
+            needed = (os.__file__, *readable)
+            can_read = all(os.access(path, os.R_OK, effective_ids=True) for path in needed)
             os.seteuid(0)
             if can_read or fenced:
                 kept = 0 if can_read else CAP_DAC_READ_SEARCH

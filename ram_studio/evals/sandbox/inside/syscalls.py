@@ -50,7 +50,8 @@ _SELF = Only(0, (0,))
 _AF_UNIX = Only(0, (1,))
 
 # Name: ((number on x86-64, on AArch64; None where there is none), conditions).
-ALLOWED: dict[str, tuple[tuple[int | None, int | None], tuple[Only, ...]]] = {
+Calls = dict[str, tuple[tuple[int | None, int | None], tuple[Only, ...]]]
+ALLOWED: Calls = {
     # Memory.
     "brk": ((12, 214), ()),
     "mmap": ((9, 222), ()),
@@ -123,6 +124,8 @@ ALLOWED: dict[str, tuple[tuple[int | None, int | None], tuple[Only, ...]]] = {
     "select": ((23, None), ()),
     "pselect6": ((270, 72), ()),
 }
+# For a process that is reused: limits the computing time of each answer.
+TIMER: Calls = {"setitimer": ((38, 103), ())}
 # The C library does without these where the kernel says that it has none: thread creation falls
 # back from clone3, whose flags a filter cannot see, to clone.
 ABSENT = {"clone3": (435, 435), "sched_getaffinity": (204, 123)}
@@ -132,8 +135,10 @@ _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 Instruction = tuple[int, int, int, int]
 
 
-def filter_code(machine: str) -> list[Instruction]:
+def filter_code(machine: str, more: Calls | None = None) -> list[Instruction]:
     """Return the filter for a machine as (operation, jump if true, jump if false, value) lines.
+
+    more: calls that are allowed besides.
 
     It reads `struct seccomp_data`: the call's number at 0, the convention at 4, argument n at
     16 + 8 n. Raises: KeyError: no such machine in MACHINES.
@@ -141,7 +146,7 @@ def filter_code(machine: str) -> list[Instruction]:
     column, convention = MACHINES[machine]
     code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, convention), (_GIVE, 0, 0, _KILL_PROCESS)]
     code += [(_LOAD, 0, 0, 0)]
-    for name, (numbers, conditions) in ALLOWED.items():
+    for name, (numbers, conditions) in {**ALLOWED, **(more or {})}.items():
         number = numbers[column]
         if number is not None:
             refusal = (_GIVE, 0, 0, _REFUSE | (ENOSYS if name in ABSENT else EPERM))
@@ -159,12 +164,12 @@ def filter_code(machine: str) -> list[Instruction]:
     return [*code, (_GIVE, 0, 0, _REFUSE | EPERM)]
 
 
-def restrict_calls(libc: ctypes.CDLL) -> bool:
-    """Refuse every call that is not in ALLOWED, for good; True if the kernel holds to it."""
+def restrict_calls(libc: ctypes.CDLL, more: Calls) -> bool:
+    """Refuse every call that is not in ALLOWED or more, for good; True if the kernel does."""
     machine = os.uname().machine
     if machine not in MACHINES or sys.maxsize < 2**32:
         return False
-    code = filter_code(machine)
+    code = filter_code(machine, more)
     instructions = b"".join(struct.pack("=HBBI", *line) for line in code)
     buffer = ctypes.create_string_buffer(instructions, len(instructions))
     program = struct.pack("@HxxxxxxP", len(code), ctypes.addressof(buffer))

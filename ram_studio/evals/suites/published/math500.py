@@ -1,19 +1,26 @@
 r"""Suite `math500`: 500 competition problems of MATH; the boxed answer counts.
 
 Asked for in the words most models are trained with. The last `\boxed{...}` is the answer, or
-without one what follows the last "answer is"; `math_answers` says what is the same as the right
-one.
+without one what follows the last "answer is". Plain numbers and words are compared here, everything
+else by math-verify, in a sealed process that is ended when it computes too long: some answers take
+it hours.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
-from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.question import TIMED_OUT, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.published.math_answers import same
+from ram_studio.evals.sandbox.worker import Job, OutOfTime, Worker, WorkerEnded
 from ram_studio.evals.suites.published.rows import DataSet
+from ram_studio.evals.suites.suite import find_box
+
+SECONDS = 3.0
+"""Longest computing time for one comparison."""
+MAX_CHARS = 400
 
 DATA = DataSet(
     "math500",
@@ -23,9 +30,17 @@ DATA = DataSet(
     ("problem", "answer", "subject"),
     others=("MATH-500", "math_500"),
 )
+COMPARER = Worker(
+    Job("mathematics", "compares answers", "math_verify", memory_bytes=2**30, is_sealed=True),
+    SECONDS,
+)
 _PROMPT = "{problem}\n\nThink step by step. End with the answer in \\boxed{{}}."
-_BOXED = re.compile(r"\\f?boxed\s*\{")
-_SAID = re.compile(r"\banswer(?: is|:)\s*:?\s*(.+)", re.IGNORECASE)
+_SAID = re.compile(r"\banswer(?: is|:)\s*+:?\s*+(.+)", re.IGNORECASE)
+_LAYOUT = re.compile(r"\\[,!;: ]|\\?\$|~|\s|\.\s*$")
+_BASE = re.compile(r"_\{(\d+)\}$")
+_WORDS = re.compile(r"\\(?:text|textbf|mbox|mathrm)\{([^{}]*)\}")
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|[+-]?\.\d+|[+-]?\d+/[1-9]\d*")
+_IN_BASE = re.compile(r"\d+_\d+")
 
 
 def _asked(number: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -40,12 +55,9 @@ def _asked(number: int, row: dict[str, Any]) -> dict[str, Any]:
 
 def find_answer(text: str) -> str | None:
     """Return what an answer ends up with: the last box that closes, or what "answer is" says."""
-    for found in reversed(list(_BOXED.finditer(text))):
-        depth = 1
-        for place in range(found.end(), len(text)):
-            depth += (text[place] == "{") - (text[place] == "}")
-            if not depth:
-                return text[found.end() : place]
+    found = find_box(text)
+    if found is not None:
+        return found
     said: list[str] = _SAID.findall(text)
     return said[-1].strip().strip("*").rstrip(".") if said else None
 
@@ -57,9 +69,39 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     found = find_answer(text)
     if found is None:
         return Verdict(False, "no boxed answer")
-    is_correct = same(found, question.spec)
-    return Verdict(is_correct, "" if is_correct else f"found {found[:60]}")
+    is_same = compare_plainly(found, question.spec)
+    if is_same is None:
+        try:
+            is_same = bool(COMPARER.ask({"found": found, "wanted": question.spec})["same"])
+        except OutOfTime:
+            note = f"found {found[:60]}, which took longer than {SECONDS:g} s to compare"
+            return Verdict(False, note, {TIMED_OUT: True})
+        except WorkerEnded:
+            return Verdict(False, f"found {found[:60]}, which took too much memory to compare")
+    return Verdict(is_same, "" if is_same else f"found {found[:60]}")
+
+
+def compare_plainly(found: str, wanted: str) -> bool | None:
+    """Return whether two plain numbers or texts are the same; None for anything else."""
+    ours, theirs = _plain(found), _plain(wanted)
+    if ours == theirs or len(found) > MAX_CHARS:
+        return ours == theirs
+    if _NUMBER.fullmatch(ours) and _NUMBER.fullmatch(theirs):
+        return _fraction(ours) == _fraction(theirs)
+    if _IN_BASE.fullmatch(ours) and _IN_BASE.fullmatch(theirs):
+        return False
+    if _WORDS.fullmatch(wanted.strip()):
+        return ours.strip("()").casefold() == theirs.strip("()").casefold()
+    return None
+
+
+def _plain(text: str) -> str:
+    return _BASE.sub(r"_\1", _LAYOUT.sub("", _WORDS.sub(r"\1", text)))
+
+
+def _fraction(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
 
 
 make = DATA.make(1024, _asked)
-SUITE = DATA.suite(1, "MATH-500", make, judge, "competition problems with a boxed answer")
+SUITE = DATA.suite(2, "MATH-500", make, judge, "competition problems with a boxed answer")

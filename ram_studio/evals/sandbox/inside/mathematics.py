@@ -1,0 +1,36 @@
+r"""Compares answers of mathematics with math-verify; see `suites.published.math500` and `serve`.
+
+Both are read from a box, as math-verify expects them. It reads LaTeX with a grammar of its own and
+hands no text to Python's `eval`: only its reader of plain expressions would, which is left out.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+_LIBRARIES = ("math_verify", "latex2sympy2_extended", "antlr4", "sympy", "mpmath")
+_FOUND = [find_spec(name) for name in _LIBRARIES]
+READABLE = tuple(f for spec in _FOUND if spec for f in spec.submodule_search_locations or ())
+_BOXED = [LatexExtractionConfig(boxed_match_priority=0)]
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any]:
+    """Return {"same"} for {"found", "wanted"}."""
+    return {"same": _same(message["found"], message["wanted"])}
+
+
+def _same(found: str, wanted: str) -> bool:
+    sides = _read(wanted), _read(found)
+    # "x < 2" is the same as an interval.
+    return bool(verify(*sides, allow_set_relation_comp=True, timeout_seconds=None))
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> Any:
+    # The caller has the clock: theirs are signals that a sealed process does not get.
+    text = text.replace("°", "^\\circ")
+    return parse(f"\\boxed{{{text}}}", _BOXED, parsing_timeout=None)
