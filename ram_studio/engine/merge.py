@@ -18,9 +18,9 @@ from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES
 from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.engine.analyze import load_sources
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.parts.finishing import finish_opened, result_of
+from ram_studio.engine.parts.finishing import finish_opened, read_receipts, result_of
 from ram_studio.engine.parts.planning import OpenPlan, plan_of
-from ram_studio.engine.parts.steps import is_finished, merge_units
+from ram_studio.engine.parts.steps import find_finished, merge_units
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.result import MergeResult
 
@@ -68,10 +68,11 @@ def merge(
         )
         plan = plan_of(job, 1, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
         opened = OpenPlan(plan, job, analysis)
-        if not is_finished(plan, output):
+        provenance = find_finished(plan, output)
+        if provenance is None:
             # Read before the work: what cannot be copied must not show after an hour.
             room = SIDECAR_BYTES + sum(map(len, opened.small_files.values()))
             output.begin(plan.digest, room=room)
             merge_units(opened, 1, output)
-            finish_opened(opened, output, names)
-        return result_of(plan, output, start, job.bytes_read)
+            provenance = finish_opened(opened, output, read_receipts(plan, output), names)
+        return result_of(plan, output.out, provenance, start, job.bytes_read)

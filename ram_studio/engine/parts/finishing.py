@@ -21,7 +21,7 @@ from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
 from ram_studio.checkpoints.record.provenance import (
     PASSPORT_FILE,
     AgentRecord,
-    provenance_of,
+    Provenance,
 )
 from ram_studio.checkpoints.write.output import Output
 from ram_studio.checkpoints.write.parts import open_output
@@ -29,7 +29,7 @@ from ram_studio.checkpoints.write.shard_plan import index_json
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
-from ram_studio.engine.parts.steps import is_finished
+from ram_studio.engine.parts.steps import find_finished
 from ram_studio.engine.passes.counting import ROWS
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
@@ -59,23 +59,27 @@ def finish(
     options = RunOptions.of(**run)
     start, read = time.monotonic(), 0
     with open_output(out, in_parts=True) as output:
-        if not is_finished(plan, output):
+        provenance = find_finished(plan, output)
+        if provenance is None:
             output.begin(plan.digest)
-            _receipts(plan, output)  # what is missing is told before the sources are opened
+            units = read_receipts(plan, output)  # what is missing is told before sources are opened
             opened = open_plan(plan, options, on_download=on_download)
-            read = finish_opened(opened, output)
-        return result_of(plan, output, start, read)
+            provenance = finish_opened(opened, output, units)
+            read = sum(receipt.header.bytes_read for receipt in units.values())
+        return result_of(plan, output.out, provenance, start, read)
 
 
 def finish_opened(
-    opened: OpenPlan, output: Output, names: Mapping[str, str] = MappingProxyType({})
-) -> int:
-    """Finish a merge whose parts are all there, see ``finish``; return bytes read for them all.
+    opened: OpenPlan,
+    output: Output,
+    units: Mapping[str, Receipt],
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Provenance:
+    """Finish a merge whose parts are all there, see ``finish``; return its provenance.
 
-    names: what the provenance calls sources, see ``merge``.
+    Args: units: their receipts; names: what the provenance calls sources, see ``merge``.
     """
     plan, job, run = opened.plan, opened.job, opened.job.options
-    units = _receipts(plan, output)
     receipts = list(units.values())
     headers = [receipt.header for receipt in receipts]
     if not output.is_private:
@@ -99,17 +103,19 @@ def finish_opened(
     index = {INDEX_FILE: index_json(opened.shards)} if len(opened.shards) > 1 else {}
     card = {"README.md": model_card(provenance).encode()}
     files = opened.small_files | index | card
-    files[PASSPORT_FILE] = provenance.sealed(files).to_json()
+    provenance = provenance.sealed(files)
+    files[PASSPORT_FILE] = provenance.to_json()
     run.cancel.raise_if_cancelled()
     output.complete(files)
-    return sum(header.bytes_read for header in headers)
+    return provenance
 
 
-def result_of(plan: PartPlan, output: Output, start: float, bytes_read: int = 0) -> MergeResult:
+def result_of(
+    plan: PartPlan, out: Path | str, provenance: Provenance, start: float, bytes_read: int
+) -> MergeResult:
     """Return the result of a merge that is finished; start: by time.monotonic()."""
-    provenance = provenance_of(output.files)
     return MergeResult(
-        out=output.out,
+        out=out,
         method=plan.recipe.method,
         agents={name: _told(record) for name, record in provenance.agents.items()},
         bytes_read=bytes_read,
@@ -144,7 +150,7 @@ def _told(record: AgentRecord) -> AgentResult:
     )
 
 
-def _receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
+def read_receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
     """Return every unit's receipt, after making sure that they belong together."""
     units = {
         unit: (planned.part, names, output.receipt(unit))

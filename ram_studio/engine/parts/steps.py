@@ -19,7 +19,7 @@ from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, ReceiptHeader, read_receipt
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
-from ram_studio.checkpoints.record.provenance import PASSPORT_FILE, provenance_of
+from ram_studio.checkpoints.record.provenance import PASSPORT_FILE, Provenance, provenance_of
 from ram_studio.checkpoints.write.output import Output
 from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.checkpoints.write.shard_plan import Shard
@@ -128,7 +128,7 @@ def merge_part(
     start = time.monotonic()
     with naming(plan, part), open_output(out, in_parts=True) as output:
         done = PartResult(output.out, part, len(plan.parts), tuple(own.shards), 0, 0, 0.0, True)
-        if is_finished(plan, output):
+        if find_finished(plan, output) is not None:
             return done
         output.begin(plan.digest)
         opened = open_plan(plan, options, analysis=analysis, on_download=on_download)
@@ -219,16 +219,19 @@ def share_of(
     return share
 
 
-def is_finished(plan: PartPlan, output: Output) -> bool:
-    """Say whether an output holds the finished merge of a plan; clear what a finish left there."""
+def find_finished(plan: PartPlan, output: Output) -> Provenance | None:
+    """Return the provenance of a plan's merge where the output holds it, finished, else None.
+
+    What a finish left there is cleared.
+    """
     shards = [name for part in plan.parts for name in part.shards]
     last = INDEX_FILE if len(shards) > 1 else CONFIG_FILE
     if not output.files.has(PASSPORT_FILE) or not output.files.has(last):
-        return False
+        return None
     try:
         provenance = provenance_of(output.files)
     except RamStudioError:
-        return False
+        return None
     sources = {name: source.fingerprint for name, source in plan.sources.items()}
     is_ours = (
         provenance.recipe == plan.recipe
@@ -237,7 +240,7 @@ def is_finished(plan: PartPlan, output: Output) -> bool:
     )
     if is_ours:
         output.clear()
-    return is_ours
+    return provenance if is_ours else None
 
 
 def _require_analysis(needs: frozenset[str], analysis: Analysis | None) -> None:
