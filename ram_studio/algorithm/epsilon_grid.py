@@ -138,7 +138,6 @@ class Thresholds:
 
     @property
     def points(self) -> int:
-        """Number of thresholds."""
         return len(self.first_bins)
 
 

@@ -44,7 +44,6 @@ class OverlapCounts:
 
     @property
     def n_agents(self) -> int:
-        """Number of agents."""
         return self.shared.shape[2]
 
     @cached_property

@@ -76,7 +76,6 @@ class CancelToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether stopping was asked for."""
         return self._event.is_set() or bool(self._poll and self._poll())
 
     def raise_if_cancelled(self) -> None:

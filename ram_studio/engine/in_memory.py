@@ -100,7 +100,6 @@ class InMemoryMerger:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a model to put merges into."""
         return bool(self._targets)
 
     def report_of(self, recipe: Recipe) -> CompatibilityReport:

@@ -62,7 +62,6 @@ class PastMerge:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The method's own settings."""
         found = self.recipe.get("settings")
         return found if isinstance(found, Mapping) else {}
 

@@ -116,7 +116,6 @@ class Relations:
 
     @property
     def n_agents(self) -> int:
-        """Number of agents."""
         return self.magnitude.shape[2]
 
     @property

@@ -79,7 +79,6 @@ class Energies:
 
     @property
     def n_agents(self) -> int:
-        """Number of agents."""
         return self.square.shape[1]
 
     @property

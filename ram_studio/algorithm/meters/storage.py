@@ -64,7 +64,6 @@ class Finding:
     level: Literal["warn", "note"] = "warn"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self) | {"agents": list(self.agents)}
 
 
@@ -117,7 +116,6 @@ class AgentStorage:
     dtypes: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         shares = {"stored": self.stored, "rounded": self.rounded}
         return {
             "dtypes": self.dtypes,

@@ -58,22 +58,18 @@ class MergeTensor:
 
     @property
     def name(self) -> str:
-        """The base's name for it."""
         return self.base.name
 
     @property
     def dtype(self) -> str:
-        """The base's dtype."""
         return self.base.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The base's shape."""
         return self.base.shape
 
     @cached_property
     def numel(self) -> int:
-        """Number of elements."""
         return self.base.numel
 
     @property
@@ -131,7 +127,6 @@ class CompatibilityReport:
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """The base, then the agents."""
         return (self.base, *self.agents)
 
     @property

@@ -57,7 +57,6 @@ class StorageReport:
         return texts(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
         return {
             "is_complete": self.is_complete,
             "epsilon": self.epsilon,

@@ -50,7 +50,6 @@ class HeadStorage:
     config: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self)
 
 

@@ -100,7 +100,6 @@ class _Tokenizer:
 
     @cached_property
     def template(self) -> str | None:
-        """The chat template."""
         path = self._folder / "chat_template.jinja"
         if path.is_file():
             return read_bounded(path, self._who, limit=4_000_000).decode("utf-8", "replace")

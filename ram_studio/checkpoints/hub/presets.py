@@ -50,7 +50,6 @@ class Preset:
 
     @property
     def models(self) -> tuple[Listed, ...]:
-        """The base, then the agents."""
         return (self.base, *self.agents)
 
 

@@ -57,7 +57,6 @@ class Pushed:
     ahead: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self)
 
 

@@ -111,7 +111,6 @@ class Recipe(BaseModel):
 
     @property
     def fit(self) -> FitKeywords:
-        """What to do where an agent does not fit."""
         return {"missing": self.missing, "extra": self.extra, "rows": self.rows}
 
     @model_validator(mode="after")

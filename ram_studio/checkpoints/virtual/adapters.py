@@ -68,7 +68,6 @@ class LowRank(VirtualTensor):
 
     @property
     def rank(self) -> int:
-        """The rank of the update."""
         return self.right.shape[1 if self.is_transposed else 0]
 
     def elements(

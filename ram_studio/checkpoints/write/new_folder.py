@@ -135,19 +135,15 @@ class NewFolder(Output):
         self._room = room
 
     def check(self, sources: Sequence[Path] = ()) -> None:
-        """Make sure that there is nothing yet, and that a checkpoint can be written here."""
         check_output(self.out, needed_bytes=0, sources=sources)
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
-        """Return one unit: everything."""
         return {"whole": list(shards)}
 
     def receipt(self, unit: str) -> bytes | None:
-        """Return a unit's receipt, None where there is none."""
         return self._receipts.get(unit)
 
     def forget(self, unit: str) -> None:
-        """Remove a unit's receipt."""
         del self._receipts[unit]
 
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:

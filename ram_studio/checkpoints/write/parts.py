@@ -76,13 +76,11 @@ class _PartsOutput(Output):
         """Tell what fails as what it means for the output."""
 
     def receipt(self, unit: str) -> bytes | None:
-        """Return a unit's receipt, None where there is none."""
         name = _receipt(unit)
         with self._told():
             return self.files.read(name, MAX_RECEIPT_BYTES) if self.files.has(name) else None
 
     def forget(self, unit: str) -> None:
-        """Remove a unit's receipt, so that it is merged again."""
         with self._told():
             self.files.remove([_receipt(unit)])
 
@@ -101,7 +99,6 @@ class _PartsOutput(Output):
         """Have the names of what was written on the disk too."""
 
     def clear(self) -> None:
-        """Remove what says that the merge is not finished."""
         with self._told():
             if any(name.startswith(UNFINISHED) for name in self.files.sizes()):
                 self.files.remove([UNFINISHED])
@@ -141,7 +138,6 @@ class PartsFolder(_PartsOutput):
         return plain_words(f"{printable(self.out)} cannot be completed")
 
     def begin(self, plan: str, *, room: int = 0) -> None:
-        """Make sure that parts of this plan may go here."""
         self.plan = plan
         self.check()
 
@@ -154,7 +150,6 @@ class PartsFolder(_PartsOutput):
                 self._is_begun(f"{UNFINISHED}/{name}" for name in os.listdir(self.out / UNFINISHED))
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
-        """Return one unit: the part."""
         return {f"part-{part}": list(shards)}
 
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
@@ -177,7 +172,6 @@ class PartsFolder(_PartsOutput):
     def keep(
         self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
     ) -> None:
-        """Put the shards into the output folder, and then the receipt beside them."""
         with self._told():
             writer.place(self.out, on_wait)
             self._flush()
@@ -242,7 +236,6 @@ class PartsUrl(_PartsOutput):
                 self.files.write(_mark(plan), b"")
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
-        """Return a unit for each shard."""
         return {name: [name] for name in shards}
 
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
@@ -289,7 +282,6 @@ class PartsUrl(_PartsOutput):
             raise Stopped("Stopped as asked; what was uploaded is kept.")
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
-        """Wait until all that was sent is there; on_wait: told bytes that are, and bytes in all."""
         while self._upload is not None:
             try:
                 self._upload.result(_WAIT_SECONDS)

@@ -35,7 +35,6 @@ class CpuBackend:
         self._known: tuple[str, Rule] | None = None
 
     def zeros(self, shape: tuple[int, ...], base: np.ndarray) -> np.ndarray:
-        """See Backend."""
         return np.zeros(shape, dtype=np.int32)
 
     def count(
@@ -46,7 +45,6 @@ class CpuBackend:
         base: np.ndarray,
         agents: Agents,
     ) -> bool:
-        """See Backend."""
         if cpu.is_copy(base, agents):
             return cpu.is_finite(base)
         if kind == "patterns":
@@ -59,22 +57,18 @@ class CpuBackend:
         return loop(base, agents, table, cpu.Grid.anchored(grid.edge_bits))
 
     def take(self, histogram: np.ndarray) -> np.ndarray:
-        """See Backend."""
         return histogram
 
     def as_base(self, block: Block, agents: Agents) -> Agents:
-        """See Backend."""
         return tuple(
             array if source.dtype == block.tensor.base.dtype else _through(array, block)
             for array, source in zip(agents, block.agents, strict=True)
         )
 
     def stored(self, merged: Merged) -> np.ndarray:
-        """See Backend."""
         return merged.stored
 
     def on_host(self, base: np.ndarray, agents: Agents) -> tuple[np.ndarray, Agents]:
-        """See Backend."""
         return base, agents
 
     def merge(

@@ -61,7 +61,6 @@ class Plan:
 
     @property
     def n_agents(self) -> int:
-        """Number of agents."""
         return len(self.facts.agents)
 
     @property

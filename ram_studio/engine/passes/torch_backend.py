@@ -27,7 +27,6 @@ class TorchBackend:
         self._check = check
 
     def zeros(self, shape: tuple[int, ...], base: torch.Tensor) -> torch.Tensor:
-        """See Backend."""
         return torch.zeros(shape, dtype=torch.int64, device=base.device)
 
     def count(
@@ -38,7 +37,6 @@ class TorchBackend:
         base: torch.Tensor,
         agents: torch.Tensor,
     ) -> bool:
-        """See Backend."""
         x, y = base.float(), agents.float()
         if kind == "patterns":
             pattern = kernels.find_patterns(x, y, float(grid.epsilon))
@@ -54,11 +52,9 @@ class TorchBackend:
         return _is_finite(y - x)
 
     def take(self, histogram: torch.Tensor) -> np.ndarray:
-        """See Backend."""
         return histogram.cpu().numpy()
 
     def as_base(self, block: Block, agents: torch.Tensor) -> torch.Tensor:
-        """See Backend."""
         rounded = agents.to(TORCH_DTYPES[block.tensor.base.dtype]).to(agents.dtype)
         return torch.where(torch.isfinite(rounded), rounded, agents)
 
@@ -71,7 +67,6 @@ class TorchBackend:
     def on_host(
         self, base: torch.Tensor, agents: torch.Tensor
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """See Backend."""
         rows = [
             self._numpy(row if row.dtype != torch.float16 else row.float())
             for row in (base, *agents)
@@ -79,7 +74,6 @@ class TorchBackend:
         return rows[0], tuple(rows[1:])
 
     def stored(self, merged: Merged) -> np.ndarray:
-        """See Backend."""
         return self._numpy(merged.stored)
 
     def _numpy(self, row: torch.Tensor) -> np.ndarray:
@@ -95,7 +89,6 @@ class TorchBackend:
         agents: torch.Tensor,
         fisher: np.ndarray | None = None,
     ) -> Merged | None:
-        """See Backend."""
         tensor = block.tensor
         dtype = plan.dtypes[tensor.name]
         x, y = base.float(), agents.float()

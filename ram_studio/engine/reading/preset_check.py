@@ -49,7 +49,6 @@ class Found:
         return f"{self.listed.repository}@{self.revision}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return {
             "name": self.listed.name,
             "source": self.source,
@@ -105,7 +104,6 @@ class PresetReport:
         return self.fetch_bytes + (self.models[0].nbytes if self.models else 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return {
             "key": self.preset.key,
             "title": self.preset.title,
