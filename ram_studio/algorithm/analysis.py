@@ -18,8 +18,9 @@ from ram_studio.algorithm import naming, scaling
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.grouping import StackCounts, experts_of, index_of, labels_of
 from ram_studio.algorithm.meters import relations
+from ram_studio.algorithm.meters.part_factors import PartFactors, factors_dict
 from ram_studio.algorithm.meters.relations import Relations
-from ram_studio.algorithm.meters.retained import Energies, retained_dict
+from ram_studio.algorithm.meters.retained import Energies, Retained, retained_dict
 from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.shapes import Float, Int
@@ -50,6 +51,15 @@ class TensorEntry(NamedTuple):
         return naming.module_of(self.name)
 
 
+_MODEL_COLUMNS = ("retained", "interference", "own_factor", "shared_factor")
+
+
+def _flat(numbers: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what a preview nests of an agent, for a table."""
+    factors = {f"{part}_factor": value for part, value in numbers["factors"].items()}
+    return {"retained": (numbers["retained"] or {}).get("total"), **factors}
+
+
 @dataclass(frozen=True)
 class Analysis:
     """Overlap counts of every tensor at every grid point, with where they came from.
@@ -69,6 +79,7 @@ class Analysis:
         collected, or when agents were left out (what the others alone changed grows then).
     energies: sums of products of changes over the model, for what a merge keeps of each agent; None
         when they were not collected.
+    part_factors: sums for own and shared factors; None where energies are, or agents were left out.
     warnings: what the compatibility check and the pass want the user to know.
     stacks: counts of single experts in tensors that hold many; None without such tensors.
     is_profile: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
@@ -86,6 +97,7 @@ class Analysis:
     relations: Relations | None = None
     steps: StepCounts | None = None
     energies: Energies | None = None
+    part_factors: PartFactors | None = None
     warnings: tuple[str, ...] = ()
     stacks: StackCounts | None = None
     is_profile: bool = False
@@ -194,7 +206,7 @@ class Analysis:
         def only(values: Mapping[str, str]) -> dict[str, str]:
             return {k: v for k, v in values.items() if k == BASE or k in names}
 
-        parts = ("counts", "rounded", "relations", "steps", "energies", "stacks")
+        parts = ("counts", "rounded", "relations", "steps", "energies", "part_factors", "stacks")
         return replace(
             self,
             agents=names,
@@ -221,7 +233,9 @@ class Analysis:
         Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
             With relations, agents have "rho_m" (None where infinite) as well. "retained" and
             "interference" (see ``meters.retained``) are None without energies and for an agent that
-            changed nothing; "methods" has them for the plain average and sum, or is None.
+            changed nothing; "factors" has "own" and "shared" (see ``meters.part_factors``), None
+            where a part is empty or unknown; "methods" has all of these for the plain average and
+            sum (any scale is a multiple of the sum's factors), or is None.
         Raises: AnalysisError for rule ``ram+m`` without them.
         """
         scaling.check_scaling(rule, r, alpha)
@@ -258,20 +272,26 @@ class Analysis:
         }
 
     def _add_retained(self, agents: dict[str, Any], point: int) -> dict[str, Any] | None:
-        """Say what is kept of each agent of a preview; return the same for other methods."""
-        energies = self.energies
+        """Say what a preview retains of each agent; return the same for other methods."""
+        energies, parts = self.energies, self.part_factors
         if energies is None:
             for agent in agents.values():
-                agent |= retained_dict(None)
+                agent |= retained_dict(None) | {"factors": factors_dict(None)}
             return None
-        retained = energies.ram(point, [agent["lambda"] for agent in agents.values()])
-        for agent, own in zip(agents.values(), retained, strict=True):
-            agent |= retained_dict(own)
-        scales = {"average": 1.0 / len(self.agents), "sum": 1.0}
-        found = {name: energies.scaled_sum(scale) for name, scale in scales.items()}
+
+        def described(retained: list[Retained | None], factors: Any) -> dict[str, dict[str, Any]]:
+            factors = [None] * len(retained) if factors is None else factors
+            own = zip(retained, factors, strict=True)
+            told = (retained_dict(r) | {"factors": factors_dict(f)} for r, f in own)
+            return dict(zip(self.agents, told, strict=True))
+
+        lambdas = [agent["lambda"] for agent in agents.values()]
+        found = described(energies.ram(point, lambdas), parts and parts.of_ram(point, lambdas))
+        for name, agent in agents.items():
+            agent |= found[name]
         return {
-            name: dict(zip(self.agents, map(retained_dict, retained), strict=True))
-            for name, retained in found.items()
+            name: described(energies.scaled_sum(scale), parts and scale * parts.sum)
+            for name, scale in {"average": 1.0 / len(self.agents), "sum": 1.0}.items()
         }
 
     def to_frame(
@@ -288,7 +308,7 @@ class Analysis:
             module come along; an expert is layer/number or layer/router); others: see ``preview``.
         Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
             and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for
-            the model also kept and interference (NaN where unknown).
+            the model also retained, interference, own_factor and shared_factor (NaN where unknown).
         Raises: SettingsError, AnalysisError as ``preview`` does.
         """
         import pandas as pd
@@ -301,14 +321,14 @@ class Analysis:
                 **(places[label] if by == "tensor" else {}),
                 by: label,
                 **numbers,
-                **({"retained": (numbers["retained"] or {}).get("total")} if by == "model" else {}),
+                **(_flat(numbers) if by == "model" else {}),
             }
             for label, group in found.get("groups", {"model": found}).items()
             for agent, numbers in group["agents"].items()
-        ).drop(columns=["model", "overlap"], errors="ignore")
+        ).drop(columns=["model", "overlap", "factors"], errors="ignore")
         ratios = [name for name in ("rho", "rho_m") if name in frame]
         # JSON's null stands for an unbounded ratio.
-        floats = [*ratios, "lambda", *(["retained", "interference"] if by == "model" else [])]
+        floats = [*ratios, "lambda", *(_MODEL_COLUMNS if by == "model" else [])]
         return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
 
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"] | None:

@@ -17,6 +17,8 @@ from ram_studio.algorithm import naming
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.exact_sums import ExactSum, rounded
 from ram_studio.algorithm.grouping import add_stacks
+from ram_studio.algorithm.meters.part_factors import PartFactors
+from ram_studio.algorithm.meters.relations import RowLayout
 from ram_studio.algorithm.meters.retained import build_energies
 from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
 from ram_studio.algorithm.meters.storage import Finding, combined, pass_findings, texts
@@ -28,7 +30,8 @@ from ram_studio.errors import AnalysisError
 class ExactSums:
     """Sums over a model that are still to be rounded, packed (see ``ExactSum.packed``).
 
-    products: the kernels' rows of tau_a tau_b at each point; loose, layer: of StepCounts.
+    products: the kernels' rows of tau_a tau_b and of part factors at each point; loose, layer: of
+        StepCounts.
     """
 
     products: Float64[np.ndarray, "terms points products"]
@@ -73,6 +76,9 @@ class PartialAnalysis:
             )
         analysis = self.analysis
         if self.sums is not None and analysis.steps is not None:
+            rows, layout = rounded(self.sums.products), RowLayout(len(analysis.agents))
+            products = layout.products.stop - layout.products.start
+            energies = build_energies(rows[:, :products], analysis.counts)
             analysis = replace(
                 analysis,
                 steps=replace(
@@ -80,7 +86,8 @@ class PartialAnalysis:
                     loose_sums=rounded(self.sums.loose),
                     layer_sums=rounded(self.sums.layer),
                 ),
-                energies=build_energies(rounded(self.sums.products), analysis.counts),
+                energies=energies,
+                part_factors=PartFactors.of_rows(rows[:, products:], len(analysis.agents)),
             )
         findings = combined(self.findings, pass_findings(analysis))
         return replace(analysis, warnings=texts(findings))

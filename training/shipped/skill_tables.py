@@ -32,6 +32,7 @@ from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path, user_folder
 from training.shipped.analyses import ANALYSIS_FILE, SETS
 from training.shipped.rivals import KEPT_RATIOS, SCALES, recipe_of
+from training.shipped.table_factors import with_factors
 
 TABLE_FILE = "skills.json.gz"
 ITEMS = 60
@@ -137,6 +138,14 @@ def settings_of(analysis: Analysis) -> Iterator[tuple[Setting, int | None]]:
                 yield (method, own), None
 
 
+def _models(name: str, root: Path | None) -> tuple[Analysis, Path, dict[str, Path]]:
+    """Return a set's analysis, its base and its agents by name."""
+    folder = (root or asset_path()) / name
+    analysis = load_analysis(folder / ANALYSIS_FILE)
+    base = folder.with_name("independent") / "base"
+    return analysis, base, {agent: folder / agent for agent in analysis.agents}
+
+
 def ask(
     name: str,
     settings: Sequence[tuple[Setting, int | None]],
@@ -154,11 +163,8 @@ def ask(
 
     Raises: Stopped, SettingsError.
     """
-    folder = (root or asset_path()) / name
-    analysis = load_analysis(folder / ANALYSIS_FILE)
-    start = recipe_of(
-        folder.with_name("independent") / "base", {a: folder / a for a in analysis.agents}
-    )
+    analysis, base, agents = _models(name, root)
+    start = recipe_of(base, agents)
     rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
     merges = {label: with_method(start, method, own) for label, (method, own, _) in rows.items()}
     plan = ComparePlan.of(merges, EvalSettings(limit=items, device="cpu"), sources=sources)
@@ -236,7 +242,7 @@ def build(
     first ones; deadline: of ``time.monotonic``, no chunk begins after it; items, root: as `ask` has
     them.
     """
-    analysis = load_analysis((root or asset_path()) / name / ANALYSIS_FILE)
+    analysis, base, agents = _models(name, root)
     where: dict[str, Any] = {"items": items, "store": store, "root": root}
     every = list(islice(settings_of(analysis), limit))
     began = time.monotonic()
@@ -258,6 +264,7 @@ def build(
             f"{time.monotonic() - began:.0f} s, {path.stat().st_size} bytes",
             flush=True,
         )
+    table = with_factors(table, base, agents)
     save_table(table, out)
     return table
 
@@ -298,6 +305,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
     )
+    parser.add_argument(
+        "--factors", action="store_true", help="only measure factors again, ask no model"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads; the tables used 1")
     options = parser.parse_args(arguments)
 
@@ -313,6 +323,10 @@ def main(arguments: list[str] | None = None) -> None:
     store = AnswerStore(options.store or user_folder() / "skill-tables.sqlite3")
     for name in options.set or SETS:
         out = Path(asset_path(name)) / TABLE_FILE
+        if options.factors:
+            _, base, agents = _models(name, None)
+            save_table(with_factors(load_table(out), base, agents), out)
+            continue
         build(name, out, store=store, deadline=deadline, limit=options.limit)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ram_studio.algorithm.kernels.cpu import Grid, loop_named
+from ram_studio.algorithm.meters.part_factors import REFERENCE
 from ram_studio.algorithm.meters.relations import (
     EXPONENTS,
     HALF_STEPS,
@@ -51,7 +52,8 @@ class RelationSums(NamedTuple):
 
     grid, interval_of_bin (uint8): the thresholds, as intervals between them by bin of |tau|.
     rows: float64 (rows, intervals), see ``relations.RowLayout``, whose rows begin at conflicts,
-    pairs, products and loose; touched: uint8 (rows,), set to 1 where a row was added to.
+    pairs, products, factors and loose; touched: uint8 (rows,), set to 1 where a row was added to.
+    reference: the first interval above the epsilon that cuts updates into parts.
     product_of: int64 (sets, agents, agents), which of the rows of products a set's tau_a tau_b is.
     is_full: False for sums of |tau| alone; what follows is then not touched.
     dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
@@ -69,7 +71,9 @@ class RelationSums(NamedTuple):
     conflicts: int
     pairs: int
     products: int
+    factors: int
     loose: int
+    reference: int
     product_of: np.ndarray
     rows: np.ndarray
     touched: np.ndarray
@@ -106,7 +110,9 @@ class RelationSums(NamedTuple):
             conflicts=layout.conflicts,
             pairs=layout.pairs.start,
             products=layout.products.start,
+            factors=layout.factors.start,
             loose=layout.loose.start,
+            reference=REFERENCE + 1,
             product_of=product_of,
             rows=np.zeros((n_rows, width)),
             touched=np.zeros(n_rows, dtype=np.uint8),

@@ -10,6 +10,7 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, PRECISION, StepCounts
@@ -29,10 +30,14 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
     agent t shares with exactly j others), layers, layer_total, layer_active (K x layers x N),
     layer_count (K x layers x (N + 1): elements by overlap count), modules, module_total,
     module_active, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
-    energy, cross (K x N x N), meet (K x (N + 1)), norm2, others_all (N): sums for kept and all
-    else, see ``kept.Energies``, the first two as shares of norm2, in twelve digits; relations and
-    rounding. Each of these is None where the analysis does not have it.
+    energy, cross (K x N x N), meet (K x (N + 1)), norm2, others_all (N): sums for retained and
+    interference, see ``retained.Energies``, the first two as shares of norm2, in twelve digits;
+    parts, sum, relations and rounding. Each of these is None where the analysis does not have it.
 
+    parts: own and shared (K x N x (1 + N)), the numbers a, b_1 ... b_N of an agent's factor
+        a + sum of lambda_s b_s on its own and shared part, see ``part_factors``, in seven decimals;
+        sum: own and shared (N), those of the plain sum, which a scale multiplies. None where an
+        agent has no such part.
     relations: unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
         0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
         whose signs differ, or None), cancelled (K x N |tau| against the sum, or None); pairs (the
@@ -81,6 +86,7 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         "dtypes": dict(analysis.dtypes),
         "warnings": list(analysis.warnings),
         **_energies(analysis.energies),
+        **_part_factors(analysis.part_factors),
         "relations": None if analysis.relations is None else _relations(analysis),
         "rounding": None if analysis.steps is None else _rounding(analysis.steps),
     }
@@ -94,6 +100,20 @@ def _energies(found: Energies | None) -> dict[str, Any]:
     # The browser's kept is to agree with Analysis.preview to 1e-9, and interference takes
     # differences.
     return {name: _short(values, 12) for name, values in zip(names, sums, strict=True)}
+
+
+def _part_factors(found: PartFactors | None) -> dict[str, Any]:
+    if found is None:
+        return {"parts": None, "sum": None}
+    rows, sums = np.round(found.parts, 7).tolist(), np.round(found.sum, 7).tolist()
+    kinds = list(enumerate(("own", "shared")))
+    return {
+        "parts": {
+            kind: [[None if math.isnan(t[p][0]) else t[p] for t in point] for point in rows]
+            for p, kind in kinds
+        },
+        "sum": {kind: [None if math.isnan(t[p]) else t[p] for t in sums] for p, kind in kinds},
+    }
 
 
 def _relations(analysis: Analysis) -> dict[str, Any]:

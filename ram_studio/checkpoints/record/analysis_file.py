@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from ram_studio.algorithm.analysis import Analysis, TensorEntry
 from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EPSILON_GRID
 from ram_studio.algorithm.grouping import StackCounts
+from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.meters.relations import (
     EXPONENTS,
     HALF_STEPS,
@@ -122,6 +123,8 @@ def analysis_arrays(analysis: Analysis) -> dict[str, np.ndarray]:
         # Up to six agents everything else follows from the sums by set.
         names = ("square", "cross", "meet") if energies.products is None else ("products",)
         arrays |= _fields("energies", energies, *names)
+    if analysis.part_factors is not None:
+        arrays |= _fields("part_factors", analysis.part_factors, "ram", "total", "energy")
     if analysis.stacks is not None:
         arrays |= {"stacks.numel": analysis.stacks.counts.numel}
         arrays |= _count_arrays("stacks", analysis.stacks.counts)
@@ -267,6 +270,7 @@ def build_analysis(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Ana
         relations=_build_relations(arrays, groups, n_agents),
         steps=_build_steps(arrays, header.get("layers", []), n_agents),
         energies=_build_energies(arrays, n_agents),
+        part_factors=_build_part_factors(arrays, n_agents),
         warnings=tuple(header["warnings"]),
         stacks=stacks(header["stacks"]) if header.get("stacks") else None,
         is_profile=is_profile,
@@ -305,6 +309,11 @@ def _build_energies(arrays: dict[str, np.ndarray], n_agents: int) -> Energies | 
     if "products" in found:
         return Energies.of_products(found["products"], n_agents)
     return Energies(**found) if found else None
+
+
+def _build_part_factors(arrays: dict[str, np.ndarray], n_agents: int) -> PartFactors | None:
+    found = _checked(arrays, "part_factors", compact.array_shapes("part_factors", 0, n_agents))
+    return PartFactors(**found) if found else None
 
 
 _STEP_SHAPES = {

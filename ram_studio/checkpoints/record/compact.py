@@ -143,6 +143,7 @@ def _check_sizes(sizes: Mapping[str, int], header: dict[str, Any]) -> None:
     layers = len({TensorEntry(name, 0).layer for name in header["tensors"]})
     shapes: dict[str, tuple[int, ...]] = {"magnitudes": (n_agents, BIN_COUNT), "numel": (tensors,)}
     groups = {"counts": tensors, "rounded": tensors, "relations": layers, "energies": 0}
+    groups["part_factors"] = 0
     for part, own in groups.items():
         shapes |= {f"{part}.{n}": s for n, s in array_shapes(part, own, n_agents).items()}
     for name, size in sizes.items():
@@ -159,7 +160,7 @@ def _check_sizes(sizes: Mapping[str, int], header: dict[str, Any]) -> None:
 def array_shapes(part: str, groups: int, n_agents: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays of a part, by their names in it.
 
-    groups: of tensors, or of layers; energies have none.
+    groups: of tensors, or of layers; sums of the whole model have none.
     """
     points, pairs = len(EPSILON_GRID), len(pairs_of(n_agents))
     has_sets = n_agents <= MAX_PATTERN_AGENTS
@@ -180,6 +181,9 @@ def array_shapes(part: str, groups: int, n_agents: int) -> dict[str, tuple[int, 
             "cross": (points, n_agents, n_agents),
             "meet": (points, n_agents + 1),
         }
+    if part == "part_factors":
+        ram = (points, n_agents, 2, 1 + n_agents)
+        return {"ram": ram, "total": (n_agents, 2), "energy": (n_agents, 2)}
     patterns = 1 << n_agents if has_sets else 0
     return {
         "patterns": (groups, points, patterns),

@@ -61,7 +61,7 @@ class RelationTally:
         self._layers = naming.sort_layers({naming.layer_of(t.name) for t in tensors})
         place = {label: i for i, label in enumerate(self._layers)}
         self._layer_of = [place[naming.layer_of(t.name)] for t in tensors]
-        kept = min(self.n_rows, self.layout.products.stop)
+        kept = min(self.n_rows, self.layout.factors.stop)
         self._table = np.zeros((len(tensors), grid.points, kept))
         self._dots = np.zeros((len(tensors), n_agents, n_agents))
         loose = 0 if only_magnitudes else self.layout.loose.stop - self.layout.loose.start
@@ -150,7 +150,7 @@ class RelationTally:
             layer_sums=np.zeros((len(loose), 2)),
         )
         pairs = 2 * rows[:, None] + np.arange(2), 2 * loose[:, None] + np.arange(2)
-        changes = self._table[:, :, self.layout.products]
+        changes = self._table[:, :, self.layout.sums]
         products = ExactSum(changes.shape[1:])
         for change in changes:
             products.add(change)

@@ -40,7 +40,7 @@ def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> 
     Keys: format; n (questions per domain); domains; prompts, gold, hard and answers, by question,
     domain by domain (answers: the different texts that any row gave); rows: kind, method, settings,
     k (the grid point), right (a digit 0 or 1 per question), answers (per question, which of its
-    texts).
+    texts), factors (own and shared by agent, where they were measured since no formula gives them).
 
     Raises: EvaluationError when domains have different numbers of questions, or a row lacks one.
     """
@@ -68,6 +68,7 @@ def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> 
                 "k": row.point,
                 "right": "".join(str(int(a.is_correct)) for a in own),
                 "answers": [t.setdefault(a.text, len(t)) for t, a in zip(texts, own, strict=True)],
+                "factors": None,
             }
         )
     return {

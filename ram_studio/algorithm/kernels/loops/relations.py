@@ -217,14 +217,48 @@ def _add_products(tau, order, interval, active, to):
             _add_between(to.products + 2 * n * n + last, upper, lower, total * total, to)
 
 
+@loop(forceinline=True)
+def _factor_row(agent, part, to):
+    """Return the first row of an agent's own (part 0) or shared part (1)."""
+    return to.factors + (2 * agent + part) * (to.dots.shape[0] + 3)
+
+
+@loop(forceinline=True)
+def _add_factors(tau, order, interval, active, to):
+    """Add tau_t times RAM's merge of an element to the parts of the agents that it is a part of.
+
+    Those moved by more than the reference epsilon: they come first in ``order``.
+    """
+    rows, n = to.rows, to.dots.shape[0]
+    members = 0
+    while members < active and interval[members] >= to.reference:
+        members += 1
+    for member in range(members):
+        own = np.float64(tau[order[member]])
+        row = _factor_row(order[member], np.int64(members > 1), to)
+        total = 0.0
+        for last in range(active):
+            total += np.float64(tau[order[last]])
+            upper = interval[last]
+            lower = interval[last + 1] if last + 1 < active else 0
+            if lower < upper:
+                place = row if last > 0 else row + 1 + order[0]
+                _add_between(place, upper, lower, own * (total / (last + 1)), to)
+        rows[row + 1 + n, 1] += own * total
+        rows[row + 2 + n, 1] += own * own
+
+
 @loop
 def _add_own_products(t, changes, to):
     """Add tau**2 of the elements that only agent t changed."""
     n = to.dots.shape[0]
     row = _product_row(1 << t, t, t, to) if to.has_sets else to.products + t * n
     together = row if to.has_sets else to.products + 2 * n * n
+    own_part = _factor_row(t, 0, to)
+    to.touched[own_part : own_part + n + 3] = 1
     to.touched[row] = 1
     to.touched[together] = 1
+    total = 0.0
     for at in range(changes.shape[0]):
         tau = np.float64(changes[at])
         if tau == 0.0:
@@ -233,6 +267,11 @@ def _add_own_products(t, changes, to):
         to.rows[row, v] += tau * tau
         if not to.has_sets:
             to.rows[together, v] += tau * tau
+        of_part = tau * tau if v >= to.reference else 0.0
+        to.rows[own_part + 1 + t, v] += of_part
+        total += of_part
+    to.rows[own_part + 1 + n, 1] += total
+    to.rows[own_part + 2 + n, 1] += total
 
 
 @loop
@@ -242,7 +281,7 @@ def _add_pair_products(a, b, pair, to):
     if not to.has_sets:
         tau = np.empty(n, dtype=np.float32)
         order, interval = np.empty(2, dtype=np.int64), np.empty(2, dtype=np.int64)
-        to.touched[to.products : to.loose] = 1
+        to.touched[to.products : to.factors] = 1
         for at in range(pair.shape[1]):
             tau[a], tau[b] = pair[2, at], pair[3, at]
             v, w = _interval_of(tau[a], to), _interval_of(tau[b], to)
@@ -269,6 +308,22 @@ def _add_pair_products(a, b, pair, to):
         rows[only_a, both] -= rest_a
         rows[only_b, w] += rest_b
         rows[only_b, both] -= rest_b
+
+
+@loop
+def _add_pair_factors(a, b, pair, to):
+    """Add to the parts of agents a < b the elements that exactly these changed."""
+    tau, n = np.empty(to.dots.shape[0], dtype=np.float32), to.dots.shape[0]
+    order, interval = np.empty(2, dtype=np.int64), np.empty(2, dtype=np.int64)
+    for t in (a, b):
+        to.touched[_factor_row(t, 0, to) : _factor_row(t, 1, to) + n + 3] = 1
+    for at in range(pair.shape[1]):
+        v, w = _interval_of(pair[2, at], to), _interval_of(pair[3, at], to)
+        if max(v, w) >= to.reference:
+            tau[a], tau[b] = pair[2, at], pair[3, at]
+            order[0], order[1] = (a, b) if v >= w else (b, a)
+            interval[0], interval[1] = max(v, w), min(v, w)
+            _add_factors(tau, order, interval, 2, to)
 
 
 @loop(fastmath={"reassoc", "contract"})
@@ -331,6 +386,7 @@ def _add_pair(a, b, pair, to):
             _add_step(y, change, owner, max(v, w), both, to)
     if to.is_full:
         _add_pair_products(a, b, pair, to)
+        _add_pair_factors(a, b, pair, to)
         to.dots[a, a] += _dot(pair[2], pair[2])
         to.dots[b, b] += _dot(pair[3], pair[3])
         to.dots[a, b] += _dot(pair[2], pair[3])
@@ -372,6 +428,7 @@ def add_relations(gathered, to):
         if not to.is_full or active == 0:
             continue
         _add_products(tau, order, interval, active, to)
+        _add_factors(tau, order, interval, active, to)
         if active > 1:
             _add_signs(tau, order, interval, active, to)
         lower = interval[1] if active > 1 else 0
