@@ -1,19 +1,52 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
+import { mountLanding } from "./landing.js";
 import { pageLink } from "./link.js";
-import { mountMeasured } from "./measured.js";
-import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
 import { onSent } from "./nodes.js";
-import * as numbers from "./numbers.js";
-import { present } from "./canvas/canvas.js";
-import { mountLesson, takeLesson } from "./lesson/lesson.js";
-import { mountVerdicts } from "./verdicts.js";
-import { outcomeOf } from "./canvas/outcome.js";
-import { recipeOf as mergeMethod } from "./canvas/methods.js";
-import { state } from "./canvas/store.js";
-import { lookAt, mount, remember, setProfile, settings, show, update } from "./tune.js";
 
 const STEPS = ["load", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
+const TITLE = "RAM Studio";
+
+// ---------------------------------------------------------------- what is fetched later
+
+let coming = null;
+let fetched = () => {};
+const isFetched = new Promise((done) => { fetched = done; });
+
+// Fetch what Tune and the steps after it need; all files at once, not one import after the other.
+const need = () => {
+  coming ??= (() => {
+    for (const name of window.RAM_SCRIPTS || []) {
+      const link = document.createElement("link");
+      Object.assign(link, { rel: "modulepreload", href: `ram/${name}` });
+      document.head.append(link);
+    }
+    return import("./studio.js").then((studio) => {
+      studio.mountLesson(open);
+      Object.assign(window.RAM, studio.members);
+      fetched(studio); // panels that Gradio mounted before are mounted now
+      return studio;
+    });
+  })();
+  return coming;
+};
+
+// A member of studio.js that Gradio calls when a panel is there, shown or not: it waits for a need.
+const later = (name) => async (...given) => (await isFetched).members[name](...given);
+
+// ---------------------------------------------------------------- steps
+
+const titleOf = (step) => (step === "load" ? TITLE : `${step[0].toUpperCase()}${step.slice(1)} · ${TITLE}`);
+
+// Who pressed a step's button goes on reading, or pressing Tab, where the step begins.
+const focusStep = (step) => {
+  if (navigator.userActivation?.hasBeenActive === false) return; // a link opened it
+  const box = document.getElementById(`step-${step}`);
+  const heading = box?.querySelector("h2") || box;
+  if (!heading) return;
+  heading.setAttribute("tabindex", "-1");
+  heading.focus({ preventScroll: true });
+};
 
 const go = (step) => {
   if (!PAGES.includes(step)) return;
@@ -25,12 +58,18 @@ const go = (step) => {
     if (name === step) button.setAttribute("aria-current", "step");
     else button.removeAttribute("aria-current");
   }
+  document.title = titleOf(step);
   if (moved) window.scrollTo(0, 0);
-  if (step === "tune") show();
+  if (moved) focusStep(step);
   if (moved) tab("step", step);
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
   if (step === "history") history.replaceState(history.state, "", pageLink(window.location.href, step));
-  else if (step !== "load") remember();
+  else if (step !== "load") {
+    need().then(({ remember, show }) => {
+      if (step === "tune") show();
+      remember();
+    });
+  }
   // Figures drawn while their step was hidden measure themselves again.
   requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
 };
@@ -102,11 +141,13 @@ const answerTwins = () => {
   };
 };
 
+let entered = () => {};
+const isEntered = new Promise((done) => { entered = done; });
+
 // After the first answer of the server: where to start. A link opens its step, or Tune; a reload the same
 // step with the job that still runs: `job` names the button that shows it again. view: what the link
-// says, as deep_link.py understood it.
-const enter = ({ job, view }) => {
-  window.RAM_ENTERED = true; // back.html.j2 need not tell any more that this page is coming
+// says, as deep_link.py understood it; loaded: whether there are models.
+const enter = async ({ job, view, loaded }) => {
   answerTwins();
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
@@ -114,15 +155,47 @@ const enter = ({ job, view }) => {
   const last = entry && entry.type === "reload" ? tab("step") : null;
   const linked = new URL(window.location.href).searchParams.has("set") ? "tune" : null;
   const step = PAGES.includes(last) ? last : view.step || linked;
-  lookAt(view);
-  if (view.lesson && (!step || step === "tune")) {
-    takeLesson(last ? null : view.lesson); // the address may be a moment late
-    if (view.present) present(true);
+  const isLesson = view.lesson && (!step || step === "tune");
+  const studio = loaded || isLesson ? await need() : null;
+  studio?.lookAt(view);
+  window.RAM_ENTERED = true; // back.html.j2 need not tell any more that this page is coming
+  entered();
+  if (isLesson) {
+    studio.takeLesson(last ? null : view.lesson); // the address may be a moment late
+    if (view.present) studio.present(true);
     return;
   }
   // Without models there is nothing to show but the past.
-  if (!step || !(state.profile || step === "history")) return;
+  if (!step || !(loaded || step === "history")) return;
   open(step);
+};
+
+// ---------------------------------------------------------------- the landing page
+
+// Its links work by themselves; here they spare a new page, and wait for the app if they have to.
+const whenEntered = async (link, act) => {
+  link.setAttribute("aria-busy", "true");
+  window.RAM_BOOT?.();
+  await isEntered;
+  link.removeAttribute("aria-busy");
+  act();
+};
+
+// Gradio calls this when Load is there: the landing page, shown since the first paint, moves into it.
+const mountFirst = (element) => {
+  const landing = document.getElementById("landing");
+  const first = document.getElementById("first-view");
+  if (!landing || element.contains(landing)) return;
+  const dialog = landing.querySelector("dialog");
+  if (dialog?.open) {
+    dialog.addEventListener("close", () => mountFirst(element), { once: true });
+    return;
+  }
+  const focused = landing.contains(document.activeElement) ? document.activeElement : null;
+  element.append(landing);
+  first?.remove();
+  delete document.documentElement.dataset.first;
+  focused?.focus({ preventScroll: true });
 };
 
 const toggleTheme = () => {
@@ -131,34 +204,53 @@ const toggleTheme = () => {
 };
 
 const start = () => {
-  mountLesson(open);
   if (!document.body.dataset.step) document.body.dataset.step = "load";
   let wanted = null;
   try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
   if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
     document.body.classList.toggle("dark", wanted === "dark");
   }
-  document.addEventListener("click", (event) => {
-    if (event.target.closest("#theme")) toggleTheme();
-    if (event.target.closest("#present")) present(true);
-    const opens = event.target.closest("[data-open]");
-    if (opens) open(opens.dataset.open);
-    const lesson = event.target.closest("[data-lesson]");
-    if (lesson) {
-      event.preventDefault();
-      leaveScope();
-      takeLesson();
-    }
-    const link = event.target.closest("[data-go]");
-    if (link) go(link.dataset.go);
+  const landing = document.getElementById("landing");
+  if (landing) mountLanding(landing);
+  document.addEventListener("pointerover", (event) => {
+    if (event.target.closest?.("[data-opens], [data-lesson]")) need();
   });
+  document.addEventListener("click", (event) => {
+    const at = (selector) => event.target.closest(selector);
+    if (at("#theme")) toggleTheme();
+    if (at("#present")) need().then(({ present }) => present(true));
+    if (at("[data-open]")) open(at("[data-open]").dataset.open);
+    if (at("[data-go]")) go(at("[data-go]").dataset.go);
+    const link = at("[data-lesson], [data-opens], [data-own], [data-skip]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    whenEntered(link, () => PRESSED[Object.keys(PRESSED).find((key) => key in link.dataset)](link));
+  });
+};
+
+// What links do in the page, by their data attribute.
+const PRESSED = {
+  opens: (link) => document.querySelector(`.opens-${link.dataset.opens}`)?.click(),
+  lesson: async () => {
+    const { leaveScope, takeLesson } = await need();
+    leaveScope();
+    takeLesson();
+  },
+  own: () => {
+    const form = document.getElementById("own-models");
+    const head = form?.querySelector("button");
+    if (head && !form.querySelector("#base")?.checkVisibility()) head.click();
+    form?.scrollIntoView({ block: "start" });
+    head?.focus({ preventScroll: true });
+  },
+  skip: () => focusStep(document.body.dataset.step),
+};
+
+// What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
+window.RAM = {
+  enter, go, mountFirst, mountTicks, need, open, tabKey,
+  ...Object.fromEntries(["mount", "mountMeasured", "mountScope", "mountVerdicts", "mergeMethod", "update"].map((name) => [name, later(name)])),
 };
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
 else start();
-
-// What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
-window.RAM = {
-  ...numbers, askedPlace, askNumber, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, mountVerdicts, open, outcomeOf, setProfile,
-  settings, tabKey, update,
-};

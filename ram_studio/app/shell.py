@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from starlette.responses import (
     StreamingResponse,
 )
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 from zipstream import ZIP_STORED, ZipStream
 
 from ram_studio.app import palette
+from ram_studio.app.landing.document import Document
+from ram_studio.app.landing.figure import landing_html
 from ram_studio.app.public.allowed_hosts import AllowedHosts
 from ram_studio.app.public.request_bodies import UPLOAD_LIMITS
-from ram_studio.app.public.request_guard import RequestGuard, rewriting, security_headers
+from ram_studio.app.public.request_guard import RequestGuard, security_headers
 from ram_studio.app.public.user import duplicate_link
 from ram_studio.app.session.sets import RECORD, SKILLS, shipped_file
 from ram_studio.app.settings import Settings
@@ -52,6 +54,15 @@ def script_names() -> list[str]:
         p.relative_to(root).as_posix() for p in (*root.glob("*.js"), *root.glob("*/*.js"))
     )
 
+
+FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")
+"""The modules of the landing page; the others are fetched when a step needs them."""
+
+EXPORTED = "exported.js"
+"""Only in the canvas as one file."""
+
+FIRST_STYLE = "landing.css"
+"""Of the landing page, which is painted before Gradio's scripts have come."""
 
 STYLES = ("app.css", "canvas.css", "check.css", "lesson.css")
 """The page's style sheets under assets/."""
@@ -132,40 +143,36 @@ def _figures_script() -> str | None:
     return f"assets/{found[0].name}" if found else None
 
 
+def _styles(*names: str) -> str:
+    return "\n".join(asset_path(name).read_text(encoding="utf-8") for name in names)
+
+
 def document_head() -> str:
-    """Return what goes into the document's head: styles, colors, and the start of the scripts.
+    """Return what Gradio puts into the document's head: the styles of what it lays out."""
+    # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
+    return f"<style>{_styles(*STYLES)}</style>"
+
+
+def document_opening() -> str:
+    """Return what opens the head, before Gradio's scripts: colors, the landing page's styles, and
+    the start of the scripts.
 
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
-    css = "\n".join(asset_path(name).read_text(encoding="utf-8") for name in STYLES)
-    preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in script_names())
-    # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
+    preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in FIRST_SCRIPTS)
+    preloads += "".join(
+        f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{font}">'
+        for font in re.findall(r'url\("([^"]+)"\)', _styles(FIRST_STYLE))
+    )
+    later = [name for name in script_names() if name not in (*FIRST_SCRIPTS, EXPORTED)]
+    facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
+    told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (
-        f"<style>{colors.css_variables()}\n{css}</style>{preloads}<script>"
-        f"window.RAM_SHAPES = {json.dumps(colors.SHAPE_PATHS)};"
-        f"window.RAM_FIGURES = {json.dumps(_figures_script())};"
+        f"<title>{TITLE}</title>{render('back.html.j2')}"
+        f"<style>{colors.css_variables()}\n{_styles(FIRST_STYLE)}</style>"
+        f"{preloads}<script>{told}"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
-
-
-class HeadOpening:
-    """A middleware that puts HTML first into the page's head, where it runs before anything else.
-
-    Gradio's own ``head`` is put there by its scripts, once they have come.
-    """
-
-    def __init__(self, app: ASGIApp, html: str) -> None:
-        self._app, self._html = app, html.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        is_get = scope["type"] == "http" and scope["method"] == "GET"
-        if is_get and scope["path"].removeprefix(scope.get("root_path", "")) in ("", "/"):
-            send = rewriting(send, self._opened)
-        await self._app(scope, receive, send)
-
-    def _opened(self, page: bytes) -> bytes:
-        return page.replace(b"<head>", b"<head>" + self._html, 1)
 
 
 def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
@@ -207,7 +214,13 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),
             ],
-            "middleware": [Middleware(HeadOpening, render("back.html.j2"))],
+            "middleware": [
+                Middleware(
+                    Document,
+                    opening=document_opening(),
+                    first_view=render("landing/first_view.html.j2", landing=landing_html()),
+                )
+            ],
             "lifespan": _guard(app, settings),
         },
         # A job that waits or runs holds one while it is watched; light events need some too.
@@ -218,7 +231,9 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "run_history": False,
         "enable_monitoring": False,
         "max_file_size": max(UPLOAD_LIMITS.values()),
-        "footer_links": ["api", "gradio"],
+        "footer_links": ["gradio"] if settings.is_public else ["api", "gradio"],
+        # Gradio's page speaks it when an event is done, and has no text for it.
+        "i18n": gr.I18n(en={"common.complete": "Done"}),
         # The sessions' folders, whose names cannot be guessed.
         "allowed_paths": [str(workspace.root)],
     }

@@ -33,7 +33,7 @@ _STRAY = """(meant) => {
   return [...found];
 }"""
 UNIQUE = "[class*=unique], .cv-fill-boost"
-MEANT = f"{UNIQUE}, [class*=shared], .cv-lost, .scope-cell, .hero, #chart-patterns"
+MEANT = f"{UNIQUE}, [class*=shared], .cv-lost, .scope-cell, #landing, #chart-patterns"
 
 
 def stray_colors(page) -> list[str]:

@@ -129,7 +129,7 @@ def module_page(browser: object) -> Iterator[object]:
     styled = "<html><link rel=stylesheet href=canvas.css>"
     page.route(f"{where}/", lambda route: route.fulfill(content_type="text/html", body=styled))
     page.goto(f"{where}/")
-    page.evaluate("() => import('./page.js').then(() => true)")
+    page.evaluate("() => import('./page.js').then(() => RAM.need()).then(() => true)")
     yield page
     page.close()
 
@@ -246,8 +246,8 @@ class Visit:
             asked = len(self.requests)
             self.page.evaluate(_IDLE)
 
-    def open(self, query: str = "") -> None:
-        """Open the app and wait until its first answer came."""
+    def open(self, query: str = "?step=load") -> None:
+        """Open the app, not only its landing page, and wait until its first answer came."""
         self.page.goto(self.url + query)
         self.page.wait_for_selector("#to-load[aria-current=step], #to-tune[aria-current=step]")
 
@@ -276,7 +276,7 @@ class Visit:
 
     def use_example(self) -> None:
         """Press the big button and wait for the canvas."""
-        self.page.click("#use-shared-style")
+        self.page.click("[data-opens=shared-style]")
         self.page.wait_for_selector("[data-agent]", state="visible")
 
     def open_layer(self) -> None:

@@ -212,7 +212,7 @@ def test_the_app_works_in_the_hubs_frame(served: Served, browser: Any) -> None:
     )
     page.goto("https://huggingface.co/spaces/owner/ram-studio")
     app = page.frame_locator("iframe")
-    app.locator("#use-shared-style").click(timeout=WAIT_MS)
+    app.locator("[data-opens=shared-style]").first.click(timeout=WAIT_MS)
     app.locator("[data-agent]").first.wait_for(timeout=WAIT_MS)
     assert 403 not in statuses
     context.close()

@@ -144,7 +144,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     it = visit(reduced_motion="no-preference")
     page, keys = it.page, it.page.keyboard
     it.open()
-    _tab_to(page, "#use-shared-style")
+    _tab_to(page, "[data-opens=shared-style]")
     keys.press("Enter")
     page.wait_for_selector("[data-agent]", state="visible")
     it.settle()
@@ -200,7 +200,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
 def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(example) -> None:
     it, page = example, example.page
     page.click("#to-load")
-    page.click("#use-dense")
+    page.click("[data-opens=dense]")
     page.wait_for_selector("[data-part=verdict]:has-text('task arithmetic')")
     it.settle()
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "warn"

@@ -20,11 +20,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from ram_studio.app.landing.document import Document
 from ram_studio.app.public.allowed_hosts import AllowedHosts
 from ram_studio.app.public.heartbeat import Heartbeats, stream_client
 from ram_studio.app.public.request_guard import RequestGuard, security_headers
 from ram_studio.app.settings import Settings
-from ram_studio.app.shell import HeadOpening
 
 HEADERS = security_headers(is_space=True)
 PRIVATE, SPACE, LAN = Settings(), Settings(is_space=True), Settings(host="0.0.0.0")
@@ -273,7 +273,7 @@ def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> Non
     async def page(request: Request) -> Response:
         return HTMLResponse("<html><head><title>ä</title></head></html>")
 
-    opening = Middleware(HeadOpening, "<script>ö</script>")
+    opening = Middleware(Document, opening="<script>ö</script>")
     routes = [Route("/{path:path}", page)]
     user = TestClient(Starlette(routes=routes, middleware=[opening]))
     answer = user.get("/")

@@ -1,4 +1,4 @@
-"""Step 1, Load: the shipped examples at one press, or one's own base and agents.
+"""Step 1, Load: the landing page with the shipped examples, or one's own base and agents.
 
 Also where a page begins: the tab's session is found again, and a link's example is loaded.
 """
@@ -16,7 +16,7 @@ from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.load import analysis_panel, work
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
-from ram_studio.app.load.view import fit_html, hero_html, progress_html
+from ram_studio.app.load.view import fit_html, progress_html
 from ram_studio.app.public.machine import hardware_text
 from ram_studio.app.session.deep_link import read_link
 from ram_studio.app.session.jobs import (
@@ -31,20 +31,19 @@ from ram_studio.app.session.jobs import (
     watch,
 )
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.sets import DEFAULT_SET, load_set, opener
+from ram_studio.app.session.sets import TITLES, load_set, opener
 from ram_studio.app.session.shared import Shared
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
-_OTHERS = {"independent": "When adding is enough", "dense": "When everything overlaps"}
-"""The other shipped sets and their buttons."""
 _LEAD = "One base and the agents trained from it"
 _OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
 _OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
 
 
+_FIRST = "window.RAM_READY.then((RAM) => RAM.mountFirst(element))"
 _TICKS = "window.RAM_READY.then((RAM) => RAM.mountTicks(props, watch))"
 
 
@@ -68,7 +67,6 @@ class LoadPanel:
         self.shared = shared
         self.examples: dict[str, gr.Button] = {}
         with gr.Column(elem_id="step-load", elem_classes="step"):
-            html(hero_html(), elem_id="hero")
             self._lay_out_examples()
             with gr.Accordion("Your own models", open=False, elem_id="own-models"):
                 self._lay_out_form()
@@ -84,22 +82,11 @@ class LoadPanel:
         shared.when_built(lambda: self._wire_own(filled))
 
     def _lay_out_examples(self) -> None:
-        with gr.Row(elem_id="examples"):
-            with gr.Column(elem_classes=["box", "example"], scale=3):
-                html("<h3>Playground: one base model, three agents</h3>")
-                self.examples[DEFAULT_SET] = gr.Button(
-                    "Open the playground",
-                    variant="primary",
-                    elem_id="use-shared-style",
-                    elem_classes=opener(DEFAULT_SET),
-                )
-                html(templates.render("load/about.html.j2", set_name=DEFAULT_SET))
-            with gr.Column(elem_classes=["box", "example"], scale=2):
-                html("<h3>Two harder cases</h3>")
-                for link, label in _OTHERS.items():
-                    shape = {"elem_id": f"use-{link}", "elem_classes": opener(link)}
-                    self.examples[link] = gr.Button(label, **shape)
-                    html(templates.render("load/about.html.j2", set_name=link))
+        """Lay out the landing page, and the buttons that its links press."""
+        html(None, html_template="<div></div>", elem_id="hero", js_on_load=_FIRST)
+        for name in TITLES:
+            shape = {"elem_id": f"use-{name}", "elem_classes": opener(name)}
+            self.examples[name] = gr.Button(name, visible="hidden", **shape)
 
     def _lay_out_form(self) -> None:
         settings = self.shared.settings
@@ -224,7 +211,12 @@ class LoadPanel:
                 updates = shared.loaded.updates(session)
             sliders = zip(shared.tuning, link.settings, strict=True)
             updates |= {component: value for component, value in sliders if value is not None}
-            begin = {"job": unfinished(session), "view": link.view(session.loaded)}
+            loaded = session.loaded
+            begin = {
+                "job": unfinished(session),
+                "view": link.view(loaded),
+                "loaded": loaded is not None,
+            }
             return {**updates, told: json.dumps(begin)}
 
         told = gr.Textbox(visible=False)

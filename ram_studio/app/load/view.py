@@ -1,4 +1,4 @@
-"""What Load shows: the picture of what RAM does, progress of a pass, and whether models fit.
+"""What Load shows of one's own models: progress of a pass, and whether they fit.
 
 How they are stored, and what that looks like, is told from headers alone, completed after the
 analysis, and again among the details of Tune at its epsilon.
@@ -23,30 +23,6 @@ from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import Progress
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 from ram_studio.errors import RamStudioError
-
-_CELLS, _COLUMNS = 48, 8
-# Cells each agent changed, as column + 8 * row: a sparse agent, and two denser ones.
-_CHANGED = {
-    "coding": frozenset((2, 13, 22, 27, 41, 46)),
-    "tool": frozenset((0, 3, 5, 9, 13, 16, 19, 24, 28, 30, 34, 37, 40, 45)),
-    "memory": frozenset((1, 4, 6, 9, 10, 15, 18, 20, 27, 28, 31, 33, 36, 38, 43, 45, 47)),
-}
-
-
-def hero_html() -> Markup:
-    """Return the first thing seen: what the app does, and three agents merged as a picture."""
-    owners = [[t for t, own in enumerate(_CHANGED.values()) if i in own] for i in range(_CELLS)]
-    merged = [
-        f"agent-{who[0]}" if len(who) == 1 else "overlap-2" if who else "line" for who in owners
-    ]
-    grids = [
-        (name, [f"agent-{t}" if i in own else "line" for i in range(_CELLS)])
-        for t, (name, own) in enumerate(_CHANGED.items())
-    ]
-    return templates.render(
-        "load/hero.html.j2", grids=[*grids, ("merged", merged)], columns=_COLUMNS
-    )
-
 
 _VERBS = {
     "analyze": "Counting",

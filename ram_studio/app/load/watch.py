@@ -5,7 +5,6 @@ The figures of a shipped set's sentence are read from its record.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,23 +15,14 @@ from markupsafe import Markup
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.sets import TITLES
+from ram_studio.app.session.sets import TITLES, record_of
 from ram_studio.app.session.shared import Shared
-from ram_studio.resources import asset_path
 
 RIVALS = ("average", "sum", "task arithmetic", "TIES", "DARE + task arithmetic", "DARE + TIES")
 """Rows of a record with rivals that RAM+ is held against."""
 
 UNTRIMMED = "DARE + TIES, untrimmed"
 """Keeps everything: not one of the paper's densities, so it is shown separately."""
-
-
-@lru_cache(maxsize=len(TITLES))
-def record_of(set_name: str) -> dict[str, Any]:
-    """Return the record of a shipped set, by its link value."""
-    file = asset_path(set_name, "record.json")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
 
 
 def best_rival(rows: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.app.session.session import Loaded
 from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 
 TITLES = {
@@ -68,6 +69,20 @@ def shipped_file(set_name: str, name: str) -> Path | None:
     """Return a file of a shipped set; None where there is no such set, or it has none."""
     path = asset_path(set_name) / name if set_name in TITLES else None
     return path if path is not None and path.is_file() else None
+
+
+@lru_cache(maxsize=len(TITLES))
+def shipped_table(set_name: str) -> dict[str, Any] | None:
+    """Return the measured skills of a shipped set; None where it has none."""
+    path = shipped_file(set_name, SKILLS)
+    return None if path is None else load_table(path)
+
+
+@lru_cache(maxsize=len(TITLES))
+def record_of(set_name: str) -> dict[str, Any]:
+    """Return how a shipped set was trained and what was measured of it."""
+    found: dict[str, Any] = orjson.loads(asset_path(set_name, RECORD).read_bytes())
+    return found
 
 
 def build_profile(analysis: Analysis) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Session
-from ram_studio.app.session.sets import SKILLS, TITLES, shipped_file
+from ram_studio.app.session.sets import shipped_table
 from ram_studio.app.session.shared import Tuned
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.tune import own
@@ -33,7 +32,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import SettingsError
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.skill_table import Measured, load_table, skill_table
+from ram_studio.evals.report.skill_table import Measured, skill_table
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import StoredAnswer
 from ram_studio.evals.store.history import merge_of
@@ -47,13 +46,6 @@ NOTHING_TO_ASK = (
     "These models have no questions of their own here yet. Ask base, agents and a merge the same "
     "ones in Check; then they can be asked here, too."
 )
-
-
-@lru_cache(maxsize=len(TITLES))
-def shipped_table(set_name: str) -> dict[str, Any] | None:
-    """Return the measured skills of a shipped set; None where it has none."""
-    path = shipped_file(set_name, SKILLS)
-    return None if path is None else load_table(path)
 
 
 def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:

@@ -1,0 +1,19 @@
+// What Tune and the steps after it need: fetched when the first of them is shown, not with the landing page.
+import { mountMeasured } from "./measured.js";
+import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
+import * as numbers from "./numbers.js";
+import { present } from "./canvas/canvas.js";
+import { mountLesson, takeLesson } from "./lesson/lesson.js";
+import { mountVerdicts } from "./verdicts.js";
+import { outcomeOf } from "./canvas/outcome.js";
+import { recipeOf as mergeMethod } from "./canvas/methods.js";
+import { state } from "./canvas/store.js";
+import { lookAt, mount, remember, setProfile, settings, show, update } from "./tune.js";
+
+// For events of the page and tests, as members of window.RAM.
+export const members = {
+  ...numbers, askedPlace, askNumber, mergeMethod, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, settings, update,
+};
+
+// For page.js.
+export { leaveScope, lookAt, mountLesson, present, remember, show, state, takeLesson };

@@ -1,0 +1,134 @@
+"""The landing page: what a first visit fetches, and when it sees something.
+
+The app and an empty Gradio page run in processes of their own. A headless Chromium with an empty
+cache opens each in turn; what a page sends and loads is counted until it asks for nothing more,
+bytes as they come over the line. The first paint is the browser's own (first contentful paint).
+
+    python benchmarks/landing.py [--visits 5] [--query '?step=load'] [--browser PATH] [--list]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from measuring import ROOT, machine_facts, table
+from preview import find_browser
+
+# The app of the tests.
+sys.path.append(str(ROOT / "tests"))
+from app_process import running_app
+
+EMPTY = """
+import gradio as gr
+with gr.Blocks(analytics_enabled=False) as app:
+    pass
+app.launch(quiet=True, ssr_mode=False, footer_links=["gradio"])
+"""
+QUIET_MS = 1500
+"""A page that asked for nothing for so long is there."""
+
+STREAM = "/heartbeat/"
+"""Stays open: it was asked for, and carries nothing yet."""
+
+PAINT = """() => performance.getEntriesByType("paint")
+  .find((entry) => entry.name === "first-contentful-paint")?.startTime ?? NaN"""
+
+
+class Opened(NamedTuple):
+    """One visit: what was fetched, and the first paint in milliseconds. urls: with bytes."""
+
+    requests: int
+    nbytes: int
+    paint: float
+    urls: list[tuple[str, int]]
+
+
+def visit(browser: Any, url: str) -> Opened:
+    """Open a page with an empty cache and return what it took."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    asked: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    failed: set[str] = set()
+    session.on(
+        "Network.requestWillBeSent",
+        lambda event: asked.update({event["requestId"]: event["request"]["url"]}),
+    )
+    session.on(
+        "Network.loadingFinished",
+        lambda event: sizes.update({event["requestId"]: int(event["encodedDataLength"])}),
+    )
+    session.on("Network.loadingFailed", lambda event: failed.add(event["requestId"]))
+    page.goto(url)
+    seen = -1
+    while seen != len(asked) or any(
+        STREAM not in u for i, u in asked.items() if i not in sizes and i not in failed
+    ):
+        seen = len(asked)
+        page.wait_for_timeout(QUIET_MS)
+    urls = [(u, sizes.get(i, 0)) for i, u in asked.items() if u.startswith("http")]
+    paint = float(page.evaluate(PAINT))
+    context.close()
+    return Opened(len(urls), sum(size for _, size in urls), paint, urls)
+
+
+def main() -> None:
+    """Read the command line, measure, and print the table."""
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--visits", type=int, default=5)
+    parser.add_argument("--query", default="", help="of the app's page")
+    parser.add_argument("--browser", type=Path, help="Chromium; found or fetched by default")
+    parser.add_argument("--list", action="store_true", help="print what the app's page fetches")
+    options = parser.parse_args()
+    found: dict[str, list[Opened]] = {"an empty Gradio page": [], "the app": []}
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(options.browser or find_browser()), args=["--no-sandbox"]
+        )
+        folders = [Path(name) / "empty", Path(name) / "app"]
+        for folder in folders:
+            folder.mkdir()
+        environment = {**os.environ, "TMPDIR": name, "PYTHONPATH": str(ROOT)}
+        commands = ([sys.executable, "-c", EMPTY], [sys.executable, ROOT / "app.py"])
+        with (
+            running_app(commands[0], folders[0], environment) as empty,
+            running_app(commands[1], folders[1], environment) as app,
+        ):
+            pages = dict(zip(found, (empty, app + options.query), strict=True))
+            for url in pages.values():
+                visit(browser, url)  # files of the server are in the disk's cache then
+            for _ in range(options.visits):
+                for kind, url in pages.items():
+                    found[kind].append(visit(browser, url))
+        browser.close()
+    print(f"{options.visits} visits in turns. {machine_facts()}")
+    rows = [
+        (
+            kind,
+            *(statistics.median(one) for one in ([v.requests for v in visits],)),
+            f"{statistics.median(v.nbytes for v in visits) / 1000:.0f}",
+            f"{statistics.median(v.paint for v in visits):.0f}",
+            f"{min(v.paint for v in visits):.0f} to {max(v.paint for v in visits):.0f}",
+        )
+        for kind, visits in found.items()
+    ]
+    print(table(("page", "requests", "kB", "first paint, ms", "of all visits"), rows))
+    if options.list:
+        empty_urls = {url.rpartition("/")[2] for url, _ in found["an empty Gradio page"][-1].urls}
+        for url, size in found["the app"][-1].urls:
+            mark = " " if url.rpartition("/")[2] in empty_urls else "+"
+            print(f"{mark} {size:8} {url[:150]}")
+
+
+if __name__ == "__main__":
+    main()

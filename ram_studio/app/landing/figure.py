@@ -1,0 +1,191 @@
+"""The landing page: why, and a figure that plays by itself: average, add, RAM+.
+
+Scores, prompts, answers and how often each part of an agent's change reaches the merge are read
+from the default set when the page is made; only the square of weights is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.app import templates
+from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.session.sets import DEFAULT_SET, record_of
+from ram_studio.errors import RamStudioError
+
+_SIDE, _OWN, _SHARED = 12, 27, 44
+"""Of the drawn square: cells a side, cells that one agent changed, cells that several changed."""
+
+_FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
+_TUNED = ("average", "sum", "RAM", "RAM+", "TIES", "DARE + TIES", "DARE + TIES, untrimmed")
+"""Rows of the record that the caveats name."""
+
+
+class Applied(NamedTuple):
+    """How often a merge applies what one agent changed alone, and what several changed."""
+
+    own: float
+    shared: float
+
+
+class Answer(NamedTuple):
+    """What a merge answers to a scene's prompt."""
+
+    text: str
+    is_right: bool
+
+
+class Scene(NamedTuple):
+    """One way to merge. answers: by skill."""
+
+    name: str
+    says: str
+    applied: Applied
+    outcome: Outcome
+    answers: tuple[Answer, ...]
+
+
+class Prompt(NamedTuple):
+    """A prompt that shows what happens to a skill."""
+
+    skill: str
+    text: str
+    right: str
+
+
+def applied(analysis: Analysis, factors: Sequence[float], *, is_averaged: bool) -> Applied:
+    """Return <merge, tau> / |tau|^2 over each part of an agent's change, the mean of the agents.
+
+    The parts are cut at the default epsilon: elements that only this agent changed, and the others
+    it changed. factors: on what each agent changed alone; is_averaged: whether shared changes are
+    divided by the number of agents that made them, else they are multiplied by the factor too.
+
+    Raises: ValueError for an analysis without sums of products.
+    """
+    energies = analysis.energies
+    if energies is None:
+        raise ValueError("The analysis has no sums of products; analyze the models with relations.")
+    square, cross = (sums[DEFAULT_INDEX, :, 1:] for sums in (energies.square, energies.cross))
+    along, n = square + cross, len(analysis.agents)
+    if is_averaged:
+        shared = (along / range(2, n + 1)).sum(-1) / square.sum(-1)
+    else:
+        shared = factors * along.sum(-1) / square.sum(-1)
+    return Applied(float(sum(factors) / n), float(shared.mean()))
+
+
+def prompt_text(text: str) -> str:
+    """Return a prompt of the small tasks without its skill's name and the place of the answer."""
+    _, _, asked = text.partition(": ")
+    asked = asked.removesuffix("answer:").strip().removesuffix(".").strip()
+    return asked.replace(" ,", ",").replace(" . ", ". ")
+
+
+def answer_text(text: str) -> str:
+    """Return an answer without the full stop of the shared style."""
+    return text.strip().removesuffix(".").strip()
+
+
+def example_of(found: Outcomes, skill: int, wrong: Sequence[Outcome], right: Outcome) -> int:
+    """Return the shortest prompt of a skill that shows what happened to it, its place in the table.
+
+    One that the base and these merges get wrong and another gets right, if there is one.
+    """
+    table = found.table
+    n, place = table["n"], found.skills[skill].place
+    lost = [found.source("base"), *(table["rows"][outcome.number] for outcome in wrong)]
+    keeps = table["rows"][right.number]
+
+    def worth(i: int) -> tuple[int, int, int]:
+        is_lost = sum(row["right"][i] == "0" for row in lost)
+        said = len(table["answers"][i][lost[1]["answers"][i]].strip()) > 1
+        return -int(keeps["right"][i]), -is_lost - said, len(table["prompts"][i])
+
+    return min(range(place * n, (place + 1) * n), key=worth)
+
+
+def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
+    """Return the prompts that are shown, and the three scenes."""
+    analysis, table = found.analysis, found.table
+    n = len(analysis.agents)
+    ram = found.nearest(Setting())
+    lambdas = [agent["lambda"] for agent in analysis.preview()["agents"].values()]
+    parts = (
+        applied(analysis, [1 / n] * n, is_averaged=False),
+        applied(analysis, [1.0] * n, is_averaged=False),
+        applied(analysis, lambdas, is_averaged=True),
+    )
+    outcomes = (found.find(AVERAGE), found.find(SUM), ram)
+    says = (
+        f"Averaging shrinks every change to {_FRACTIONS.get(n, f'1/{n}')}. The skills fade.",
+        f"Adding applies what the agents share {parts[1].shared:.1f} times. The model breaks.",
+        "RAM+ keeps what only one agent changed, and averages the rest.",
+    )
+    shown = [example_of(found, k, outcomes[:2], ram) for k in range(len(found.skills))]
+    prompts = tuple(
+        Prompt(skill.name, prompt_text(table["prompts"][i]), answer_text(table["gold"][i]))
+        for skill, i in zip(found.skills, shown, strict=True)
+    )
+    scenes = []
+    for name, says_it, part, outcome in zip(
+        ("Average", "Add", "RAM+"), says, parts, outcomes, strict=True
+    ):
+        row = table["rows"][outcome.number]
+        answers = tuple(
+            Answer(answer_text(table["answers"][i][row["answers"][i]]), row["right"][i] == "1")
+            for i in shown
+        )
+        scenes.append(Scene(name, says_it, part, outcome, answers))
+    return prompts, tuple(scenes)
+
+
+def best_rival(found: Outcomes) -> Outcome:
+    """Return the row of another family that solves most of these very prompts."""
+    rows = found.table["rows"]
+    rivals = (
+        found.outcome(number)
+        for number, row in enumerate(rows)
+        if row["kind"] == "merge" and not row["method"].startswith("ram")
+    )
+    return max(rivals, key=lambda outcome: outcome.total)
+
+
+def _cells(n_agents: int) -> dict[str, list[tuple[int, int, int]]]:
+    """Return cells of the drawn square as (agent, column, row): "own" and "shared"."""
+    places = random.Random(7).sample(range(_SIDE * _SIDE), _OWN + _SHARED)
+    cells = [(i % n_agents, at % _SIDE, at // _SIDE) for i, at in enumerate(places)]
+    return {"own": cells[:_OWN], "shared": cells[_OWN:]}
+
+
+@lru_cache(maxsize=1)
+def landing_html() -> Markup:
+    """Return the landing page; without the figure where the default set's files are missing."""
+    figure: dict[str, Any] | None = None
+    try:
+        found = outcomes_of(DEFAULT_SET)
+        prompts, scenes = scenes_of(found)
+        record = record_of(DEFAULT_SET)
+        rows = record["seeds"][str(record["seed"])]["rows"]
+        figure = {
+            "agents": found.analysis.agents,
+            "skills": found.skills,
+            "prompts": prompts,
+            "scenes": scenes,
+            "sizes": [[math.sqrt(part) for part in scene.applied] for scene in scenes],
+            "cells": _cells(len(found.analysis.agents)),
+            "side": _SIDE,
+            "asked": record["evaluation"]["n"],
+            "tuned": [(name, rows[name]["average"]) for name in _TUNED if name in rows],
+            "rival": best_rival(found),
+        }
+    except RamStudioError:
+        pass  # told to whoever opens the set
+    return templates.render("landing/landing.html.j2", figure=figure, example=DEFAULT_SET)

@@ -1,0 +1,222 @@
+"""What the measured merges of a shipped set solve: for the landing page and for links' pictures.
+
+Read from the set's skill table; nothing is interpolated. A setting that was not measured shows the
+nearest one that was, by the rule of assets/canvas/table.js, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from ram_studio.algorithm import scaling
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.session.sets import TITLES, load_set, shipped_table
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.score import DomainScore
+
+_BELOW_GRID = -8.5
+"""Where epsilon 0 stands among log10 of epsilons, as in table.js."""
+
+_EXACT = 1e-6
+
+AVERAGE, SUM = "task-arithmetic-mean", "task-arithmetic-sum"
+_TITLES = {
+    "ram": "RAM",
+    "ram+": "RAM+",
+    "ram+s": "RAM+s",
+    "ram+m": "RAM+m",
+    AVERAGE: "Average",
+    SUM: "Sum",
+    "ties": "TIES",
+    "dare-ties": "DARE + TIES",
+    "dare-ta": "DARE + sum",
+    "tsv-m": "TSV-M",
+    "iso-c": "Iso-C",
+    "wudi": "WUDI",
+}
+
+
+class Skill(NamedTuple):
+    """A domain that an agent learned: its place in the table, and the agent's index."""
+
+    name: str
+    place: int
+    agent: int
+
+
+class Setting(NamedTuple):
+    """A setting of the RAM family; point: on the epsilon grid."""
+
+    rule: str = scaling.DEFAULT_RULE
+    point: int = DEFAULT_INDEX
+    r: float = scaling.DEFAULT_R
+    alpha: float = scaling.DEFAULT_ALPHA
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one row of a table solves.
+
+    number: the row's place in the table. title: its method. settings: in words, "" for none.
+    solved: prompts, by skill. asked: prompts of each skill. is_exact: measured at what was asked.
+    """
+
+    number: int
+    title: str
+    settings: str
+    solved: tuple[int, ...]
+    asked: int
+    is_exact: bool = True
+
+    @property
+    def total(self) -> int:
+        """Prompts solved of all skills."""
+        return sum(self.solved)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of all skills."""
+        return self.asked * len(self.solved)
+
+
+class Outcomes:
+    """The measured merges of one shipped set."""
+
+    def __init__(self, table: Mapping[str, Any], analysis: Analysis) -> None:
+        self.table, self.analysis = table, analysis
+
+    @cached_property
+    def skills(self) -> tuple[Skill, ...]:
+        """The domains in which some agent is better than the base beyond noise."""
+        found = []
+        n = self.table["n"]
+        for place, name in enumerate(self.table["domains"]):
+            scores = [self._solved(self.source(agent), place) for agent in self.analysis.agents]
+            _, high = DomainScore(n, self._solved(self.source("base"), place)).ci95
+            if max(scores) / n > high:
+                found.append(Skill(name, place, scores.index(max(scores))))
+        return tuple(found)
+
+    def source(self, name: str) -> Mapping[str, Any]:
+        """Return the row of the base or of an agent."""
+        rows = self.table["rows"]
+        return next(row for row in rows if (row["kind"], row["method"]) == ("source", name))
+
+    def _solved(self, row: Mapping[str, Any], place: int) -> int:
+        n = self.table["n"]
+        return int(row["right"][place * n : (place + 1) * n].count("1"))
+
+    def outcome(self, number: int, *, is_exact: bool = True) -> Outcome:
+        """Return what the row of this number solves.
+
+        Raises: IndexError where there is no such row.
+        """
+        if not 0 <= number < len(self.table["rows"]):
+            raise IndexError(number)
+        row = self.table["rows"][number]
+        method = shown_as(row, len(self.analysis.agents))
+        # Of the base or an agent the method is its name.
+        title = _TITLES.get(method, method)
+        solved = tuple(self._solved(row, skill.place) for skill in self.skills)
+        said = "" if method in (AVERAGE, SUM) else settings_text(row["settings"])
+        return Outcome(number, title, said, solved, self.table["n"], is_exact)
+
+    def find(self, rule: str) -> Outcome:
+        """Return a method without epsilon (Average, Sum, TIES at its usual setting), or the base.
+
+        Raises: KeyError where it was not measured.
+        """
+        for number, row in enumerate(self.table["rows"]):
+            if row["method"] == rule or shown_as(row, len(self.analysis.agents)) == rule:
+                return self.outcome(number)
+        raise KeyError(rule)
+
+    @cached_property
+    def _ram_rows(self) -> list[tuple[int, str, float, list[float]]]:
+        """Rows of the RAM family: number, counts at its epsilon, log10 of it, and lambdas."""
+        return [
+            (number, self._counts[row["k"]], _place(row["k"]), self._lambdas(setting))
+            for number, row in enumerate(self.table["rows"])
+            if row["method"] in scaling.RULES and row["k"] is not None
+            for setting in [_setting_of(row)]
+        ]
+
+    @cached_property
+    def _counts(self) -> list[str]:
+        return [str(at.tolist()) for at in self.analysis.model.shared[0]]
+
+    def _lambdas(self, setting: Setting) -> list[float]:
+        agents = self.analysis.preview(setting.point, setting.rule, setting.r, setting.alpha)
+        return [float(agent["lambda"]) for agent in agents["agents"].values()]
+
+    def nearest(self, setting: Setting) -> Outcome:
+        """Return the measured row that a setting of the RAM family shows.
+
+        Settings with the same counts and lambdas are the same weights; otherwise the nearest by
+        log10 of epsilon and by lambda.
+        """
+        shared = self.analysis.model.shared[0][setting.point]
+        if not shared.any():
+            return self.find("base")
+        lambdas, place = self._lambdas(setting), _place(setting.point)
+        best, number = math.inf, -1
+        for found, counts, at, own in self._ram_rows:
+            far = sum(
+                abs(mine - wanted)
+                for mine, wanted, unique in zip(own, lambdas, shared[:, 0], strict=True)
+                if unique
+            )
+            away = 0.0 if counts == self._counts[setting.point] else abs(at - place)
+            distance = 4 * away + 3 * far
+            if distance < best - 1e-9:
+                best, number = distance, found
+        return self.outcome(number, is_exact=best < _EXACT)
+
+
+def _place(point: int) -> float:
+    return math.log10(EPSILON_GRID[point]) if point else _BELOW_GRID
+
+
+def _setting_of(row: Mapping[str, Any]) -> Setting:
+    own = row["settings"]
+    return Setting(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
+
+
+def shown_as(row: Mapping[str, Any], n_agents: int) -> str:
+    """Return the method of a row: task arithmetic of N agents is the average at scale 1/N, and the
+    sum at 1.
+    """
+    method = str(row["method"])
+    if method == "task-arithmetic":
+        scale = row["settings"].get("scale") or 1 / n_agents
+        for name, wanted in ((AVERAGE, 1 / n_agents), (SUM, 1.0)):
+            if math.isclose(scale, wanted):
+                return name
+    return method
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings in words: "epsilon 10⁻⁵, r 0.1, alpha 2"."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {epsilon_text(value) if name == 'epsilon' else f'{value:g}'}"
+        for name, value in settings.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
+
+
+@lru_cache(maxsize=len(TITLES))
+def outcomes_of(set_name: str) -> Outcomes:
+    """Return the measured merges of a shipped set; read from disk once.
+
+    Raises: CheckpointError, EvaluationError, AnalysisError where its files lack or are damaged.
+    """
+    table = shipped_table(set_name)
+    if table is None:
+        raise EvaluationError(f"The set {set_name} has no skill table; install the package again.")
+    return Outcomes(table, load_set(set_name).analysis)

@@ -1,0 +1,218 @@
+"""The landing page: its figures are the shipped set's, and who only looks fetches no app."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.app.landing.figure import landing_html, scenes_of
+from ram_studio.app.landing.outcomes import AVERAGE, SUM, Setting, outcomes_of
+from ram_studio.app.session.sets import TITLES, load_set, set_profile
+from ram_studio.resources import asset_path
+
+
+def _table(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(
+        gzip.decompress(asset_path(name, "skills.json.gz").read_bytes())
+    )
+    return table
+
+
+def _solved(row: dict[str, Any], n: int, domains: int = 3) -> list[int]:
+    return [row["right"][d * n : (d + 1) * n].count("1") for d in range(domains)]
+
+
+def test_scenes_show_measured_scores_and_answers() -> None:
+    table = _table("shared-style")
+    wanted = (
+        ("task-arithmetic", {"scale": None}),
+        ("task-arithmetic", {"scale": 1.0}),
+        ("ram+", {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}),
+    )
+    prompts, scenes = scenes_of(outcomes_of("shared-style"))
+    assert [p.skill for p in prompts] == ["code", "tool", "memory"]
+    for scene, (method, settings) in zip(scenes, wanted, strict=True):
+        (row,) = (r for r in table["rows"] if (r["method"], r["settings"]) == (method, settings))
+        assert list(scene.outcome.solved) == _solved(row, table["n"])
+        for prompt, answer in zip(prompts, scene.answers, strict=True):
+            given = {
+                (texts[row["answers"][i]].strip(" ."), row["right"][i] == "1")
+                for i, texts in enumerate(table["answers"])
+                if table["gold"][i] == prompt.right and texts
+            }
+            assert (answer.text, answer.is_right) in given
+    # What the captions claim.
+    average, added, ram = (scene.outcome.total for scene in scenes)
+    base = sum(_solved(table["rows"][0], table["n"]))
+    agents = sum(max(_solved(r, table["n"])[d] for r in table["rows"][1:4]) for d in range(3))
+    assert average < 0.8 * agents
+    assert added < base
+    assert ram > 0.95 * agents
+    assert all(answer.is_right for answer in scenes[-1].answers)
+    assert not any(answer.is_right for scene in scenes[:2] for answer in scene.answers)
+
+
+def test_parts_applied_are_those_of_real_merges() -> None:
+    loaded = load_set("shared-style")
+    base, *agents = (
+        load_file(f"{folder}/model.safetensors")
+        for folder in (loaded.base, *loaded.agents.values())
+    )
+    names = [tensor.name for tensor in loaded.analysis.tensors]
+
+    def flat(model: dict[str, Any]) -> np.ndarray:
+        return np.concatenate([model[name].double().numpy().ravel() for name in names])
+
+    start = flat(base)
+    taus = np.stack([flat(agent) - start for agent in agents])
+    active = np.abs(taus) > EPSILON_GRID[DEFAULT_INDEX]
+    count, n = active.sum(0), len(agents)
+    lambdas = [a["lambda"] for a in loaded.analysis.preview()["agents"].values()]
+    factors = np.where(count == 1, np.array(lambdas)[:, None], 1 / np.maximum(count, 1))
+    merges = (taus.sum(0) / n, taus.sum(0), (factors * taus * active).sum(0))
+    _, scenes = scenes_of(outcomes_of("shared-style"))
+    for scene, merge in zip(scenes, merges, strict=True):
+        for part, own in ((0, count == 1), (1, count > 1)):
+            found = [
+                float(merge[own & active[t]] @ taus[t][own & active[t]])
+                / float(taus[t][own & active[t]] @ taus[t][own & active[t]])
+                for t in range(n)
+            ]
+            assert scene.applied[part] == pytest.approx(np.mean(found), abs=1e-4)
+
+
+def test_the_page_answers_a_newcomers_three_questions() -> None:
+    text = re.sub(r"\s+", " ", landing_html().striptags())
+    assert "each trained by RL: to write code, to call tools, to remember" in text  # what
+    assert "Average fine-tuned models and their skills fade" in text  # why not average
+    assert "keeps what only one agent changed, and averages the rest" in text  # what RAM+ does
+
+
+def test_a_broken_installation_still_has_a_landing_page(monkeypatch) -> None:
+    from ram_studio.app.landing import figure
+    from ram_studio.errors import CheckpointError
+
+    def missing(name: str) -> None:
+        raise CheckpointError(name)
+
+    monkeypatch.setattr(figure, "outcomes_of", missing)
+    text = figure.landing_html.__wrapped__()
+    assert "Start the 5-minute lesson" in text
+    assert "movie" not in text
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_rows_without_epsilon_are_found_by_method(name: str) -> None:
+    found, table = outcomes_of(name), _table(name)
+    for rule, scale in ((AVERAGE, None), (SUM, 1.0)):
+        row = table["rows"][found.find(rule).number]
+        assert (row["method"], row["settings"]["scale"]) == ("task-arithmetic", scale)
+        assert found.find(rule).settings == ""
+    with pytest.raises(KeyError):
+        found.find("none")
+    with pytest.raises(IndexError):
+        found.outcome(len(table["rows"]))
+
+
+_NEAREST = """async ([profile, table, settings]) => {
+  const { outcomeOf } = await import("./canvas/outcome.js");
+  const { nearestRow, skillsOf } = await import("./canvas/table.js");
+  profile.skills = skillsOf(table, profile);
+  return settings.map((s) => {
+    const { row, isExact } = nearestRow(profile, outcomeOf(profile, s));
+    return [table.rows.findIndex((r) => r.right === row.right && r.k === row.k
+      && r.method === row.method && JSON.stringify(r.settings) === JSON.stringify(row.settings)),
+    isExact];
+  });
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", TITLES)
+def test_the_nearest_measured_row_is_the_canvas_own(page: Any, name: str) -> None:
+    grid = list(
+        itertools.product(("ram", "ram+", "ram+s"), (0, 5, 22, 23, 36, 47, 57), (0.1, 0.37))
+    )
+    given = [Setting(rule, point, r, 2.0) for rule, point, r in grid]
+    settings = [{"method": s.rule, "point": s.point, "r": s.r, "alpha": s.alpha} for s in given]
+    profile, found = json.loads(set_profile(name)), outcomes_of(name)
+    rows = page.evaluate(_NEAREST, [profile, _table(name), settings])
+    for setting, (number, is_exact) in zip(given, rows, strict=True):
+        nearest = found.nearest(setting)
+        assert (nearest.number, nearest.is_exact) == (number, is_exact), setting
+
+
+def test_the_document_is_packed_and_shows_the_page_at_once(app_url: str) -> None:
+    with httpx.stream("GET", app_url, headers={"accept-encoding": "gzip"}) as answer:
+        packed = sum(map(len, answer.iter_raw()))
+        assert answer.headers["content-encoding"] == "gzip"
+    assert packed < 100_000
+    text = httpx.get(app_url, headers={"accept-encoding": "identity"}).text
+    assert len(text) > 3 * packed
+    body = text[text.index("<body") :]
+    assert body.index('id="landing"') < body.index("<gradio-app")
+    # Gradio's scripts wait for somebody to act.
+    assert re.search(r'window\.RAM_APP = "\./assets/[\w.-]+\.js"', text)
+    assert not re.search(r'<script type="module"[^>]*src="\./assets', text)
+
+
+@pytest.mark.browser
+def test_who_only_looks_fetches_no_app_and_who_acts_gets_it(visit: Any) -> None:
+    it = visit(reduced_motion="no-preference")
+    page = it.page
+    page.goto(it.url)
+    # It plays by itself, and stops at a press.
+    page.wait_for_selector(".movie.playing")
+    page.wait_for_selector(".movie[data-scene='1']")
+    assert page.locator("[data-of='1']:visible").count() == 4
+    assert not [url for url in it.requests if "/assets/" in url and url.endswith(".js")]
+    assert len(it.requests) <= 25
+    page.evaluate("() => document.querySelector('.movie-pause').click()")
+    assert page.text_content(".movie-pause") == "Play"
+    # A pointer that comes near brings the app; the page moves into it.
+    page.mouse.move(300, 300)
+    page.wait_for_selector("#hero #landing", state="attached")
+    page.wait_for_selector("#to-load[aria-current=step]")
+    assert page.locator("#first-view").count() == 0
+    assert page.get_attribute(".movie", "data-scene") == "1"
+    assert not [url for url in it.requests if "/ram/canvas/" in url]
+    page.click("[data-opens=shared-style]")
+    page.wait_for_selector("[data-agent]", state="visible")
+    assert page.title() == "Tune · RAM Studio"
+    page.click("#to-load")
+    assert page.title() == "RAM Studio"
+    assert page.evaluate("() => document.activeElement.id") == "landing-title"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_the_landing_page_is_for_everybody(visit: Any, size: tuple[int, int]) -> None:
+    it = visit(size=size)
+    page = it.page
+    page.goto(it.url)
+    # Little motion is wanted: it stands on the last scene.
+    page.wait_for_selector(".movie[data-scene='2']:not(.playing)")
+    it.check_width()
+    it.check_access("first view")
+    page.click(".movie-tabs button >> nth=0")
+    page.wait_for_selector(".movie[data-scene='0']")
+    page.wait_for_selector("#hero #landing")
+    it.check_access("landing page")
+    it.check_targets("#landing")
+    it.check_width()
+    page.click("[data-caveats]")
+    page.wait_for_selector(".caveats[open]")
+    assert "hindsight" in page.text_content(".caveats")
+    it.check_access("caveats", ".caveats")
+    page.keyboard.press("Escape")
+    page.click("[data-own]")
+    page.wait_for_selector("#base", state="visible")
