@@ -14,6 +14,7 @@ import os
 import pytest
 from bfcl_answers import as_json, as_python, gold
 from loopback_endpoint import serve
+from published_rows import AREA, OF, ONE, TASK, TWO
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
@@ -24,51 +25,6 @@ from ram_studio.evals.suites.published import bfcl
 from ram_studio.evals.suites.published.rows import lines_of
 
 REAL = os.environ.get("RAM_STUDIO_BENCHMARKS")
-
-
-def function(name, required, description="Area.", **properties):
-    parameters = {"type": "dict", "properties": properties, "required": [required]}
-    return {"name": name, "description": description, "parameters": parameters}
-
-
-TEXT = {"type": "string", "description": "Unit."}
-SIDES = {"description": "Sides.", "items": {"type": "integer"}}
-AREA = function(
-    "geometry.area", "width", "Area of a rectangle.",
-    width={"type": "float", "description": "Width."},
-    size={"type": "tuple", "items": {"type": "integer"}},
-    unit={"type": "string", "enum": ["cm", "m"], "default": "m"},
-    tag={"type": "any"},
-)  # fmt: skip
-ONE = {"geometry.area": {"width": [2.5], "size": [[1, 2]], "unit": ["m", ""]}}
-TWO = {"geometry.area": {"width": [4], "unit": ["cm"]}}
-JAVA = function(
-    "Area.of", "id",
-    id={"type": "long", "description": "Number."}, sides={**SIDES, "type": "ArrayList"},
-    names={"type": "HashMap", "description": "Names."}, unit={**TEXT, "type": "any"},
-)  # fmt: skip
-SCRIPT = function(
-    "areaOf", "unit",
-    unit={**TEXT, "type": "String"}, sides={**SIDES, "type": "array", "items": {"type": "float"}},
-    options={"type": "dict", "description": "Options."},
-)  # fmt: skip
-OF = {
-    "simple_java": (
-        {"Area.of": {"id": [5], "sides": [[1, 2]], "names": [{"a": ["b"], "n": [3]}],
-                     "unit": ["Unit.CM", ""]}}, JAVA),
-    "simple_javascript": (
-        {"areaOf": {"unit": ["cm"], "sides": [[1.5, 2]],
-                    "options": [{"deep": [True], "of": ["x"]}]}}, SCRIPT),
-}  # fmt: skip
-HEAD = "from typing import List\n\n\ndef twice(v: int) -> int:\n    return 2 * v\n\n\n"
-TASK = {
-    "task_id": "HumanEval/0",
-    "prompt": f'{HEAD}def total(values: List[int]) -> int:\n    """Twice the sum."""\n',
-    "entry_point": "total",
-    "canonical_solution": "    return twice(sum(values))\n",
-    "test": "def check(candidate):\n    assert candidate([1, 2]) == twice(3)\n"
-    "    assert candidate([]) == 0\n",
-}
 
 
 @pytest.fixture

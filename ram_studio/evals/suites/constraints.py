@@ -13,11 +13,13 @@ from typing import Any
 
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
 # Closing marks, with what may close after them. "1." at the start of a line only numbers it.
-_SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]*]*(?=\s|$)")
-_LINE_NUMBER = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
-_BULLET = re.compile(r"^\s*[-*]\s+\S", re.MULTILINE)
-_NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S", re.MULTILINE)
-_FENCE = re.compile(r"```[\w+-]*\s*\n?(.*?)```", re.DOTALL)
+# Every pattern here reads a text once: runs are taken whole (possessive), from where they begin.
+_SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]*]*+(?=\s|$)")
+_INDENT = r"^[^\S\n]*+"
+_LINE_NUMBER = re.compile(rf"{_INDENT}\d++[.)]\s", re.MULTILINE)
+_BULLET = re.compile(rf"{_INDENT}[-*]\s++\S", re.MULTILINE)
+_NUMBERED = re.compile(rf"{_INDENT}\d++[.)]\s++\S", re.MULTILINE)
+_FENCE = re.compile(r"```[\w+-]*+\s*+(.*?)```", re.DOTALL)
 _HIGHLIGHT = re.compile(r"(?<!\*)\*{1,3}[^\s*](?:[^*\n]*[^\s*])?\*{1,3}(?!\*)")
 
 
@@ -123,7 +125,8 @@ def quoted(text: str) -> bool:
 
 def titled(text: str) -> bool:
     """There is a title in double angle brackets: <<title>>."""
-    return any(title.strip("<> \t") for title in re.findall(r"<<[^\n]+>>", text))
+    titles = (line.rpartition(">>")[0].partition("<<")[2] for line in text.split("\n"))
+    return any(title.strip("<> \t") for title in titles)
 
 
 def highlighted(text: str, least: int) -> bool:
@@ -188,4 +191,4 @@ def plainer_forms(text: str) -> list[str]:
     lines = text.split("\n")
     forms = [text] + ["\n".join(cut).strip() for cut in (lines[1:], lines[:-1], lines[1:-1])]
     forms += [form.replace("*", "") for form in forms]
-    return forms
+    return list(dict.fromkeys(forms))

@@ -114,14 +114,21 @@ def _repeats(text: str) -> bool:
     return 2 * len(set(runs)) < len(runs)
 
 
-def _pairs_up(faults: Sequence[Sequence[str]], used: frozenset[int] = frozenset()) -> bool:
+def _pairs_up(faults: Sequence[Sequence[str]]) -> bool:
     """Return whether every call can be given a wanted call of its own without a fault."""
-    if len(used) == len(faults):
-        return True
-    return any(
-        not fault and column not in used and _pairs_up(faults, used | {column})
-        for column, fault in enumerate(faults[len(used)])
-    )
+    owner: dict[int, int] = {}
+
+    def give(row: int, tried: set[int]) -> bool:
+        for column, fault in enumerate(faults[row]):
+            if not fault and column not in tried:
+                tried.add(column)
+                # A column that is taken is free once its owner finds another.
+                if column not in owner or give(owner[column], tried):
+                    owner[column] = row
+                    return True
+        return False
+
+    return all(give(row, set()) for row in range(len(faults)))
 
 
 def _fault(call: Call, wanted: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:

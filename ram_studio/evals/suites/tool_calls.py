@@ -27,13 +27,17 @@ from typing import Any
 
 MAX_ANSWER_CHARS = 20_000
 MAX_CALLS = 32
-# Brackets that turned out not to open JSON. Each costs up to the rest of the text.
-MAX_FRUITLESS_BRACKETS = 300
+# Read behind brackets that turned out not to open JSON; each costs up to the rest of the text.
+MAX_VAIN_CHARS = 10 * MAX_ANSWER_CHARS
+_LEAST_VAIN_CHARS = 100
 
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
-_FUNCTION = re.compile(r"<function=([\w.\-]+)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([\w\-]+)>\s*(.*?)\s*</parameter>", re.DOTALL)
-_FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|$)", re.DOTALL)
+# What a mark begins is looked for up to the last mark that ends it: else each beginning costs up to
+# the rest of the text.
+_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_FUNCTION_END, _PARAMETER_END = "</function>", "</parameter>"
+_FUNCTION = re.compile(rf"<function=([\w.\-]++)>(.*?){_FUNCTION_END}", re.DOTALL)
+_PARAMETER = re.compile(rf"<parameter=([\w\-]++)>(.*?){_PARAMETER_END}", re.DOTALL)
+_FENCED = re.compile(r"```[\w+-]*+[ \t]*+\n(.*?)(?:```|\Z)", re.DOTALL)
 _MARKERS = re.compile(
     r"\[TOOL_CALLS\](?!\w)|<\|python_tag\|>|<\|eom_id\|>|<\|tool_call\|>"
     r"|<｜tool▁(?:calls?|outputs?)▁(?:begin|end)｜>"
@@ -48,9 +52,7 @@ _NAMED = re.compile(
     r"|\A\s*([\w.\-]+)(?:\[ARGS\])?(?={)",
     re.MULTILINE,
 )
-_GEMMA = re.compile(
-    r"<start_function_call>\s*call:([\w.\-]+)({.*?})\s*(?:<end_function_call>|$)", re.DOTALL
-)
+_GEMMA = re.compile(r"call:([\w.\-]++)({.*})", re.DOTALL)
 _ESCAPED = re.compile(r"<escape>(.*?)<escape>", re.DOTALL)
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.\-]*)\s*:")
 _BRACKET = re.compile(r"[\[{]")
@@ -82,11 +84,11 @@ class Call:
 def parse_calls(text: str) -> list[Call]:
     """Return the calls that an answer makes, in their order; none for prose or broken syntax."""
     text = _MARKERS.sub(" ", text[:MAX_ANSWER_CHARS]).strip()
-    tagged = [match.group(1) for match in _TAGGED.finditer(text)]
+    tagged = [part.strip() for part in _TAGGED.findall(text)]
     if tagged:
         return [call for part in tagged for call in _part(part)][:MAX_CALLS]
     fenced = [match.group(1).strip() for match in _FENCED.finditer(text)]
-    for part in (text, *fenced, "\n".join(fenced)):
+    for part in dict.fromkeys((text, *fenced, "\n".join(fenced))):
         calls = _part(part)
         if calls:
             return calls[:MAX_CALLS]
@@ -105,17 +107,26 @@ def _part(text: str) -> list[Call]:
 
 def _functions(text: str) -> list[Call]:
     calls = []
-    for name, body in _FUNCTION.findall(text):
+    for name, body in _FUNCTION.findall(_until_last(_FUNCTION_END, text)):
         given = _loose(body.strip())
         if not isinstance(given, dict):
-            given = {key: _loose(value) for key, value in _PARAMETER.findall(body)}
+            values = _PARAMETER.findall(_until_last(_PARAMETER_END, body))
+            given = {key: _loose(value.strip()) for key, value in values}
         calls.append(Call(name, given))
     return calls
 
 
+def _until_last(end: str, text: str) -> str:
+    return text[: text.rfind(end) + len(end)] if end in text else ""
+
+
 def _gemma_calls(text: str) -> list[Call]:
     calls = []
-    for name, body in _GEMMA.findall(text):
+    for part in text.split("<start_function_call>")[1:]:
+        call = _GEMMA.fullmatch(part.partition("<end_function_call>")[0].strip())
+        if call is None:
+            continue
+        name, body = call.groups()
         texts: list[str] = []
 
         def kept(found: re.Match[str], texts: list[str] = texts) -> str:
@@ -164,13 +175,16 @@ def _json_calls(text: str) -> list[Call]:
 def _json_values(text: str) -> Iterator[Any]:
     """Yield every outermost JSON object or list in a text."""
     decoder = json.JSONDecoder()
-    position = fruitless = 0
-    while fruitless < MAX_FRUITLESS_BRACKETS and (found := _BRACKET.search(text, position)):
+    position = vain = 0
+    while vain < MAX_VAIN_CHARS and (found := _BRACKET.search(text, position)):
+        start = found.start()
         try:
-            value, position = decoder.raw_decode(text, found.start())
-        except (ValueError, RecursionError):
-            position = found.start() + 1
-            fruitless += 1
+            value, position = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            position = start + 1
+            read = error.pos - start if isinstance(error, json.JSONDecodeError) else 0
+            # Digits without end and depth without end are told without a place.
+            vain += _LEAST_VAIN_CHARS + (read or MAX_ANSWER_CHARS // 2)
         else:
             yield value
 

@@ -36,7 +36,11 @@ def _number(pattern: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
 
     def value(text: str) -> Any:
         found = whole.fullmatch(text)
-        return read(found.group(1).rstrip("fFlLn")) if found else text
+        try:
+            return read(found.group(1).rstrip("fFlLn")) if found else text
+        # Python refuses to read very long numbers.
+        except ValueError:
+            return text
 
     return value
 
@@ -67,14 +71,18 @@ _SCALARS: dict[str, dict[str, Callable[[str], Any]]] = {
     },
 }
 
-_NEW_ARRAY = re.compile(r"new\s+\w+\[\]\s*\{(.*?)\}")
+# Runs are taken whole (possessive), so that a text without its end is read once.
+_NEW_ARRAY = re.compile(r"new\s++\w++\[\]\s*+\{([^}\n]*+)\}")
 _AS_LIST = re.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
-_ADDED = re.compile(r"new\s+ArrayList<\w*>\(\)\s*\{\{\s*(.+?)\s*\}\}", re.DOTALL)
-_ADD = re.compile(r"add\((.+?)\)")
+_ADDED = re.compile(r"new\s++ArrayList<\w*+>\(\)\s*+\{\{(.+?)\}\}", re.DOTALL)
+_ADD = re.compile(r"add\((.[^)\n]*+)\)")
 _EMPTY_LIST = re.compile(r"new\s+ArrayList<\w*>\(\)")
-_NEW_MAP = re.compile(r"new\s+HashMap<.*?>\s*\(\)(?:\s*\{\s*\{?\s*(.*?)\s*\}?\s*\})?", re.DOTALL)
-_PUT = re.compile(r"put\(\"(.*?)\",\s*(.*?)\)")
-_JS_ROWS = re.compile(r"(?:\[|new\s+Array\()\s*(\[.*?\]\s*(?:,\s*\[.*?\]\s*)*)[\])]")
+_NEW_MAP = re.compile(r"new\s++HashMap<")
+_MAP_BODY = re.compile(r">\s*+\(\)(?:\s*+\{\s*+\{?([^}]*+)\})?")
+_PUT = re.compile(r"put\(\"([^\"\n]*+)\",\s*+([^)\n]*+)\)")
+_JS_ROWS = re.compile(
+    r"(?:\[|new\s++Array\()\s*+(\[[^\]\n]*+\]\s*+(?:,\s*+\[[^\]\n]*+\]\s*+)*+)[\])]"
+)
 _JS_ROW = re.compile(r"\[(.*?)\]")
 _JS_LIST = re.compile(r"\[(.*?)\]|new\s+Array\((.*?)\)")
 _JS_DICT = re.compile(r"\{(.*?)\}")
@@ -146,7 +154,8 @@ def _java_parts(text: str, kind: str) -> list[str] | None:
 
 
 def _java_map(text: str) -> Any:
-    found = _NEW_MAP.search(text)
+    start = _NEW_MAP.search(text)
+    found = _MAP_BODY.search(text, start.end()) if start else None
     if not found:
         return text
     return {key: _java_any(value.strip()) for key, value in _PUT.findall(found[1] or "")}

@@ -24,10 +24,10 @@ NEED_LANGUAGE = frozenset(
 )
 _WORD = re.compile(r"\w+")
 _STARRED = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
-_BULLETS = (re.compile(r"^\s*\*[^*].*$", re.MULTILINE), re.compile(r"^\s*-.*$", re.MULTILINE))
-_PLACEHOLDER = re.compile(r"\[.*?\]")
+# Runs of blanks are read once, from their beginning.
+_BULLETS = tuple(re.compile(rf"^[^\S\n]*+{mark}.*$", re.MULTILINE) for mark in (r"\*[^*]", "-"))
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-_POSTSCRIPTS = {"P.P.S": r"\s*p\.\s?p\.\s?s.*$", "P.S.": r"\s*p\.\s?s\..*$"}
+_POSTSCRIPTS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
 
 
 def _is_in(text: str, language: str) -> bool:
@@ -35,7 +35,8 @@ def _is_in(text: str, language: str) -> bool:
 
     DetectorFactory.seed = 0
     try:
-        return str(detect(text)) == language
+        # It looks at no more, but would search all of it for addresses first.
+        return str(detect(text[:10_000])) == language
     except LangDetectException:
         # Nothing in it tells: as there, that is no fault.
         return True
@@ -92,12 +93,23 @@ def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: 
 
 def _postscript(text: str, postscript_marker: str) -> bool:
     marker = postscript_marker.strip()
-    pattern = _POSTSCRIPTS.get(marker, rf"\s*{re.escape(marker.lower())}.*$")
-    return bool(re.search(pattern, text.lower(), re.MULTILINE))
+    pattern = _POSTSCRIPTS.get(marker, re.escape(marker.lower()))
+    return bool(re.search(pattern, text.lower()))
 
 
 def _bullets(text: str, num_bullets: int) -> bool:
     return sum(len(pattern.findall(text)) for pattern in _BULLETS) == num_bullets
+
+
+def _placeholders(text: str, num_placeholders: int) -> bool:
+    """Count brackets that close on their line, from the first that opens."""
+    count = 0
+    for line in text.split("\n"):
+        place = line.find("[")
+        while place >= 0 and (end := line.find("]", place)) >= 0:
+            count += 1
+            place = line.find("[", end)
+    return count >= num_placeholders
 
 
 def _highlights(text: str, num_highlights: int) -> bool:
@@ -135,9 +147,7 @@ CHECKS: dict[str, Check] = {
     "length_constraints:number_paragraphs": _paragraphs,
     "length_constraints:number_words": _words,
     "length_constraints:nth_paragraph_first_word": _first_word,
-    "detectable_content:number_placeholders": lambda text, num_placeholders: (
-        len(_PLACEHOLDER.findall(text)) >= num_placeholders
-    ),
+    "detectable_content:number_placeholders": _placeholders,
     "detectable_content:postscript": _postscript,
     "detectable_format:number_bullet_lists": _bullets,
     "detectable_format:constrained_response": lambda text: any(one in text for one in _ANSWERS),
@@ -169,7 +179,8 @@ def followed(text: str, instruction: str, settings: Mapping[str, Any]) -> tuple[
     def holds(form: str) -> bool:
         return bool(form.strip()) and check(form, **settings)
 
-    return holds(text), any(map(holds, constraints.plainer_forms(text)))
+    is_strict = holds(text)
+    return is_strict, is_strict or any(map(holds, constraints.plainer_forms(text)[1:]))
 
 
 def misfit(instruction: str, settings: Mapping[str, Any]) -> str:
