@@ -62,7 +62,7 @@ def test_preview_prints_the_contract(cli):
     assert set(result) == counted | {"relations", "rounding", "methods"}
     assert list(result["agents"]) == ["coding", "tool", "memory"]
     numbers = "total active unique shared overlap density rho rho_m lambda retained"
-    told = {*numbers.split(), "interference", "interference_rounding"}
+    told = {*numbers.split(), "factors", "interference", "interference_rounding"}
     assert set(result["agents"]["tool"]) == told
     pairs = "coding+tool coding+memory tool+memory coding+tool+memory"
     assert set(result["patterns"]) == {*AGENTS, *pairs.split()}
