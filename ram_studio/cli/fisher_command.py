@@ -22,17 +22,19 @@ def fisher(
     device: options.Device = "auto",
 ) -> None:
     """Estimate the Fisher information that `merge --method fisher --set files=DIR` weighs by."""
+    from ram_studio.checkpoints.opening import open_checkpoint
     from ram_studio.engine.reading.fisher_files import fisher_path
     from ram_studio.evals.fisher import check_knows_examples, estimate_fisher, training_prompts
 
-    agents = options.parse_agents(agent)
+    sources = options.parse_agents(agent)
     if out is None:
         raise typer.BadParameter("no folder was given", param_hint="--out")
     if examples < 1:
         raise typer.BadParameter("give at least 1", param_hint="--examples")
+    agents = [open_checkpoint(source, name=name) for name, source in sources.items()]
     if prompts is None:
-        for name, source in agents.items():
-            check_knows_examples(source, name)
+        for own in agents:
+            check_knows_examples(own)
         chosen = list(training_prompts(examples, seed))
     else:
         with told_as(SettingsError, f"{prompts} cannot be read"):
@@ -42,9 +44,7 @@ def fisher(
         except UnicodeDecodeError as error:
             raise SettingsError(f"{prompts} is not UTF-8 text; one prompt a line.") from error
         chosen = [line for line in lines if line.strip()][:examples]
-    for name, source in agents.items():
-        path = estimate_fisher(
-            source, fisher_path(out, name), chosen, name=name, seed=seed, device=device
-        )
-        print(f"{name}: {path}")
+    for own in agents:
+        path = fisher_path(out, own.name)
+        print(f"{own.name}: {estimate_fisher(own, path, chosen, seed=seed, device=device)}")
     print(f"Next: ram-studio merge ... --method fisher --set files={out}")

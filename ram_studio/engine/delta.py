@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.compatibility import (
+    CompatibilityReport,
+    MergeTensor,
+    check_compatibility,
+)
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
-from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_bytes
+from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
 from ram_studio.checkpoints.write.new_folder import CheckpointWriter
@@ -122,10 +126,11 @@ def apply_delta(
     CompatibilityError for another base; OutputError, Stopped.
     """
     check_output(out, needed_bytes=0)
-    _, metadata = _opened(delta)
+    opened, metadata = _opened(delta)
     expected = parse_json_object(metadata.get("hashes", "{}").encode(), delta, "Metadata of ")
     cancel = cancel or CancelToken()
-    report = load(base, {AGENT: delta}, cancel=cancel)
+    below = open_checkpoint(base, name=BASE_NAME, cancel=cancel)
+    report = check_compatibility(below, [opened])
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
     with (
         CheckpointWriter(out, specs, sources=[report.base.folder]) as writer,

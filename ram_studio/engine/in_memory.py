@@ -226,8 +226,8 @@ class ResidentMerge:
         **run: Unpack[RunKeywords],
     ) -> None:
         options = RunOptions.of(**run)
-        self._policies: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
-        self.report = load(base, agents, **self._policies, cancel=options.cancel)
+        fit: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
+        self.report = load(base, agents, **fit, cancel=options.cancel)
         self._residence = _reserve(self.report, options)
         self.nbytes = self._residence.nbytes
         self._run = replace(options, residence=self._residence)
@@ -258,7 +258,7 @@ class ResidentMerge:
         since they were loaded; Stopped, with ``into`` half-filled.
         """
         start = time.monotonic()
-        recipe = recipe_of(self.report, method, settings or {}, **output, **self._policies)
+        recipe = recipe_of(self.report, method, settings or {}, **output)
         cancel = cancel or CancelToken()  # another than that of loading
         run = replace(self._run, on_progress=on_progress, cancel=cancel)
         job = MergeJob(self.report, recipe, run)

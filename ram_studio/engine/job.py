@@ -88,12 +88,12 @@ class OutputKeywords(TypedDict, total=False):
 def recipe_of(
     report: CompatibilityReport, method: str, settings: Mapping[str, Any], **fields: Any
 ) -> Recipe:
-    """Return the recipe of a merge of a report's checkpoints by one method.
+    """Return the recipe of a merge of a report's checkpoints, as they fit, by one method.
 
     fields: of the recipe, see OutputKeywords. Raises: SettingsError.
     """
     sources = {agent.name: agent.source for agent in report.agents}
-    asked = {"method": method, "settings": settings, **fields}
+    asked = {"method": method, "settings": settings, **report.policies, **fields}
     return make_recipe({"base": report.base.source, "agents": sources, **asked})
 
 

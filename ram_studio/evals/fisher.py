@@ -48,16 +48,16 @@ def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
     return tuple(item.prompt for row in rows for item in row)[:examples]
 
 
-def check_knows_examples(source: str | Path, name: str) -> None:
+def check_knows_examples(agent: Checkpoint) -> None:
     """Raise SettingsError for a model that `training_prompts` say nothing about.
 
     They are the example suite's tasks, for models with the example's vocabulary.
     """
-    own = open_checkpoint(source, name=name).folder / "tokenizer.json"
+    own = agent.folder / "tokenizer.json"
     example = asset_path("independent", "base", "tokenizer.json")
     if not own.is_file() or own.read_bytes() != example.read_bytes():
         raise SettingsError(
-            f'Agent "{name}": the built-in prompts are the example\'s small tasks and say nothing '
+            f"{agent.who}the built-in prompts are the example's small tasks and say nothing "
             "about this model, whose vocabulary is another. Give a text file with prompts of what "
             "it was trained for, one a line: ram-studio fisher --prompts FILE; a merge takes its "
             "folder as the setting files."
@@ -65,11 +65,10 @@ def check_knows_examples(source: str | Path, name: str) -> None:
 
 
 def estimate_fisher(
-    source: str | Path,
+    checkpoint: Checkpoint,
     out: Path,
     prompts: Sequence[str],
     *,
-    name: str = "model",
     seed: int = 0,
     device: str = "auto",
     on_progress: Progress | None = None,
@@ -78,8 +77,8 @@ def estimate_fisher(
     """Estimate a model's Fisher information and write it to ``out``, whole or not at all.
 
     Args:
-        source: model folder or Hub id; name: for messages. prompts: at least one, e.g.
-            `training_prompts(64, seed)`. seed: of the sampled answers.
+        checkpoint: the model, opened. prompts: at least one, e.g. `training_prompts(64, seed)`.
+        seed: of the sampled answers.
         on_progress: called with (name, done, total) after each prompt. should_stop: polled before.
 
     Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
@@ -89,7 +88,6 @@ def estimate_fisher(
     chosen = tuple(prompts)
     if not chosen:
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
-    checkpoint = open_checkpoint(source, name=name)
     model, tokenizer = load_model(checkpoint.folder, device)
     model = model.float()
     answers = _sample(model, tokenizer, chosen, seed, should_stop)
@@ -102,7 +100,7 @@ def estimate_fisher(
             raise Stopped("The estimation was stopped before it was complete; nothing was kept.")
         _add_squared_gradient(model, prompt, answer, totals)
         if on_progress:
-            on_progress(name, done, len(answers))
+            on_progress(checkpoint.name, done, len(answers))
     _write(out, checkpoint, model, totals, chosen, seed)
     return out
 
@@ -237,16 +235,16 @@ def with_fisher_files(
     assert isinstance(settings, FisherSettings), "the method's own"
     prompts = training_prompts(settings.examples, recipe.seed)
     for name, source in recipe.agents.items():
-        check_knows_examples(source, name)
+        agent = open_checkpoint(source, name=name)
+        check_knows_examples(agent)
         path = fisher_path(folder, name)
-        fingerprint = open_checkpoint(source, name=name).fingerprint
-        wanted = (FORMAT, fingerprint, str(recipe.seed), prompts_digest(prompts))
+        wanted = (FORMAT, agent.fingerprint, str(recipe.seed), prompts_digest(prompts))
         if path.is_file():
             found = read_header(path, who(name)).metadata
             keys = ("format", "fingerprint", "seed", "prompts")
             if tuple(found.get(key) for key in keys) == wanted:
                 continue
         how: dict[str, Any] = {"device": device, "should_stop": should_stop}
-        estimate_fisher(source, path, prompts, name=name, seed=recipe.seed, **how)
+        estimate_fisher(agent, path, prompts, seed=recipe.seed, **how)
     values = {**settings.model_dump(mode="json"), "files": str(folder)}
     return recipe.model_copy(update={"settings": values})

@@ -4,6 +4,7 @@ import pytest
 from chat_model import make_chat_model
 from typer.testing import CliRunner
 
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.cli.main import commands
 from ram_studio.errors import SettingsError
 from ram_studio.evals import fisher
@@ -16,9 +17,10 @@ def test_another_model_needs_prompts_of_its_own_and_gets_them_in_its_template(tm
     # Another vocabulary: the stand-in's is the example's.
     other = folder / "tokenizer.json"
     other.write_text(other.read_text("utf-8") + "\n", "utf-8")
-    fisher.check_knows_examples(asset_path("independent", "coding"), "coding")
+    example = open_checkpoint(asset_path("independent", "coding"), name="coding")
+    fisher.check_knows_examples(example)
     with pytest.raises(SettingsError, match=r"mine.: the built-in .* --prompts FILE"):
-        fisher.check_knows_examples(folder, "mine")
+        fisher.check_knows_examples(open_checkpoint(folder, name="mine"))
     options = ["fisher", "--agent", f"mine={folder}", "--out", str(tmp_path / "out")]
     assert isinstance(CliRunner().invoke(commands, options).exception, SettingsError)
     assert not (tmp_path / "out").exists()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ram_studio.algorithm.analysis import BASE
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import load
@@ -237,7 +238,8 @@ def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):
 
 
 def test_an_engine_that_holds_no_merge_says_so():
-    engine = MergedEngine(asset_path("independent", BASE), device="cpu")
+    base = open_checkpoint(asset_path("independent", BASE), name=BASE)
+    engine = MergedEngine(base, device="cpu")
     with pytest.raises(EvaluationError, match="No merge is held yet"):
         _ = engine.identity
 

@@ -14,6 +14,7 @@ from random_zoo import AGENTS, random_elements, write_zoo
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
@@ -115,8 +116,9 @@ def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     source = asset_path("independent") / "coding"
     prompts = fisher.training_prompts(2, seed=5)
     assert len(set(prompts)) == 2
-    out = fisher.estimate_fisher(source, tmp_path / "f.safetensors", prompts, seed=5)
-    again = fisher.estimate_fisher(source, tmp_path / "g.safetensors", prompts, seed=5)
+    agent = open_checkpoint(source, name="coding")
+    out = fisher.estimate_fisher(agent, tmp_path / "f.safetensors", prompts, seed=5)
+    again = fisher.estimate_fisher(agent, tmp_path / "g.safetensors", prompts, seed=5)
     found = load_file(out)
     model, tokenizer = load_model(source, "cpu")
     totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}

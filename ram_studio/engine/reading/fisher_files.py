@@ -19,7 +19,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeT
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, fingerprint_of
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape, who
 from ram_studio.checkpoints.read.files import Folder
-from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.read.header import Header, read_header
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.engine.reading.blocks import Block
@@ -50,9 +50,12 @@ class FisherFiles:
                 "given. Estimate them with `ram-studio fisher`, then set files to that folder."
             )
         self._paths = [fisher_path(folder, agent.name) for agent in report.agents]
+        self._headers = [_open(*own) for own in zip(self._paths, report.agents, strict=True)]
         self._sources = [
-            _open(path, agent, tensors, position)
-            for position, (path, agent) in enumerate(zip(self._paths, report.agents, strict=True))
+            _find_tensors(header, agent, tensors, position)
+            for position, (header, agent) in enumerate(
+                zip(self._headers, report.agents, strict=True)
+            )
         ]
         self._states = [_state(path) for path in self._paths]
         self._agents = [agent.name for agent in report.agents]
@@ -61,11 +64,10 @@ class FisherFiles:
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """By which the files are known again, by agent, see ``fingerprint_of``."""
-        found = {}
-        for name, path in zip(self._agents, self._paths, strict=True):
-            files = Folder(path.parent, who(name))
-            found[name] = fingerprint_of([files.header(path.name)], files)
-        return found
+        return {
+            name: fingerprint_of([header], Folder(header.path.parent, who(name)))
+            for name, header in zip(self._agents, self._headers, strict=True)
+        }
 
     def __enter__(self) -> FisherFiles:
         for path in self._paths:
@@ -106,17 +108,15 @@ def _state(path: Path) -> tuple[int, int]:
     return state.st_size, state.st_mtime_ns
 
 
-def _open(
-    path: Path, agent: Checkpoint, tensors: Sequence[MergeTensor], position: int
-) -> dict[str, TensorInfo]:
-    """Return where each merged tensor's Fisher information lies, for tensors the agent has."""
+def _open(path: Path, agent: Checkpoint) -> Header:
+    """Return the header of an agent's Fisher file."""
     if not path.is_file():
         raise SettingsError(
             f'Agent "{agent.name}" has no Fisher file: expected {printable(path)}. Estimate it '
             "with `ram-studio fisher`."
         )
     header = read_header(path, agent.who)
-    stored, metadata = header.tensors, header.metadata
+    metadata = header.metadata
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
             f"{printable(path)} is not a Fisher file: its format is "
@@ -128,7 +128,16 @@ def _open(
             f"(fingerprint {printable(metadata.get('fingerprint'), 16)}..., expected "
             f"{agent.fingerprint[:16]}...). Estimate it for this agent."
         )
-    aliases = parse_json_object(metadata.get("aliases", "{}").encode(), path, "Metadata of ")
+    return header
+
+
+def _find_tensors(
+    header: Header, agent: Checkpoint, tensors: Sequence[MergeTensor], position: int
+) -> dict[str, TensorInfo]:
+    """Return where each merged tensor's Fisher information lies, for tensors the agent has."""
+    path, stored = header.path, header.tensors
+    told = header.metadata.get("aliases", "{}").encode()
+    aliases = parse_json_object(told, path, "Metadata of ")
     found = {}
     for tensor in tensors:
         own = tensor.agents[position]

@@ -1,10 +1,9 @@
 """The base's folder, answered with merges that are put into its model in memory, one at a time."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.opening import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.local import LocalEngine
 
@@ -13,13 +12,13 @@ class MergedEngine(LocalEngine):
     """Answers as whatever merge it was last told to hold.
 
     The model is loaded, and a merge put into it, when a question has to be asked: a setting whose
-    answers are all stored costs neither. path: the base's folder, whose tokenizer and chat template
-    are those of all merges; options: as for `LocalEngine`.
+    answers are all stored costs neither. base: whose tokenizer and chat template are those of all
+    merges; options: as for `LocalEngine`.
     """
 
-    def __init__(self, path: str | Path, **options: Any) -> None:
-        super().__init__(path, **options)
-        self._nbytes = open_checkpoint(str(self.path), name="base").nbytes
+    def __init__(self, base: Checkpoint, **options: Any) -> None:
+        super().__init__(base.folder, **options)
+        self._nbytes = base.nbytes
         self._weights: str | None = None
         self._apply: Callable[[Any], None] | None = None
 

@@ -131,7 +131,7 @@ class Answers:
             cancel=self._cancel,
         )
         self._engine = MergedEngine(
-            self._report.base.folder,
+            self._report.base,
             device=settings.device,
             chat=settings.chat,
             batch_size=settings.batch_size,
