@@ -118,7 +118,7 @@ def _print(described: dict[str, Any]) -> None:
     columns = ("row", *domains, "average", "merge s", "vs reference")
     title = f"{described['suite']}, n = {described['n']} per domain"
     print_table(columns, lines, title=title)
-    print_table(("row", "agent", "lambda asked", "lambda stored"), factors)
+    print_table(("row", "agent", "requested lambda", "effective lambda"), factors)
     if described["drawn"]:
         labels = [row["row"] for row in described["rows"]]
         print_table(("over all draws", *labels), described["drawn"])

@@ -48,12 +48,13 @@ from ram_studio.errors import AnalysisError, SourceChangedError
 class AgentResult:
     """One agent's numbers in a merge. rho is infinite where unique = 0; None where unknown.
 
-    scaling_factor: lambda asked for (the mean over unique elements where the scope is not global),
-    None for methods that have none; effective_scaling_factor: what the output's dtype stored.
+    scaling_factor: the requested lambda (the mean over unique elements where the scope is not
+    global), None for methods that have none; effective_scaling_factor: what the output's dtype
+    stored.
     rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
     effective_interval: of it, 95 %, see ``MergeTally.effective_interval``.
     overlap: elements shared with exactly 0, 1, ... others.
-    kept: what is kept of its update in what was stored, None when it changed nothing.
+    retained: what was stored of its update, None when it changed nothing.
     """
 
     rho: float
@@ -263,7 +264,7 @@ class MergeJob:
         return results
 
     def _factor(self, plan: Plan, agent: int) -> float | None:
-        """Return lambda as asked for, see AgentResult."""
+        """Return the requested lambda, see AgentResult."""
         factors = plan.prepared.factors
         if factors is None:
             return None

@@ -47,13 +47,13 @@ class MergeResult:
 
     @property
     def retained(self) -> dict[str, Retained | None]:
-        """What is kept of each agent's update in what was stored; None where it changed nothing."""
+        """What was stored of each agent's update; None where it changed nothing."""
         return {name: agent.retained for name, agent in self.agents.items()}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each agent.
 
-        Columns: agent, rho, lambda, effective_lambda, changed, unique, kept, interference.
+        Columns: agent, rho, lambda, effective_lambda, changed, unique, retained, interference.
 
         rho is inf where nothing is unique; ratios that a method does not have are NaN.
         """

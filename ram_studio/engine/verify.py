@@ -276,14 +276,12 @@ def _check_numbers(provenance: Provenance, results: Mapping[str, AgentResult]) -
             "unique": (record.unique, result.unique),
             "rho": (record.rho, result.rho),
             "lambda": (record.scaling_factor, result.scaling_factor),
-            "stored lambda": (record.effective_scaling_factor, result.effective_scaling_factor),
+            "effective lambda": (record.effective_scaling_factor, result.effective_scaling_factor),
         }
-        if (
-            record.retained is not None and result.retained is not None
-        ):  # older provenance files have none
-            pairs["what is kept"] = record.retained.total, result.retained.retained
+        if record.retained is not None and result.retained is not None:
+            pairs["retained"] = record.retained.total, result.retained.retained
         for what, (stored, found) in pairs.items():
-            is_sum = what in ("stored lambda", "what is kept")
+            is_sum = what in ("effective lambda", "retained")
             if not _is_same(stored, found, 1e-5 if is_sum else 1e-9):
                 raise VerificationError(
                     f"{who(name)}the provenance says {what} is {stored}, the sources give {found}; "
@@ -292,7 +290,7 @@ def _check_numbers(provenance: Provenance, results: Mapping[str, AgentResult]) -
 
 
 def _is_same(stored: float | None, found: float | None, tolerance: float) -> bool:
-    # Stored lambda and kept are ratios of float32 sums, whose order is the processor's.
+    # The effective lambda and retained are ratios of float32 sums, whose order is the processor's.
     if found is not None and not math.isfinite(found):
         found = None  # as JSON keeps it
     if stored is None or found is None:

@@ -214,7 +214,7 @@ def _overshot(provenance: Provenance) -> list[str]:
 
 
 def _is_dominated(agent: AgentRecord) -> bool:
-    """Say whether a few large weights make so much of lambda stored that a range belongs to it."""
+    """Say whether few large weights make so much of the effective lambda that it needs a range."""
     asked, interval = agent.scaling_factor, agent.effective_interval
     if asked is None or asked <= 1 or interval is None:
         return False
@@ -259,8 +259,8 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
     "shared": lambda a: _count(a.shared),
     "rho": _rho,
     "rho by magnitude": lambda a: "∞" if a.is_rho_m_infinite else _number(a.rho_m),
-    "lambda asked": lambda a: _number(a.scaling_factor),
-    "lambda stored": _stored_factor,
+    "requested lambda": lambda a: _number(a.scaling_factor),
+    "effective lambda": _stored_factor,
     "retained": lambda a: "-" if a.retained is None else f"{a.retained.total:.1%}",
     "interference": lambda a: "-" if a.interference is None else f"{a.interference:.2f} x",
     "by rounding": _by_rounding,

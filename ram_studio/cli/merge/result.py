@@ -39,8 +39,8 @@ def report(result: MergeResult, as_json: bool) -> None:
         (
             "agent",
             "rho",
-            "lambda asked",
-            "lambda stored",
+            "requested lambda",
+            "effective lambda",
             "retained",
             "interference",
             "by rounding",

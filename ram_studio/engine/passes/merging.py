@@ -97,7 +97,7 @@ class MergeTally:
         return factor - half, factor + half
 
     def retained(self, agent: int) -> Retained | None:
-        """Return what is kept of an agent's update in what was stored, see ``meters.retained``.
+        """Return what was stored of an agent's update, see ``meters.retained``.
 
         None when it changed nothing.
         """
