@@ -27,9 +27,9 @@ from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
-from ram_studio.checkpoints.write.new_folder import CheckpointWriter
+from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import absolute, check_output
-from ram_studio.checkpoints.write.shard_plan import lay_out
+from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken
@@ -132,8 +132,11 @@ def apply_delta(
     below = open_checkpoint(base, name=BASE_NAME, cancel=cancel)
     report = check_compatibility(below, [opened])
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
+    shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES, METADATA)
+    files = sidecar_files(report.base) | index_files(shards)
     with (
-        CheckpointWriter(out, specs, sources=[report.base.folder]) as writer,
+        NewFolder(out) as output,
+        output.writer("whole", shards, [report.base.folder]) as writer,
         Sources(*report.checkpoints) as sources,
     ):
         for tensor in report.tensors:
@@ -147,7 +150,9 @@ def apply_delta(
                     f"Tensor {quoted(tensor.name)} does not become what {printable(delta)} was "
                     "made of: the base or the delta is damaged. Fetch both again."
                 )
-        return writer.finish(sidecar_files(report.base))
+        output.keep("whole", writer, b"", lambda flushed: cancel.raise_if_cancelled())
+        output.complete(files)
+    return output.out
 
 
 def read_info(path: str | Path) -> DeltaInfo:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.checkpoints.write.shard_plan import index_json, lay_out, plan_shards
+from ram_studio.checkpoints.write.shard_plan import index_files, lay_out, plan_shards
 from ram_studio.errors import SettingsError
 
 
@@ -32,9 +32,10 @@ def test_one_shard_and_many_are_named_as_save_pretrained_names_them():
         plan_shards([("a", 1)], 0)
     tensors = [(f"t{i}", "BF16", (4,)) for i in range(3)]
     assert [s.file_name for s in lay_out(tensors, 100, {})] == ["model.safetensors"]
+    assert index_files(lay_out(tensors, 100, {})) == {}
     many = lay_out(tensors, 8, {})
     assert [s.file_name for s in many] == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
-    assert json.loads(index_json(many)) == {
+    assert json.loads(index_files(many)["model.safetensors.index.json"]) == {
         "metadata": {"total_size": 24},
         "weight_map": {f"t{i}": f"model-0000{i + 1}-of-00003.safetensors" for i in range(3)},
     }

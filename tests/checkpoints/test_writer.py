@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import blake3
 import numpy as np
@@ -23,25 +25,61 @@ from safetensors.torch import load_file
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
-from ram_studio.checkpoints.write.new_folder import CheckpointWriter
+from ram_studio.checkpoints.write.new_folder import NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output
+from ram_studio.checkpoints.write.shard_plan import METADATA, TensorSpec, index_files, lay_out
 from ram_studio.errors import OutputError
 
 TENSORS = small_tensors()
 SPECS = [(name, "BF16", tuple(t.shape)) for name, t in TENSORS.items()]
 
 
+class Writing:
+    """A checkpoint on its way into a new folder, as merges write it."""
+
+    def __init__(
+        self,
+        out: Path,
+        specs: Sequence[TensorSpec],
+        *,
+        max_shard_bytes: int = 10**9,
+        sources: Sequence[Path] = (),
+        sidecar_bytes: int = 2**20,
+    ) -> None:
+        shards = lay_out(specs, max_shard_bytes, METADATA)
+        self.index = index_files(shards)
+        self.output = NewFolder(out)
+        self.output.begin("", room=sidecar_bytes)
+        self.writer = self.output.writer("whole", shards, sources)
+
+    def __enter__(self) -> Self:
+        self.writer.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.writer.__exit__(*exception)
+        self.output.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
+
+    def finish(self, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+        self.output.keep("whole", self.writer, b"", lambda flushed: None)
+        self.output.complete({**files, **self.index})
+        return self.output.out
+
+
 def data_of(name: str) -> bytes:
     return TENSORS[name].view(torch.uint8).numpy().tobytes()
 
 
-def write_all(target: CheckpointWriter) -> None:
+def write_all(target: Writing) -> None:
     for name in TENSORS:
         target.write(name, 0, data_of(name))
 
 
 def write(out: Path, **options: Any) -> None:
-    with CheckpointWriter(out, SPECS, **options) as target:
+    with Writing(out, SPECS, **options) as target:
         write_all(target)
         target.finish({"config.json": b"{}"})
 
@@ -59,7 +97,7 @@ def test_what_was_written_is_read_back(tmp_path, limit):
     out = tmp_path / "new" / "deep" / "out"
     if limit == 1:
         out.mkdir(parents=True)  # an empty folder is used, missing parents are made
-    with CheckpointWriter(out, SPECS, max_shard_bytes=limit) as target:
+    with Writing(out, SPECS, max_shard_bytes=limit) as target:
         write_all(target)
         assert not (out / "model.safetensors").exists()
         assert target.finish({"config.json": b"{}", "sub/chat.jinja": b"x"}) == out
@@ -84,7 +122,7 @@ def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path):
     ]
     random.Random(0).shuffle(pieces)
     with (
-        CheckpointWriter(tmp_path / "mixed", SPECS, max_shard_bytes=100) as target,
+        Writing(tmp_path / "mixed", SPECS, max_shard_bytes=100) as target,
         ThreadPoolExecutor(8) as pool,
     ):
         with pytest.raises(OutputError, match="incomplete"):
@@ -101,7 +139,7 @@ def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path):
 def test_arrays_scalars_and_empty_tensors_are_written(tmp_path):
     specs = [("wide", "F32", (2, 2)), ("scalar", "I64", ()), ("empty", "BF16", (0, 3))]
     values = np.arange(4, dtype=np.float32).reshape(2, 2)
-    with CheckpointWriter(tmp_path / "out", specs) as target:
+    with Writing(tmp_path / "out", specs) as target:
         target.write("wide", 0, values)
         target.write("scalar", 0, np.array(7))
         target.write("empty", 0, np.zeros((0, 3), np.uint16))
@@ -113,7 +151,7 @@ def test_arrays_scalars_and_empty_tensors_are_written(tmp_path):
 
 
 def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path):
-    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+    with Writing(tmp_path / "out", SPECS) as target:
         write_all(target)
         target._written["model.norm.weight"] -= 2  # as if one piece had been lost
         with pytest.raises(OutputError, match=r"`model\.norm\.weight` 30 of 32 bytes"):
@@ -121,19 +159,19 @@ def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path):
     assert nothing_left(tmp_path)
 
 
-def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path):
-    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+def test_writing_outside_a_tensor_or_the_folder_is_a_mistake_of_ours(tmp_path):
+    with Writing(tmp_path / "out", SPECS) as target:
         for offset, data in ((31, b"ab"), (-1, b"a")):
             with pytest.raises(AssertionError):
                 target.write("model.norm.weight", offset, data)
-        for name in ("../x", "/x", "", "model.safetensors", "model.safetensors.index.json"):
+        for name in ("../x", "/x", ""):
             with pytest.raises(AssertionError):
-                target.finish({name: b""})
+                target.output.complete({name: b""})
 
 
 def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path):
     for error in (ValueError, KeyboardInterrupt):
-        target = CheckpointWriter(tmp_path / "new" / "deep" / "out", SPECS)
+        target = Writing(tmp_path / "new" / "deep" / "out", SPECS)
         with pytest.raises(error), target:  # noqa: PT012  (raised inside the writer's own block)
             write_all(target)
             raise error
@@ -167,7 +205,7 @@ def test_a_place_that_cannot_be_used_is_refused(tmp_path, monkeypatch, out, word
         monkeypatch.setattr(f"os.{call}", lambda *given, answer=answer: answer)
     with (
         pytest.raises(OutputError, match=words),
-        CheckpointWriter(tmp_path / out, SPECS, sources=[source]),
+        Writing(tmp_path / out, SPECS, sources=[source]),
     ):
         pass
     monkeypatch.undo()
@@ -179,7 +217,7 @@ def test_a_place_that_cannot_be_used_is_refused(tmp_path, monkeypatch, out, word
 def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
-    target = CheckpointWriter(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)
+    target = Writing(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)
     with pytest.raises(OutputError) as caught, target:
         pass
     needed = target.nbytes + 7_000_000
@@ -205,12 +243,12 @@ def test_a_really_full_disk_leaves_nothing(tmp_path):
     try:
         specs = [("w", "U8", (1_500_000,))]
         with pytest.raises(OutputError, match=r"needs 2\.55 MB"):
-            CheckpointWriter(disk / "out", specs).__enter__()
+            Writing(disk / "out", specs).__enter__()
         assert nothing_left(disk)
         # Somebody else fills the disk after the check: allocation notices, not the last write.
         (disk / "other").write_bytes(bytes(1_000_000))
         with pytest.raises(OutputError, match="the disk is full"):
-            CheckpointWriter(disk / "out", specs, sidecar_bytes=-(10**9)).__enter__()
+            Writing(disk / "out", specs, sidecar_bytes=-(10**9)).__enter__()
         assert nothing_left(disk, "other")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -238,7 +276,7 @@ def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path):
 
 def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path):
     out = tmp_path / "out"
-    with CheckpointWriter(out, SPECS) as target:
+    with Writing(out, SPECS) as target:
         write_all(target)
         out.mkdir()
         (out / "mine.txt").write_text("keep")
@@ -249,11 +287,11 @@ def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path):
 
 
 def test_two_writers_at_once_cannot_share_an_output(tmp_path):
-    with CheckpointWriter(tmp_path / "out", SPECS) as first:
+    with Writing(tmp_path / "out", SPECS) as first:
         write_all(first)
         with (
             pytest.raises(OutputError, match="Another run is writing"),
-            CheckpointWriter(tmp_path / "out", SPECS),
+            Writing(tmp_path / "out", SPECS),
         ):
             pass
         # Other outputs beside it are free, also those whose names look alike.
@@ -285,6 +323,6 @@ def test_permissions_are_those_of_new_files_and_folders(tmp_path):
 
 def test_there_may_be_more_shards_than_a_process_may_open(tmp_path):
     specs = [(f"t{i}", "BF16", (8,)) for i in range(1100)]
-    with CheckpointWriter(tmp_path / "out", specs, max_shard_bytes=16) as target:
+    with Writing(tmp_path / "out", specs, max_shard_bytes=16) as target:
         for name, _, _ in specs:
             target.write(name, 0, bytes(16))

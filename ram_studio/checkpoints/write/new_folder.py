@@ -15,12 +15,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.files import Folder
-from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.write.output import Output
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
@@ -30,85 +28,11 @@ from ram_studio.checkpoints.write.output_folder import (
     plain_words,
     reserved,
 )
-from ram_studio.checkpoints.write.shard_plan import (
-    METADATA,
-    Shard,
-    TensorSpec,
-    index_json,
-    lay_out,
-)
+from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.checkpoints.write.shard_writer import Receiver, ShardWriter
 from ram_studio.errors import OutputError
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
-
-
-class CheckpointWriter(ShardWriter):
-    """Writes one sharded checkpoint; a context manager.
-
-    Entering refuses an output that exists, is not writable or does not fit on the disk, takes the
-    output's lock, and allocates every shard at its final size. Leaving without `finish` removes
-    everything.
-
-    Example:
-        with CheckpointWriter(out, [("weight", "BF16", (2, 2))]) as writer:
-            writer.write("weight", 0, bytes(8))
-            writer.finish({"config.json": b"{}"})
-    """
-
-    out: Path
-
-    def __init__(
-        self,
-        out: str | Path,
-        tensors: Sequence[TensorSpec],
-        *,
-        max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
-        sources: Sequence[Path] = (),
-        sidecar_bytes: int = SIDECAR_BYTES,
-    ) -> None:
-        """Lay the shards out; nothing is touched before the with-block is entered.
-
-        Args:
-            out: a folder that does not exist yet, or an empty one.
-            tensors: (name, safetensors dtype, shape) in file order.
-            max_shard_bytes: the most bytes of tensor data in one shard.
-            sources: folders the output must not lie in.
-            sidecar_bytes: room that the disk must have for files beside the shards.
-
-        Raises: SettingsError when max_shard_bytes is below 1.
-        """
-        out, shards = absolute(out), lay_out(tensors, max_shard_bytes, METADATA)
-        nbytes = sum(shard.file_size for shard in shards) + sidecar_bytes
-        super().__init__(out, shards, partial(_reserve, out, sources, nbytes))
-
-    def finish(
-        self,
-        files: Mapping[str, bytes] = MappingProxyType({}),
-        on_wait: Callable[[int], None] = lambda flushed: None,
-    ) -> Path:
-        """Complete the checkpoint and put it in place with one rename; returns the output folder.
-
-        Args:
-            files: small files beside the shards: relative paths without `..`, none of them that
-                of a shard or the index.
-            on_wait: called about ten times a second while the shards go to the disk, with the bytes
-                of those that are there; what it raises ends the writing.
-
-        Raises: OutputError when a tensor was not written in full, something appeared in the
-        output's place, or the disk fails. Nothing is left behind then.
-        """
-        own = {shard.file_name for shard in self.shards} | {INDEX_FILE}
-        for name in files:
-            parts = PurePosixPath(name).parts
-            assert parts, "a file has a name"
-            assert not {"/", ".."} & set(parts), f"{name}: not below the output folder"
-            assert name not in own, f"{name}: written by the writer itself"
-        with plain_words(f"{printable(self.out)} cannot be completed"):
-            self.place(self.folder, on_wait)
-        index = {INDEX_FILE: index_json(self.shards)} if len(self.shards) > 1 else {}
-        _put_in_place(self.folder, self.out, {**files, **index})
-        return self.out
 
 
 class NewFolder(Output):
@@ -125,7 +49,7 @@ class NewFolder(Output):
         self._receiver = receiver
         self._undo = contextlib.ExitStack()
         self._receipts: dict[str, bytes] = {}
-        self._room = 0
+        self._room = SIDECAR_BYTES
 
     def __exit__(self, *exception: object) -> None:
         self._undo.close()
@@ -186,8 +110,14 @@ def _reserve(
 def _put_in_place(folder: Path, out: Path, files: Mapping[str, bytes]) -> None:
     """Write the small files into a folder of finished shards, and rename it.
 
+    files: by relative paths without `..`.
+
     Raises: OutputError when something appeared in the output's place, or the disk fails.
     """
+    for name in files:
+        parts = PurePosixPath(name).parts
+        assert parts, "a file has a name"
+        assert not {"/", ".."} & set(parts), f"{name}: not below the output folder"
     with plain_words(f"{printable(out)} cannot be completed"):
         # Without config.json nothing loads: it comes last.
         for name in sorted(files, key=lambda name: (name == CONFIG_FILE, name)):

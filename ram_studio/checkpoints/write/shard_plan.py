@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ram_studio.checkpoints.read.describe import quoted
 from ram_studio.checkpoints.read.header import LENGTH_BYTES
-from ram_studio.checkpoints.read.shard_files import SINGLE_FILE
+from ram_studio.checkpoints.read.shard_files import INDEX_FILE, SINGLE_FILE
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS, element_count
 from ram_studio.errors import SettingsError
 
@@ -112,9 +112,14 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return element_count(shape) * DTYPE_BITS[dtype] // 8
 
 
-def index_json(shards: Sequence[Shard]) -> bytes:
-    """Return model.safetensors.index.json: tensor -> shard, and the bytes of all tensor data."""
+def index_files(shards: Sequence[Shard]) -> dict[str, bytes]:
+    """Return model.safetensors.index.json by its name; nothing where there is one shard.
+
+    It says tensor -> shard, and the bytes of all tensor data.
+    """
+    if len(shards) == 1:
+        return {}
     weight_map = {name: shard.file_name for shard in shards for name in shard.offsets}
     total = sum(nbytes for shard in shards for _, nbytes in shard.offsets.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    return (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()
+    return {INDEX_FILE: (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()}

@@ -216,7 +216,8 @@ class ShardWriter:
     def place(self, folder: Path, on_wait: Callable[[int], None]) -> None:
         """Have all shards on the disk, then in a folder of the same disk under their final names.
 
-        Args: on_wait: see `CheckpointWriter.finish`.
+        on_wait: called about ten times a second while the shards go to the disk, with the bytes of
+        those that are there; what it raises ends the writing.
 
         Raises: OutputError when a tensor was not written in full; OSError when the disk fails.
         """

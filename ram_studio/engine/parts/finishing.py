@@ -14,7 +14,6 @@ import numpy as np
 from ram_studio.algorithm.kernels.cpu import SUMS
 from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.checkpoints.read.describe import printable, shown_list
-from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
@@ -25,7 +24,7 @@ from ram_studio.checkpoints.record.provenance import (
 )
 from ram_studio.checkpoints.write.output import Output
 from ram_studio.checkpoints.write.parts import open_output
-from ram_studio.checkpoints.write.shard_plan import index_json
+from ram_studio.checkpoints.write.shard_plan import index_files
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
@@ -100,9 +99,8 @@ def finish_opened(
         hashes=hashes,
         with_torch=any(header.with_torch for header in headers),
     ).renamed(names)
-    index = {INDEX_FILE: index_json(opened.shards)} if len(opened.shards) > 1 else {}
     card = {"README.md": model_card(provenance).encode()}
-    files = opened.small_files | index | card
+    files = opened.small_files | index_files(opened.shards) | card
     provenance = provenance.sealed(files)
     files[PASSPORT_FILE] = provenance.to_json()
     run.cancel.raise_if_cancelled()
