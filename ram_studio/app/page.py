@@ -13,6 +13,7 @@ from ram_studio.app.api import endpoints
 from ram_studio.app.boxes import html
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.history.panel import HistoryPanel
+from ram_studio.app.landing.preview import NAME
 from ram_studio.app.load.panel import LoadPanel
 from ram_studio.app.merge.panel import MergePanel
 from ram_studio.app.public.quiet_blocks import QuietBlocks
@@ -37,7 +38,7 @@ def _stepper() -> dict[str, gr.Button]:
 
 def build_page(workspace: Workspace) -> gr.Blocks:
     """Return the app."""
-    with QuietBlocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as app:
+    with QuietBlocks(title=NAME, analytics_enabled=False, delete_cache=(600, 3600)) as app:
         with gr.Row(elem_id="top"):
             html(shell.head_html(), elem_id="ram-head")
             if offers_sign_in():

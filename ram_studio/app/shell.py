@@ -26,6 +26,7 @@ from zipstream import ZIP_STORED, ZipStream
 from ram_studio.app import palette
 from ram_studio.app.landing.document import Document
 from ram_studio.app.landing.figure import landing_html
+from ram_studio.app.landing.preview import NAME, Previews
 from ram_studio.app.public.allowed_hosts import AllowedHosts
 from ram_studio.app.public.request_bodies import UPLOAD_LIMITS
 from ram_studio.app.public.request_guard import RequestGuard, security_headers
@@ -35,8 +36,6 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.report import canvas_page, colors
 from ram_studio.resources import asset_path
-
-TITLE = "RAM Studio"
 
 DOWNLOADS = "/downloads"
 
@@ -70,7 +69,7 @@ STYLES = ("app.css", "canvas.css", "check.css", "lesson.css")
 
 def head_html() -> Markup:
     """Return the page's head: title, tagline, the button for light and dark."""
-    return render("head.html.j2", title=TITLE, duplicate=duplicate_link())
+    return render("head.html.j2", title=NAME, duplicate=duplicate_link())
 
 
 def _file(path: Path | None, kind: str, **headers: str) -> Response:
@@ -168,7 +167,7 @@ def document_opening() -> str:
     facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
     told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (
-        f"<title>{TITLE}</title>{render('back.html.j2')}"
+        f"{render('back.html.j2')}"
         f"<style>{colors.css_variables()}\n{_styles(FIRST_STYLE)}</style>"
         f"{preloads}<script>{told}"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
@@ -199,7 +198,7 @@ def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
 
 def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
     """Return the arguments of ``gr.Blocks.launch``: looks, script, what other users may not do."""
-    workspace = app.ram_workspace
+    workspace, previews = app.ram_workspace, Previews(is_space=settings.is_space)
     return {
         "server_name": settings.host,
         "server_port": settings.port,
@@ -211,6 +210,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                 Route("/ram/canvas.html", _canvas),
                 Route("/ram/record/{set}.json", _record),
                 Route("/ram/here/{key}", _here),
+                Route("/ram/preview/{set}/{number:int}.png", previews.send),
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),
             ],
@@ -219,6 +219,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                     Document,
                     opening=document_opening(),
                     first_view=render("landing/first_view.html.j2", landing=landing_html()),
+                    tags=previews.tags,
                 )
             ],
             "lifespan": _guard(app, settings),

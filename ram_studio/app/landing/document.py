@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,7 +50,7 @@ class Document:
         await (self._packed if is_page else self._app)(scope, receive, send)
 
     async def _rewritten(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tags = self._tags(Request(scope)).encode()
+        tags = (await run_in_threadpool(self._tags, Request(scope))).encode()
         await self._app(scope, receive, rewriting(send, lambda page: self._opened(page, tags)))
 
     def _opened(self, page: bytes, tags: bytes) -> bytes:

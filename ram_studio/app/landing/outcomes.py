@@ -137,6 +137,31 @@ class Outcomes:
                 return self.outcome(number)
         raise KeyError(rule)
 
+    def nearest_of(self, rule: str, given: Mapping[str, float]) -> Outcome:
+        """Return the measured row nearest to settings of a method outside the RAM family.
+
+        A setting that is not given has the value of the method's first row.
+
+        Raises: KeyError where the method was not measured.
+        """
+        if rule in (AVERAGE, SUM):
+            return self.find(rule)
+        rows = [
+            (number, row["settings"])
+            for number, row in enumerate(self.table["rows"])
+            if row["kind"] == "merge" and row["method"] == rule
+        ]
+        if not rows:
+            raise KeyError(rule)
+        usual = rows[0][1]
+
+        def distance(settings: Mapping[str, Any]) -> float:
+            pairs = ((settings[name], given.get(name, usual.get(name))) for name in settings)
+            return sum(abs(own - wanted) for own, wanted in pairs if _is_number(own, wanted))
+
+        away, number = min((distance(settings), number) for number, settings in rows)
+        return self.outcome(number, is_exact=away < _EXACT)
+
     @cached_property
     def _ram_rows(self) -> list[tuple[int, str, float, list[float]]]:
         """Rows of the RAM family: number, counts at its epsilon, log10 of it, and lambdas."""
@@ -152,8 +177,13 @@ class Outcomes:
         return [str(at.tolist()) for at in self.analysis.model.shared[0]]
 
     def _lambdas(self, setting: Setting) -> list[float]:
-        agents = self.analysis.preview(setting.point, setting.rule, setting.r, setting.alpha)
-        return [float(agent["lambda"]) for agent in agents["agents"].values()]
+        rule, point, r, alpha = setting
+        if rule == scaling.MAGNITUDE_RULE:  # its ratio is not of counts
+            agents = self.analysis.preview(point, rule, r, alpha)["agents"]
+            return [float(agent["lambda"]) for agent in agents.values()]
+        counts = self.analysis.model.shared[0][point].tolist()
+        ratios = (scaling.overlap_unique_ratio(sum(own[1:]), own[0]) for own in counts)
+        return [scaling.scaling_factor(rho, rule, r, alpha) for rho in ratios]
 
     def nearest(self, setting: Setting) -> Outcome:
         """Return the measured row that a setting of the RAM family shows.
@@ -177,6 +207,10 @@ class Outcomes:
             if distance < best - 1e-9:
                 best, number = distance, found
         return self.outcome(number, is_exact=best < _EXACT)
+
+
+def _is_number(*values: Any) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
 
 
 def _place(point: int) -> float:

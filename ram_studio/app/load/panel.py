@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gradio as gr
+from markupsafe import Markup
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
+from ram_studio.app.landing.preview import unknown_parts
 from ram_studio.app.load import analysis_panel, work
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
 from ram_studio.app.load.view import fit_html, progress_html
@@ -66,6 +68,8 @@ class LoadPanel:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.examples: dict[str, gr.Button] = {}
+        # Above every step: what a link asked for in vain.
+        self.note = html(elem_id="link-note")
         with gr.Column(elem_id="step-load", elem_classes="step"):
             self._lay_out_examples()
             with gr.Accordion("Your own models", open=False, elem_id="own-models"):
@@ -203,12 +207,14 @@ class LoadPanel:
 
         def enter(key: str, request: gr.Request) -> Updates:
             session = shared.workspace.session_of(request, key=key or "")
-            link = read_link(dict(request.query_params))
-            updates: Updates = {}
+            query = dict(request.query_params)
+            link = read_link(query)
+            told_in_vain = [templates.callout(text, "warn") for text in unknown_parts(query)]
+            updates: Updates = {self.note: Markup("").join(told_in_vain)}
             if link.set_name is not None:
-                updates = self._use(link.set_name, session)
+                updates |= self._use(link.set_name, session)
             elif session.loaded is not None:
-                updates = shared.loaded.updates(session)
+                updates |= shared.loaded.updates(session)
             sliders = zip(shared.tuning, link.settings, strict=True)
             updates |= {component: value for component, value in sliders if value is not None}
             loaded = session.loaded
@@ -223,7 +229,7 @@ class LoadPanel:
         gr.context.Context.root_block.load(
             enter,
             gr.Textbox(visible=False),
-            [*outputs, *shared.tuning, told],
+            [*outputs, *shared.tuning, self.note, told],
             js="async () => (await window.RAM_READY).tabKey()",
             **LIGHT,
         ).success(fn=None, inputs=told, js="(told) => { window.RAM.enter(JSON.parse(told)); }")

@@ -1,0 +1,183 @@
+"""What a link says of itself: title, description and picture, before anything of it is opened.
+
+Every state of the page has its own. What it says of a merge is read from the shipped set's table:
+the nearest measured setting, and it says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ram_studio.algorithm import scaling
+from ram_studio.algorithm.epsilon_grid import snap
+from ram_studio.app.landing.outcomes import (
+    AVERAGE,
+    SUM,
+    Outcome,
+    Outcomes,
+    Setting,
+    outcomes_of,
+)
+from ram_studio.app.landing.picture import SIZE, Pictures, headline
+from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX, SHOWN, STEPS, read_link
+from ram_studio.app.session.sets import DEFAULT_SET, TITLES
+from ram_studio.app.templates import render
+from ram_studio.errors import RamStudioError
+
+NAME = "RAM Studio"
+NUMBERS = ("epsilon", "r", "alpha", "scale", "density", "drop_rate")
+KEYS = (
+    *("set", "rule", *NUMBERS, "dial", "step", "pin"),
+    *("focus", "tensor", "element", "lesson", "present"),
+)
+"""All that an address can say, see deep_link.py; what else stands there is left out."""
+
+_NAMED = {"average": AVERAGE, "sum": SUM}
+_DAY = 86_400
+_WHY = (
+    "Average fine-tuned models and their skills fade; add them up and the model breaks. See why, "
+    "live, and what works."
+)
+_STEPS = {
+    "merge": "Write the merged model, with a recipe and where it came from.",
+    "check": "Base, agents and merges answer the same held-out prompts.",
+    "history": "Past merges and checks, side by side.",
+}
+
+
+class Preview(NamedTuple):
+    """What is shown of a link. picture: set and row of the picture, None for none."""
+
+    title: str
+    description: str
+    picture: tuple[str, int] | None
+
+
+def _numbers(query: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers of a link by name, without what is not one."""
+    found = {}
+    for name in NUMBERS:
+        try:
+            value = float(query.get(name, ""))
+        except ValueError:
+            continue
+        if not math.isnan(value):
+            found[name] = max(0.0, value)
+    return found
+
+
+def _rule(query: Mapping[str, str]) -> str:
+    # An unquoted plus arrives as a space.
+    rule = query.get("rule", "").replace(" ", "+")
+    return _NAMED.get(rule, rule)
+
+
+def shown_row(found: Outcomes, query: Mapping[str, str]) -> Outcome:
+    """Return the measured row of what a link shows on Tune."""
+    given, usual = _numbers(query), Setting()
+    rule = _rule(query)
+    if rule in scaling.RULES or rule not in (*SHOWN, AVERAGE, SUM):
+        rule = rule if rule in scaling.RULES else usual.rule
+        point = snap(given["epsilon"]) if "epsilon" in given else usual.point
+        r, alpha = given.get("r", usual.r), given.get("alpha", usual.alpha)
+        return found.nearest(Setting(rule, point, min(r, R_MAX), min(alpha, ALPHA_MAX)))
+    return found.nearest_of(rule, given)
+
+
+def unknown_parts(query: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each thing that a link asks for and that is not there."""
+    numbers, link = _numbers(query), read_link(query)
+    asked = (
+        ("set", "set", link.set_name, ", ".join(TITLES)),
+        ("step", "step", link.step, ", ".join(STEPS)),
+        ("rule", "method", _rule(query) in (*SHOWN, AVERAGE, SUM) or None, ", ".join(SHOWN)),
+        ("lesson", "scene", link.lesson, "a number from 1, or a scene's name"),
+    )
+    told = [
+        f"This link asks for the {noun} {query[key][:40]!r}, which does not exist. Known: {known}."
+        for key, noun, found, known in asked
+        if query.get(key) and found is None
+    ]
+    return told + [
+        f"This link gives {name} as {query[name][:40]!r}, which is not a number. "
+        "The usual value is used."
+        for name in NUMBERS
+        if query.get(name) and name not in numbers
+    ]
+
+
+def preview_of(query: Mapping[str, str]) -> Preview:
+    """Return what to say of the page that a query opens."""
+    link = read_link(query)
+    set_name = link.set_name or DEFAULT_SET
+    try:
+        found = outcomes_of(set_name)
+        outcome = shown_row(found, query if link.set_name else {})
+    except (RamStudioError, KeyError):
+        return Preview(NAME, _WHY, None)
+    picture = (set_name, outcome.number)
+    if link.lesson is not None:
+        return Preview(f"The 5-minute lesson · {NAME}", f"Guess first, then see. {_WHY}", picture)
+    if link.step in _STEPS:
+        return Preview(f"{link.step.capitalize()} · {NAME}", _STEPS[link.step], picture)
+    if link.set_name is None:
+        return Preview(f"{NAME}: merge trained models, see why it works", _WHY, picture)
+    scores = ", ".join(
+        f"{skill.name} {n}" for skill, n in zip(found.skills, outcome.solved, strict=True)
+    )
+    where = "" if outcome.is_exact else "Nearest measured setting: "
+    setting = f" at {outcome.settings}" if outcome.settings else ""
+    said = (
+        f"{where}{outcome.title}{setting} of {TITLES[set_name]}. Solved: {scores} of "
+        f"{outcome.asked} prompts. Average {found.find(AVERAGE).total}, sum "
+        f"{found.find(SUM).total} of {outcome.prompts}."
+    )
+    return Preview(f"{headline(outcome)[:-1]} · {NAME}", said, picture)
+
+
+class Previews:
+    """The tags of all pages, and the route of their pictures.
+
+    is_space: behind the Hub's proxy, which answers under https.
+    """
+
+    def __init__(self, *, is_space: bool) -> None:
+        self._is_space, self._pictures = is_space, Pictures()
+
+    def tags(self, request: Request) -> str:
+        """Return title and preview of the page that is asked for, as HTML."""
+        query = {k: v for k, v in request.query_params.items() if k in KEYS and len(v) <= 200}
+        preview = preview_of(query)
+        # The host is one of the server's own names (public/allowed_hosts.py).
+        base = request.base_url.replace(scheme="https") if self._is_space else request.base_url
+        home = str(base).rstrip("/") + "/"
+        return render(
+            "landing/tags.html.j2",
+            preview=preview,
+            url=f"{home}?{urlencode(query)}" if query else home,
+            image=preview.picture and home + picture_path(*preview.picture),
+            size=SIZE,
+        )
+
+    def send(self, request: Request) -> Response:
+        """Send a picture."""
+        set_name, number = request.path_params["set"], request.path_params["number"]
+        if set_name not in TITLES:
+            return Response(status_code=404)
+        try:
+            picture = self._pictures.picture(set_name, number)
+        except (IndexError, RamStudioError):
+            return Response(status_code=404)
+        headers = {"Cache-Control": f"public, max-age={_DAY}"}
+        return Response(picture, media_type="image/png", headers=headers)
+
+
+def picture_path(set_name: str, number: int) -> str:
+    """Return where a row's picture is served, below the page's address."""
+    return f"ram/preview/{set_name}/{number}.png"
