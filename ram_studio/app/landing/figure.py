@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
-from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app import templates
 from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcome, Outcomes, Setting, outcomes_of
 from ram_studio.app.session.sets import DEFAULT_SET, record_of
-from ram_studio.errors import RamStudioError
+from ram_studio.errors import AnalysisError, RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
 """Of the drawn square: cells a side, cells that one agent changed, cells that several changed."""
@@ -61,25 +61,10 @@ class Prompt(NamedTuple):
     right: str
 
 
-def applied(analysis: Analysis, factors: Sequence[float], *, is_averaged: bool) -> Applied:
-    """Return <merge, tau> / |tau|^2 over each part of an agent's change, the mean of the agents.
-
-    The parts are cut at the default epsilon: elements that only this agent changed, and the others
-    it changed. factors: on what each agent changed alone; is_averaged: whether shared changes are
-    divided by the number of agents that made them, else they are multiplied by the factor too.
-
-    Raises: ValueError for an analysis without sums of products.
-    """
-    energies = analysis.energies
-    if energies is None:
-        raise ValueError("The analysis has no sums of products; analyze the models with relations.")
-    square, cross = (sums[DEFAULT_INDEX, :, 1:] for sums in (energies.square, energies.cross))
-    along, n = square + cross, len(analysis.agents)
-    if is_averaged:
-        shared = (along / range(2, n + 1)).sum(-1) / square.sum(-1)
-    else:
-        shared = factors * along.sum(-1) / square.sum(-1)
-    return Applied(float(sum(factors) / n), float(shared.mean()))
+def applied(factors: np.ndarray) -> Applied:
+    """Return the mean over agents of (own, shared) factors, see ``meters.part_factors``."""
+    own, shared = factors.mean(0).tolist()
+    return Applied(own, shared)
 
 
 def prompt_text(text: str) -> str:
@@ -118,10 +103,13 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
     n = len(analysis.agents)
     ram = found.nearest(Setting())
     lambdas = [agent["lambda"] for agent in analysis.preview()["agents"].values()]
+    factors = analysis.part_factors
+    if factors is None:
+        raise AnalysisError("The analysis has no factors of parts; analyze the models again.")
     parts = (
-        applied(analysis, [1 / n] * n, is_averaged=False),
-        applied(analysis, [1.0] * n, is_averaged=False),
-        applied(analysis, lambdas, is_averaged=True),
+        applied(factors.sum / n),
+        applied(factors.sum),
+        applied(factors.of_ram(DEFAULT_INDEX, lambdas)),
     )
     outcomes = (found.find(AVERAGE), found.find(SUM), ram)
     says = (
