@@ -58,14 +58,16 @@ _WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 @dataclass(frozen=True)
 class Pieces:
-    """How texts are read: most tokens of a piece, and of the memory; MemAgent's own by default."""
+    """How texts are read: most tokens of a piece, the memory and the answer; MemAgent's own."""
 
     chunk_tokens: int = 5000
     memory_tokens: int = 1024
+    answer_tokens: int = 1024
 
     def check(self) -> None:
         """Raise EvaluationError for sizes that cannot be."""
-        for what, tokens in (("piece", self.chunk_tokens), ("memory", self.memory_tokens)):
+        sizes = zip(("piece", "memory", "answer"), vars(self).values(), strict=True)
+        for what, tokens in sizes:
             if tokens < 1:
                 raise EvaluationError(f"A {what} may take {tokens} tokens. Choose 1 or more.")
 
@@ -90,18 +92,24 @@ class _State:
     seconds: float = 0.0
     is_counted: bool = True
 
-    def next(self, memory_tokens: int) -> Question:
+    def next(self, sizes: Pieces) -> Question:
         """Return what the model is asked next: to read a piece, or to answer."""
         if self.question.reading is None:
             return self.question
         asked = self.question.reading[1]
         if self.read == len(self.pieces):
             prompt = ANSWER.format(asked=asked, memory=self.memory)
-            return replace(self.question, prompt=prompt, reading=None)
+            most = sizes.answer_tokens
+            return replace(self.question, prompt=prompt, max_new_tokens=most, reading=None)
         prompt = READ.format(asked=asked, memory=self.memory, piece=self.pieces[self.read])
-        return replace(
-            self.question, prompt=prompt, max_new_tokens=memory_tokens, reading=None, must_end=False
-        )
+        most = sizes.memory_tokens
+        own: dict[str, Any] = {
+            "prompt": prompt,
+            "max_new_tokens": most,
+            "reading": None,
+            "must_end": False,
+        }
+        return replace(self.question, **own)
 
     def take(self, reply: Reply) -> Reply | None:
         """Take what the model said; return the reply to the question once it is there."""
@@ -133,15 +141,21 @@ class PieceReader:
         self._engine, self._pieces = engine, pieces
 
     def misfit(self, questions: Sequence[Question]) -> str:
-        """Return why no piece fits the context with a full memory; the length of texts is free."""
-        most, tried = self._pieces.memory_tokens, []
+        """Return why no piece, or no answer, fits the context with a full memory.
+
+        The length of texts is free.
+        """
+        most = self._pieces.memory_tokens
+        reading, answering = [], []
         for question in questions:
             state = self._opened(question)
             if state.pieces:
                 # Any text of that many tokens.
                 state.memory = cut(state.pieces[0], most, self._engine.count_tokens)[0]
-            tried.append(state.next(most))
-        return self._engine.misfit(tried)
+            reading.append(state.next(self._pieces))
+            state.read = len(state.pieces)
+            answering.append(state.next(self._pieces))
+        return self._engine.misfit(reading) or self._engine.misfit(answering)
 
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
@@ -149,7 +163,7 @@ class PieceReader:
         """Yield answers as they come; see `Engine.answer`. All questions read a piece in turn."""
         waiting = {question.id: self._opened(question) for question in questions}
         while waiting:
-            asked = [state.next(self._pieces.memory_tokens) for state in waiting.values()]
+            asked = [state.next(self._pieces) for state in waiting.values()]
             for batch in self._engine.answer(asked, should_stop):
                 done = []
                 for question, said in batch:

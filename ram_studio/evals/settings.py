@@ -7,6 +7,7 @@ the API and their documentation are made from its fields: names, titles, descrip
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -254,7 +255,10 @@ class EvalSettings(BaseModel):
 
     def pieces_of(self, suite: Suite) -> Pieces | None:
         """Return how the texts of a suite are read in chunks; None: whole, or it has none."""
-        return self.pieces if suite.has_texts else None
+        if self.pieces is None or not suite.has_texts:
+            return None
+        most = suite.tokens_of(self.max_tokens)
+        return self.pieces if most is None else replace(self.pieces, answer_tokens=most)
 
     @property
     def question_suites(self) -> tuple[Suite, ...]:

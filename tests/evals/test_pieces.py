@@ -62,7 +62,7 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
         (run,) = store.runs()
     assert report.models["m"].domains["memory"].score == 1.0
     assert [a.text for a in report.models["m"].answers["memory"]] == [q.gold for q in questions]
-    sizes = {"mode": "memagent", "chunk_tokens": 200, "memory_tokens": 30}
+    sizes = {"mode": "memagent", "chunk_tokens": 200, "memory_tokens": 30, "answer_tokens": 1024}
     assert sizes.items() <= run.settings.items()
     assert sizes.items() <= report.models["m"].asked.items()
     for question in questions:
@@ -78,8 +78,17 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
             said.append("third")
         said += ["later"] * len(own)
         assert [parts(body)["memory"] for body in own] == said[: len(own)]
-        assert last["max_tokens"] == question.max_new_tokens
+        # As many as MemAgent gives; the suite's own 64 would cut off its working.
+        assert last["max_tokens"] == 1024
         assert question.reading[0][:40] not in last["messages"][0]["content"]
+
+
+def test_a_token_budget_holds_for_the_last_answer_too():
+    with serve(lambda body: "7") as server:
+        options = {"limit": 1, "lengths": (1000,), "mode": "memagent", "max_tokens": 50}
+        evaluate({"m": EndpointEngine(server.url)}, "memory", **options)
+        *reading, last = [body["max_tokens"] for _, _, body in server.requests]
+    assert (set(reading), last) == ({1024}, 50)
 
 
 def test_what_was_read_otherwise_is_asked_again_and_the_same_is_not(tmp_path):
@@ -117,8 +126,9 @@ def test_a_small_model_reads_what_is_longer_than_its_context(tmp_path):
     settings = SuiteSettings(engine.count_tokens, 1, 1, (700,))
     (question,) = ALL_SUITES["memory"].make(settings)
     question = replace(question, max_new_tokens=6)
-    reader = PieceReader(engine, Pieces(100, 8))
-    for too_long in (engine, PieceReader(engine, Pieces(300, 8))):
+    reader = PieceReader(engine, Pieces(100, 8, 6))
+    long = (Pieces(300, 8, 6), Pieces(100, 8))
+    for too_long in (engine, *(PieceReader(engine, sizes) for sizes in long)):
         assert "the model's context is 520" in too_long.misfit([question])
     assert not reader.misfit([question])
     pieces = cut(question.reading[0], 100, engine.count_tokens)

@@ -77,10 +77,13 @@ class Suite:
     has_texts: bool = False
     fetch: Callable[[], object] | None = None
 
+    def tokens_of(self, budget: Budget) -> int | None:
+        """Return the most tokens of an answer that a budget gives, None for the suite's own."""
+        return budget.get(self.name) if isinstance(budget, Mapping) else budget
+
     def questions(self, settings: SuiteSettings) -> tuple[Question, ...]:
         """Return the questions, each with the tokens that its answer may take."""
-        budget = settings.max_tokens
-        most = budget.get(self.name) if isinstance(budget, Mapping) else budget
+        most = self.tokens_of(settings.max_tokens)
         made = self.make(settings)
         return tuple(q if most is None else replace(q, max_new_tokens=most) for q in made)
 
