@@ -1,6 +1,8 @@
 """Benchmarks that are data sets: from tiny files in the form of the published ones."""
 
 import json
+import re
+from collections import Counter
 from contextlib import ExitStack
 
 import huggingface_hub
@@ -74,7 +76,57 @@ def test_answers_are_judged_by_the_published_rules(name, right, wrong, folder):
 def test_one_of_rulers_answers_is_said_whatever_the_case(folder):
     for question in questions("ruler-squad", folder):
         verdict = ALL_SUITES["ruler-squad"].judge(question, "it is 10 MILES", "off")
-        assert verdict.is_correct is ("10 miles" in question.spec)
+        assert verdict.is_correct is ("10 miles" in question.spec["answers"])
+
+
+def squad_of(folder, *articles):
+    """Write articles of paragraphs as SQuAD does, with a question about each paragraph."""
+    data = [
+        {"title": f"Article {number}", "paragraphs": [
+            {"context": text, "qas": [{"id": f"{number}-{place}", "question": "Which?",
+                                       "answers": [{"text": text[:5]}]}]}
+            for place, text in enumerate(texts)]}
+        for number, texts in enumerate(articles)
+    ]  # fmt: skip
+    (folder / "dev-v2.0.json").write_text(json.dumps({"data": data}))
+    return folder
+
+
+def test_paragraphs_of_the_same_article_come_first(tmp_path):
+    squad_of(tmp_path, *([f"{letter}{n} " * 20 for n in range(5)] for letter in "abcdefgh"))
+    few = questions("ruler-squad", tmp_path, lengths=(230,), limit=20)
+    for question in few:
+        letters = set(re.findall(r"\n([a-h])\d ", question.reading[0]))
+        assert letters == {question.gold[0]}
+    assert {q.reading[0].count("Document ") for q in few} <= {3, 4, 5}
+    # With all five of them there is room for others.
+    more = questions("ruler-squad", tmp_path, lengths=(500,), limit=20)
+    for question in more:
+        found = [one[0] for one in re.findall(r"\n([a-h]\d) ", question.reading[0])]
+        assert found.count(question.gold[0]) == 5 < len(found)
+
+
+def test_documents_repeat_where_the_library_runs_out(tmp_path):
+    squad_of(tmp_path, ["a0 " * 20, "a1 " * 20], ["b0 " * 20])
+    for question in questions("ruler-squad", tmp_path, lengths=(1000,)):
+        verdict = ALL_SUITES["ruler-squad"].judge(question, question.gold, "off")
+        assert 0.95 < verdict.facts["filled"] <= 1
+        assert verdict.note == ""
+        found = Counter(re.findall(r"\n(\w\d) ", question.reading[0]))
+        assert max(found.values()) - min(found.values()) == 1
+        assert set(found) == {"a0", "a1", "b0"}
+
+
+def test_a_text_that_is_shorter_than_asked_says_so(tmp_path):
+    squad_of(tmp_path, ["a0 " * 20, "a1 " * 2000])
+    with serve(lambda body: "a0 a0") as server:
+        models = {"m": EndpointEngine(server.url)}
+        report = evaluate(models, "ruler-squad", data=tmp_path, lengths=(500,))
+    (answer,) = report.models["m"].answers["ruler-squad"]
+    assert answer.is_correct
+    assert answer.note == "the text fills 30% of its length"
+    summary = breakdown(report)["m"]["summary"]["ruler-squad"]
+    assert summary == {"texts below 90% of their length": 1.0}
 
 
 def test_further_figures_are_told_as_their_publishers_do(folder):

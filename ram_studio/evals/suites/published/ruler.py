@@ -1,9 +1,10 @@
 """Suites `ruler-hotpotqa` and `ruler-squad`: RULER's questions over many documents, made to length.
 
 A question's own documents (SQuAD: its paragraph; HotpotQA: the ten it comes with) stand among
-others of the data set, as many as the length holds, in an order of their own. Prompt, budget and
-scoring are RULER's: right when one of the acceptable answers occurs in the answer, whatever the
-case.
+others of the data set, as many as the length holds, in an order of their own. As in RULER those of
+the same article come first (SQuAD), then any, then all once more where there are no further ones.
+Budget and scoring are RULER's: right when one of the acceptable answers occurs in the answer,
+whatever the case. A text that fills less than 90 % of its length says so.
 
 Rows that RULER's own generator wrote (input, outputs) are asked as they stand, of the lengths that
 they were made for.
@@ -16,18 +17,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published.rows import DataSet, Row
-from ram_studio.evals.suites.suite import Make, SuiteSettings, balanced, reading
+from ram_studio.evals.suites.suite import Make, SuiteSettings, Tally, balanced, reading
 
 MAX_NEW_TOKENS = 32
 # Of each length; RULER asks 500, which is a matter of days on a CPU. --limit asks fewer or more.
 PER_LENGTH = 50
 TEMPLATE_TOKENS = 48
+LEAST_FILLED = 0.9
+"""Share of its length below which a text is called short."""
 # What to do stands before and after the documents, as in RULER; the words are our own.
 _ASK = (
     "Find the answer in these documents. Reply with the answer alone, in as few words as possible."
@@ -35,26 +39,27 @@ _ASK = (
 _PROMPT = f"{_ASK}\n\n{{text}}\n\n{_ASK}\n\nQuestion: {{question}}"
 
 
-class Asked(NamedTuple):
-    """A question with its acceptable answers and the documents that belong to it, by place."""
+class Entry(NamedTuple):
+    """A question with its acceptable answers and documents by place: its own, and its article's."""
 
     id: str
     question: str
     answers: tuple[str, ...]
     own: tuple[int, ...]
+    article: tuple[int, ...] = ()
 
 
 class Library(NamedTuple):
     """All documents, each once, and the questions about them."""
 
     documents: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    entries: tuple[Entry, ...]
 
 
 def hotpot(rows: Sequence[Row]) -> Library:
     """Return HotpotQA's rows as a library, in the form of its authors or of the Hub."""
     places: dict[str, int] = {}
-    asked = []
+    entries = []
     for number, row in enumerate(rows):
         with reading(HOTPOT.name, number):
             context = row["context"]
@@ -65,81 +70,90 @@ def hotpot(rows: Sequence[Row]) -> Library:
                 for title, sentences in context
             )
             key = str(row.get("_id") or row.get("id") or number)
-            asked.append(Asked(key, str(row["question"]), (str(row["answer"]),), own))
-    return Library(tuple(places), tuple(asked))
+            entries.append(Entry(key, str(row["question"]), (str(row["answer"]),), own))
+    return Library(tuple(places), tuple(entries))
 
 
 def squad(rows: Sequence[Row]) -> Library:
     """Return SQuAD's rows as a library; questions without an answer are left out."""
     places: dict[str, int] = {}
-    asked = []
+    articles: dict[str, dict[int, None]] = {}
+    entries = []
     for number, row in enumerate(rows):
         with reading(SQUAD.name, number):
             place = places.setdefault(str(row["context"]), len(places))
+            # Rows without titles have no other paragraphs of their article.
+            title = str(row.get("title") or f"paragraph {place}")
+            articles.setdefault(title, {})[place] = None
             answers = tuple(dict.fromkeys(str(text) for text in row["answers"]["text"]))
             if answers:
                 key = str(row.get("id") or number)
-                asked.append(Asked(key, str(row["question"]), answers, (place,)))
-    return Library(tuple(places), tuple(asked))
+                entries.append((title, Entry(key, str(row["question"]), answers, (place,))))
+    found = {title: tuple(own) for title, own in articles.items()}
+    return Library(
+        tuple(places), tuple(entry._replace(article=found[title]) for title, entry in entries)
+    )
 
 
 def _flat(data: Mapping[str, Any]) -> list[Row]:
     """Return SQuAD's own file, articles of paragraphs of questions, as rows."""
     return [
         {
-            "id": asked["id"],
-            "question": asked["question"],
+            "id": given["id"],
+            "question": given["question"],
+            "title": f"{number} {article.get('title')}",
             "context": paragraph["context"],
-            "answers": {"text": [answer["text"] for answer in asked["answers"]]},
+            "answers": {"text": [answer["text"] for answer in given["answers"]]},
         }
-        for article in data["data"]
+        for number, article in enumerate(data["data"])
         for paragraph in article["paragraphs"]
-        for asked in paragraph["qas"]
+        for given in paragraph["qas"]
     ]
 
 
-def prompt_of(library: Library, asked: Asked, count: int) -> tuple[str, str]:
-    """Return (documents, whole prompt) with at most `count` documents, those of the question first.
+def prompt_of(library: Library, entry: Entry, count: int) -> tuple[str, str]:
+    """Return (documents, whole prompt) with at least the question's own documents.
 
-    More documents come on top of the fewer; their order is drawn anew for each count.
+    Args:
+        count: of documents: its own, those of its article, others, then all of them again. Their
+            order is drawn anew for each count.
     """
-    drawn = random.Random(f"documents/{asked.id}")
-    chosen = list(asked.own)
-    known = set(chosen)
-    for place in drawn.sample(range(len(library.documents)), min(len(library.documents), count)):
-        if len(chosen) >= count:
-            break
-        if place not in known:
-            chosen.append(place)
-    random.Random(f"order/{asked.id}/{count}").shuffle(chosen)
+    drawn = random.Random(f"documents/{entry.id}")
+    known = dict.fromkeys((*entry.own, *drawn.sample(entry.article, len(entry.article))))
+    total = len(library.documents)
+    known |= dict.fromkeys(drawn.sample(range(total), min(total, count)))
+    chosen = list(islice(cycle(known), max(count, len(entry.own))))
+    random.Random(f"order/{entry.id}/{count}").shuffle(chosen)
     text = "\n\n".join(
         f"Document {number}:\n{library.documents[place]}" for number, place in enumerate(chosen, 1)
     )
-    return text, _PROMPT.format(text=text, question=asked.question)
+    return text, _PROMPT.format(text=text, question=entry.question)
 
 
 def _fitted(
-    library: Library, asked: Asked, room: int, count_tokens: Callable[[str], int]
-) -> tuple[str, str] | None:
-    """Return the prompt of most documents within `room` tokens; None where its own are more."""
-    low = len(asked.own)
-    found = prompt_of(library, asked, low)
-    used = count_tokens(found[1])
+    library: Library, entry: Entry, room: int, count_tokens: Callable[[str], int]
+) -> tuple[str, str, int] | None:
+    """Return the prompt of most documents within `room` tokens, and its tokens.
+
+    None where the question's own documents take more.
+    """
+    low = len(entry.own)
+    prompt = prompt_of(library, entry, low)
+    used = count_tokens(prompt[1])
     if used > room:
         return None
-    most = len(library.documents)
-    high = min(most, max(low, 2 * low * room // used + 8))
+    high = max(low, 2 * low * room // used + 8)
     while low < high:
         middle = (low + high + 1) // 2
-        trial = prompt_of(library, asked, middle)
-        if count_tokens(trial[1]) <= room:
-            low, found = middle, trial
+        trial = prompt_of(library, entry, middle)
+        if (tokens := count_tokens(trial[1])) <= room:
+            low, prompt, used = middle, trial, tokens
             # The guess was too low.
-            if low == high < most:
-                high = min(most, 2 * high)
+            if low == high:
+                high = 2 * high
         else:
             high = middle - 1
-    return found
+    return *prompt, used
 
 
 def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
@@ -162,16 +176,19 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
         if not lengths:
             raise EvaluationError(f"No length was given for {name}. Give one or more, in tokens.")
         wanted = PER_LENGTH if settings.limit is None else -(-settings.limit // len(lengths))
-        order = random.Random(f"questions/{name}").sample(library.asked, len(library.asked))
+        entries = library.entries
+        order = random.Random(f"questions/{name}").sample(entries, len(entries))
         questions = []
         for length in lengths:
             room, made = length - MAX_NEW_TOKENS - TEMPLATE_TOKENS, 0
-            for asked in order:
+            for entry in order:
                 if made == wanted:
                     break
-                found = _fitted(library, asked, room, settings.count_tokens)
+                found = _fitted(library, entry, room, settings.count_tokens)
                 if found is not None:
-                    questions.append(_question(name, asked, length, *found))
+                    *parts, used = found
+                    filled = (used + length - room) / length
+                    questions.append(_question(name, entry, length, filled, *parts))
                     made += 1
             if not made:
                 raise EvaluationError(
@@ -188,30 +205,32 @@ def _given(name: str, number: int, row: Row) -> Question:
     given, answers = str(row["input"]), [str(one) for one in row["outputs"]]
     if not answers:
         raise EvaluationError(f"{name}, row {number + 1}: outputs holds no answer.")
-    text, mark, asked = given.rpartition("Question:")
-    asked = asked.strip().removesuffix("Answer:").strip()
+    text, mark, question = given.rpartition("Question:")
+    question = question.strip().removesuffix("Answer:").strip()
     return Question(
         id=f"{name}-{number:04d}",
         domain=name,
         category=name,
         prompt=f"{given}{row.get('answer_prefix') or ''}",
         gold=answers[0],
-        spec=answers,
+        spec={"answers": answers},
         max_new_tokens=MAX_NEW_TOKENS,
-        reading=(text, f"{_ASK}\n\nQuestion: {asked}") if mark else None,
+        reading=(text, f"{_ASK}\n\nQuestion: {question}") if mark else None,
     )
 
 
-def _question(name: str, asked: Asked, length: int, text: str, prompt: str) -> Question:
+def _question(
+    name: str, entry: Entry, length: int, filled: float, text: str, prompt: str
+) -> Question:
     return Question(
-        id=f"{asked.id}-{length:07d}",
+        id=f"{entry.id}-{length:07d}",
         domain=name,
         category=f"{name} {length}",
         prompt=prompt,
-        gold=asked.answers[0],
-        spec=list(asked.answers),
+        gold=entry.answers[0],
+        spec={"answers": list(entry.answers), "filled": filled},
         max_new_tokens=MAX_NEW_TOKENS,
-        reading=(text, f"{_ASK}\n\nQuestion: {asked.question}"),
+        reading=(text, f"{_ASK}\n\nQuestion: {entry.question}"),
     )
 
 
@@ -219,8 +238,19 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether one of the acceptable answers occurs in what was said."""
     if not text.strip():
         return Verdict(False, "empty answer")
-    is_said = any(answer.lower() in text.lower() for answer in question.spec)
-    return Verdict(is_said, "" if is_said else f"not said: {question.gold[:60]}")
+    said, filled = text.lower(), question.spec.get("filled", 1.0)
+    is_right = any(answer.lower() in said for answer in question.spec["answers"])
+    notes = [] if is_right else [f"not said: {question.gold[:60]}"]
+    if filled < LEAST_FILLED:
+        notes.append(f"the text fills {filled:.0%} of its length")
+    return Verdict(is_right, "; ".join(notes), {"filled": filled})
+
+
+def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the share of texts that are shorter than asked for, where there are any."""
+    filled = [fact["filled"] for fact in facts if "filled" in fact]
+    short = sum(share < LEAST_FILLED for share in filled)
+    return {f"texts below {LEAST_FILLED:.0%} of their length": short / len(filled)} if short else {}
 
 
 HOTPOT = DataSet(
@@ -241,7 +271,8 @@ SQUAD = DataSet(
     flatten=_flat,
 )
 ABOUT = "questions over many documents, made to length"
+_MORE: dict[str, Any] = {"has_texts": True, "summary": summary}
 SUITES = (
-    HOTPOT.suite(1, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, has_texts=True),
-    SQUAD.suite(1, "RULER, SQuAD", _make(SQUAD, squad), judge, ABOUT, has_texts=True),
+    HOTPOT.suite(2, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, **_MORE),
+    SQUAD.suite(2, "RULER, SQuAD", _make(SQUAD, squad), judge, ABOUT, **_MORE),
 )
