@@ -18,14 +18,15 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.comparison import SIGNIFICANCE
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.skill_verdict import (
     MARGIN,
+    choose_specialists,
     retained_gain,
     scores_of,
     skill_verdicts,
 )
-from ram_studio.evals.report.specialists import choose_specialists
-from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, ModelResult
 
 _MARKS = (Answer("", False), Answer("", True))
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
@@ -93,7 +94,7 @@ def report_of(rights: dict[str, np.ndarray], domains: int = 1) -> EvalReport:
     items = {d: tuple(Question(f"{d} {i}", d, "c", f"{d} {i}", "", None, 8) for i in range(n))
              for d in names}  # fmt: skip
     models = {
-        name: ModelResult(
+        name: ModelAnswers(
             name, None, {d: tuple(_MARKS[one] for one in own.astype(int).reshape(domains, n)[i])
                          for i, d in enumerate(names)}, 0.0, tuple(names),
         )

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.experiment.run import sweep as sweep
+    from ram_studio.evals.report.history import history as history
     from ram_studio.evals.run import evaluate as evaluate
-    from ram_studio.evals.store.history import history as history
     from ram_studio.resources import asset_path as asset_path
 
 _NAMES = {
@@ -63,7 +63,7 @@ _NAMES = {
     "engine.verify": ("verify",),
     "errors": ("RamStudioError",),
     "evals.run": ("evaluate",),
-    "evals.store.history": ("history",),
+    "evals.report.history": ("history",),
     "evals.experiment.run": ("sweep",),
     "resources": ("asset_path",),
 }

@@ -1,4 +1,4 @@
-"""Write the figures that pages quote from the shipped records, or from one another: `make docs`.
+"""Write what pages quote from the shipped records and from the models: `make docs`.
 
 A page marks a block with ``<!-- name -->`` and ``<!-- /name -->``; what stands between is written.
 `--check` only tells which pages would change. A test fails when one would.
@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from result_fields import result_fields
 from set_figures import (
     RETAINED,
     SET_BLOCKS,
@@ -201,10 +202,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "answers": answers,
     "curves": curves,
     "few": few,
+    "results": result_fields,
     "room": room,
     **SET_BLOCKS,
 }
-PAGES = ("docs/teaching.md", "docs/results.md", "assets/independent/README.md")
+PAGES = ("docs/teaching.md", "docs/results.md", "docs/formats.md", "assets/independent/README.md")
 
 
 def written(text: str) -> str:

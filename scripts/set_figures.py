@@ -145,7 +145,7 @@ def untuned() -> str:
     assert "better" not in outcomes.values(), "RAM+ does at least as well"
     said = [
         f"{words} on {_seeds([seed for seed, own in outcomes.items() if own == outcome])}"
-        for outcome, words in (("within noise", "within noise"), ("worse", "beyond chance"))
+        for outcome, words in (("inconclusive", "within noise"), ("worse", "beyond chance"))
         if outcome in outcomes.values()
     ]
     return (
@@ -287,13 +287,13 @@ def independent() -> str:
     }
     lines = [["", *columns]]
     lines += [[name, *(share(row[c]) for c in columns)] for name, row in table.items()]
-    told = {outcome: [] for outcome in ("better", "within noise", "worse")}
+    told = {outcome: [] for outcome in ("better", "inconclusive", "worse")}
     for name in RIVALS:
         if name in rows and name != "RAM+":
             told[rows[name]["versus"]["outcome"]].append(name)
     words = {
         "better": "better than RAM+",
-        "within noise": "within noise of it",
+        "inconclusive": "within noise of it",
         "worse": "worse",
     }
     said = [f"{words[key]}: {', '.join(names)}" for key, names in told.items() if names]

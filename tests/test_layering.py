@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -236,6 +237,67 @@ def test_no_imports_go_in_a_circle():
     assert not circle_in(modules), " -> ".join(circle_in(modules))
 
 
+def folder_circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Return folders each of which imports the next, the last being the first; or none.
+
+    arrows: file -> the files it imports, as paths with slashes. A folder and one inside of it are
+    one house: what they import of one another is left out.
+    """
+    graph: dict[str, set[str]] = {}
+    for file, targets in arrows.items():
+        home = file.rpartition("/")[0]
+        for other in (target.rpartition("/")[0] for target in targets):
+            inside = f"{home}/".startswith(f"{other}/") or f"{other}/".startswith(f"{home}/")
+            if home and other and not inside:
+                graph.setdefault(home, set()).add(other)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
+def python_arrows() -> dict[str, set[str]]:
+    """Return which files of the package import which."""
+    files = {m.name: str(path.relative_to(ROOT)) for path, m in package_modules().items()}
+    return {
+        files[module.name]: {
+            files[home]
+            for found in module.imports
+            for home in (found.module, found.module.rpartition(".")[0])
+            if home in files
+        }
+        for module in package_modules().values()
+    }
+
+
+def script_arrows() -> dict[str, set[str]]:
+    """Return which of the page's own modules import which."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "assets").rglob("*.js"):
+        if "vendor" not in path.parts:
+            names = re.findall(r'(?:from|import)\s*\(?\s*"(\.[^"]+)"', path.read_text("utf-8"))
+            places = (os.path.normpath(path.parent / name) for name in names)
+            key = path.relative_to(ROOT).as_posix()
+            found[key] = {Path(place).relative_to(ROOT).as_posix() for place in places}
+    return found
+
+
+@pytest.mark.parametrize("arrows", [python_arrows, script_arrows])
+def test_no_folders_import_each_other_in_a_circle(arrows):
+    found = arrows()
+    assert sum(map(len, found.values())) > 50
+    assert not folder_circle(found), " -> ".join(folder_circle(found))
+
+
+def test_a_circle_of_folders_is_found():
+    arrows = {"a/x/one": {"a/y/two"}, "a/y/three": {"a/z/four"}, "a/z/five": {"a/x/six", "a/seven"}}
+    assert set(folder_circle(arrows)) == {"a/x", "a/y", "a/z"}
+    assert (
+        folder_circle({**arrows, "a/z/five": {"a/z/six", "a/seven"}, "a/eight": {"a/x/one"}}) == []
+    )
+
+
 def test_a_circle_is_found_wherever_its_imports_stand():
     sources = {
         "p": "",
@@ -305,7 +367,7 @@ LIGHT = (
     "ram_studio.evals",
     "ram_studio.evals.answering",
     "ram_studio.evals.report.export",
-    "ram_studio.evals.store.history",
+    "ram_studio.evals.report.history",
     "ram_studio.evals.experiment.run",
     "ram_studio.cli.main",
     "ram_studio.app.settings",

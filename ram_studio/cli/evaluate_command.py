@@ -115,8 +115,6 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals.report.breakdown import missing
-
     asked["engine"] = "vllm" if answering.engine == "vllm" else "transformers"
     settings = EvalSettings(**asked, base=judging.base)
     answering.check(settings)
@@ -133,11 +131,11 @@ def evaluate(
             on_progress=lambda model, domain, done, n: tell(f"{model}: {domain} {done}/{n}"),
         )
     if report.until:
-        print(report.until["sentence"], file=sys.stderr if as_json else sys.stdout)
-    judging.show(report, export, as_json)
+        print(report.until.sentence, file=sys.stderr if as_json else sys.stdout)
+    result = judging.show(report, export, as_json)
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
-        raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
+        raise EvaluationError(f"No question was answered. {' '.join(result.missing())}")
 
 
 def name_models(models: list[str]) -> dict[str, str]:

@@ -29,9 +29,9 @@ def history(
     as_json: options.Json = False,
 ) -> None:
     """List past evaluations, or show and export some of them side by side."""
+    from ram_studio.evals.report.history import find_runs, stored_report
+    from ram_studio.evals.report.history import history as past
     from ram_studio.evals.store.answers import AnswerStore
-    from ram_studio.evals.store.history import find_runs, stored_report
-    from ram_studio.evals.store.history import history as past
 
     check_exports(export)
     with AnswerStore(store) as answers:

@@ -13,11 +13,10 @@ import typer
 from ram_studio._version import __version__
 from ram_studio.cli import (
     app_command,
-    compare_command,
     evaluate_command,
+    experiment_commands,
     fisher_command,
     history_command,
-    sweep_command,
 )
 from ram_studio.cli.look import (
     analysis,
@@ -57,13 +56,13 @@ commands.command("suites")(suites.suites)
 commands.command("evaluate")(evaluate_command.evaluate)
 commands.command("recipe")(recipe.recipe)
 commands.command("history")(history_command.history)
-commands.command("compare")(compare_command.compare)
+commands.command("compare")(experiment_commands.compare)
 commands.command("fisher")(fisher_command.fisher)
 commands.add_typer(delta.commands)
 commands.command("plan")(parts.plan)
 commands.command("finish")(parts.finish)
 commands.add_typer(analysis.commands)
-commands.command("sweep")(sweep_command.sweep)
+commands.command("sweep")(experiment_commands.sweep)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +15,8 @@ from ram_studio.cli.tables import number_text, print_table, score_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ram_studio.evals.report.skill_verdict import SkillVerdict
-    from ram_studio.evals.report.statistics import Comparison
-    from ram_studio.evals.report.tables import EvalReport
+    from ram_studio.evals.report.eval_report import EvalReport
+    from ram_studio.evals.report.eval_result import EvalResult
 
 
 Export = Annotated[
@@ -60,21 +59,31 @@ class Judging:
         check_margin(self.margin / 100)
         return chosen
 
-    def show(self, report: EvalReport, export: Sequence[str] | None, as_json: bool) -> None:
-        """Write the export files, then print a report, verdicts first, or as JSON.
+    def show(self, report: EvalReport, export: Sequence[str] | None, as_json: bool) -> EvalResult:
+        """Write the export files, print what a report shows, or its JSON, and return it.
 
         Raises: EvaluationError, after all of that, for a specialist's domain that is not in it.
         """
-        from ram_studio.evals.report.skill_verdict import skill_verdicts
-        from ram_studio.evals.report.statistics import compare_all
+        from ram_studio.evals.report.eval_result import EvalResult, judge
+        from ram_studio.evals.report.export import export_report
+        from ram_studio.evals.report.score import as_json as json_of
+        from ram_studio.evals.report.skill_verdict import Specialists
 
-        chosen, base = self.check(report.models), self.base
+        chosen = self.check(report.models)
         known = {domain: name for domain, name in chosen.items() if domain in report.items}
-        paired = compare_all(report, base=base, specialists=known) if base or known else ()
-        verdicts = skill_verdicts(report, known, base, margin=self.margin / 100)
-        _show(report, paired, verdicts, export, as_json)
+        result = EvalResult.of(report)
+        if self.base or known:
+            named = Specialists(known, report, {})
+            result = judge(report, self.base, named, margin=self.margin / 100)
+        for file in export or ():
+            export_report(result, file)
+        if as_json:
+            print(json.dumps(json_of(result), allow_nan=False))
+        else:
+            _print(result)
         # Which domains there are shows in the answers: a wrong one must not cost them.
         report.check_names(chosen.values(), chosen)
+        return result
 
 
 def check_exports(files: Sequence[str] | None) -> None:
@@ -88,104 +97,60 @@ def check_exports(files: Sequence[str] | None) -> None:
             )
 
 
-def _show(
-    report: EvalReport,
-    comparisons: Sequence[Comparison],
-    verdicts: Sequence[SkillVerdict],
-    export: Sequence[str] | None,
-    as_json: bool,
-) -> None:
-    from ram_studio.evals.report.breakdown import breakdown, missing
-    from ram_studio.evals.report.export import export_report
+def _print(result: EvalResult) -> None:
+    """Print verdicts first, then scores, kinds of questions, health and comparisons."""
     from ram_studio.evals.report.skill_verdict import holm_note
-    from ram_studio.evals.report.trust import trust, trust_lines
 
-    for file in export or ():
-        export_report(report, file, comparisons, verdicts)
-    if as_json:
-        result = report.to_dict()
-        result["breakdown"] = breakdown(report)
-        result["trust"] = trust(report)
-        result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
-        result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
-        print(json.dumps(result))
-        return
-    for verdict in verdicts:
+    for verdict in result.verdicts:
         print(verdict.sentence())
-    if verdicts:
-        print(holm_note(verdicts))
-    domains = list(report.items)
-    rows = []
-    for name, model in report.models.items():
-        row = model.to_dict()
-        cells = [score_text(row["domains"][domain]) for domain in domains]
-        rows.append((name, *cells, score_text(model.over_skills.to_dict())))
-    if report.floors:
-        rows.append(("(chance level)", *(number_text(report.floors.get(d)) for d in domains), "-"))
-    if domains:
-        sizes = {len(items) for items in report.items.values()}
-        n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
-        title = f"{report.suite}, n = {n} per domain"
-        print_table(("model", *domains, "average"), rows, title=title)
-        _print_categories(report)
-        for sentence in missing(report):
-            print(sentence)
-        beside = [domain for domain in domains if domain not in report.skills]
-        if beside:
-            print(f"average: the mean of the skills; {', '.join(beside)} beside it.")
-        if report.floors:
-            print("(chance level): the score of random or constant answers.")
-        print(f"Reproducibility: {' | '.join(trust_lines(trust(report)))}")
-    _print_health(report)
-    for comparison in comparisons:
+    if result.verdicts:
+        print(holm_note(result.verdicts))
+    if result.report.items:
+        _print_scores(result)
+    measured = {name: row.health for name, row in result.models.items() if row.health}
+    if measured:
+        keys = [key for key in next(iter(measured.values())) if key != "warnings"]
+        figures = [(key, *(number_text(h[key], ".4g") for h in measured.values())) for key in keys]
+        print_table(("health", *measured), figures)
+        for name, health in measured.items():
+            for warning in health["warnings"]:
+                print(f"{name}: {warning}.")
+    for comparison in result.comparisons:
         print(comparison.sentence())
-    if comparisons:
-        print(f"{len(comparisons)} comparisons were made; p-values are adjusted for that (Holm).")
+    if made := len(result.comparisons):
+        print(f"{made} comparisons were made; p-values are adjusted for that (Holm).")
 
 
-def _print_categories(report: EvalReport) -> None:
-    from ram_studio.evals.report.breakdown import breakdown, drawn_rows
-
-    parts = breakdown(report)
-    first = next(iter(parts.values()))
+def _print_scores(result: EvalResult) -> None:
+    report, domains = result.report, list(result.report.items)
     rows = [
-        (
-            f"{domain}: {category}",
-            *(_fraction(parts[m]["categories"][domain][category]) for m in parts),
-        )
-        for domain, categories in first["categories"].items()
-        if len(categories) > 1
-        for category in categories
+        (name, *map(score_text, row.domains.values()), score_text(row.average))
+        for name, row in result.models.items()
     ]
-    rows += [(what, *texts) for what, texts in drawn_rows(parts)]
-    if "accuracies" in first:
-        rows += [
-            (f"instructions: {key}", *(f"{parts[m]['accuracies'][key]:.3f}" for m in parts))
-            for key in first["accuracies"]
-        ]
-    for domain, figures in first.get("summary", {}).items():
-        own = [part.get("summary", {}).get(domain, {}) for part in parts.values()]
-        rows += [
-            (f"{domain}: {what}", *(number_text(row.get(what), ".3f") for row in own))
-            for what in figures
-        ]
-    if rows:
-        print_table(("category", *parts), rows)
-
-
-def _fraction(score: dict[str, Any]) -> str:
-    return f"{score['correct']}/{score['n']}"
-
-
-def _print_health(report: EvalReport) -> None:
-    measured = {name: row.health for name, row in report.models.items() if row.health}
-    if not measured:
-        return
-    keys = [key for key in next(iter(measured.values())) if key != "warnings"]
-    rows = [
-        (key, *(number_text(health[key], ".4g") for health in measured.values())) for key in keys
+    if result.chance_levels:
+        levels = (number_text(result.chance_levels.get(d)) for d in domains)
+        rows.append(("(chance level)", *levels, "-"))
+    sizes = {len(items) for items in report.items.values()}
+    n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
+    title = f"{result.suite}, n = {n} per domain"
+    print_table(("model", *domains, "average"), rows, title=title)
+    models = list(result.models.values())
+    parts = [
+        (what, *(f"{score.correct}/{score.n}" for score in scores))
+        for what, scores in result.category_rows()
     ]
-    print_table(("health", *measured), rows)
-    for name, health in measured.items():
-        for warning in health["warnings"]:
-            print(f"{name}: {warning}.")
+    parts += [(what, *texts) for what, texts in result.sample_rows]
+    parts += [
+        (f"{d}: {what}", *(number_text(row.domains[d].summary.get(what)) for row in models))
+        for d in domains
+        for what in dict.fromkeys(key for row in models for key in row.domains[d].summary)
+    ]
+    if parts:
+        print_table(("category", *result.models), parts)
+    for sentence in result.missing():
+        print(sentence)
+    if report.beside:
+        print(f"average: the mean of the skills; {', '.join(report.beside)} beside it.")
+    if result.chance_levels:
+        print("(chance level): the score of random or constant answers.")
+    print(f"Reproducibility: {' | '.join(result.lines)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from ram_studio.algorithm.meters.retained import Retained
+    from ram_studio.evals.report.score import DomainScore
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -27,7 +28,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         table.add_column(column, justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(width=None if Console().is_terminal else 160).print(table)
+    Console(width=None if Console().is_terminal else 200).print(table)
 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
@@ -39,15 +40,15 @@ def write_csv(frame: DataFrame, path: Path) -> None:
         frame.to_csv(path, index=False, lineterminator="\n")
 
 
-def score_text(score: Mapping[str, Any]) -> str:
-    """Return a score as `DomainScore.to_dict` has it with its interval, "-" for none."""
-    if not score["n"]:
+def score_text(score: DomainScore) -> str:
+    """Return a score with its interval, "-" for none."""
+    if not score.n:
         return "-"
-    low, high = score["ci95"]
-    return f"{score['score']:.3f} [{low:.2f}, {high:.2f}]"
+    low, high = score.ci95
+    return f"{score.score:.3f} [{low:.2f}, {high:.2f}]"
 
 
-def number_text(value: float | None, form: str = ".3f") -> str:
+def number_text(value: Any, form: str = ".3f") -> str:
     """Return a number in a form, "-" for none."""
     return f"{value:{form}}" if isinstance(value, float) else "-" if value is None else str(value)
 

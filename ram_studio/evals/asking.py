@@ -10,7 +10,7 @@ from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import NO_ANSWER, Answer, Asked, Question, Reply, Verdict
-from ram_studio.evals.report.floor import FACT, Nonsense
+from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
 from ram_studio.evals.report.score import with_samples
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
@@ -29,7 +29,7 @@ class SuiteRun:
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
     merged, for History, see `AnswerStore.open_run`. settings: how it is asked; their seed is kept
     with each answer beside the versions of the engine's software. rerun: forget stored answers.
-    nonsense: judged on every question for the chance level; None leaves it out.
+    baselines: judged on every question for the chance level; None leaves it out.
     on_marks: told how a domain's questions stand, whenever answers to it came in.
     run: id in the store, None before `answers` or without a store; runs: all of several draws.
     """
@@ -42,7 +42,7 @@ class SuiteRun:
     store: AnswerStore | None = None
     rerun: bool = False
     merge: Mapping[str, Any] | None = None
-    nonsense: Nonsense | None = None
+    baselines: TrivialBaselines | None = None
     on_marks: OnMarks | None = None
     run: int | None = field(default=None, init=False)
     runs: dict[int, None] = field(default_factory=dict, init=False)
@@ -93,7 +93,7 @@ class SuiteRun:
             is_judged = row.question.gold == question.gold
             verdict = row.verdict
             if not is_judged:
-                verdict = self._with_floor(question, self._verdict(question, row.reply))
+                verdict = self._with_baselines(question, self._verdict(question, row.reply))
                 self._keep([(question, row.reply, verdict)], row.origin)
             got[question.id] = Answer.of(row.reply, verdict, row.origin)
         open_questions = [question for question in questions if question.id not in got]
@@ -109,7 +109,7 @@ class SuiteRun:
         report({question.domain for question in questions})
         try:
             for batch in self._reader.answer(open_questions, should_stop) if open_questions else ():
-                rows = [(q, r, self._with_floor(q, self._verdict(q, r))) for q, r in batch]
+                rows = [(q, r, self._with_baselines(q, self._verdict(q, r))) for q, r in batch]
                 origin = {"software": dict(self.engine.software), "seed": self.settings.seed}
                 self._keep(rows, origin)
                 got |= {q.id: Answer.of(reply, verdict, origin) for q, reply, verdict in rows}
@@ -128,11 +128,11 @@ class SuiteRun:
         if rows and self.store is not None and self.run is not None:
             self.store.record(self.run, rows, origin)
 
-    def _with_floor(self, question: Question, verdict: Verdict) -> Verdict:
-        if self.nonsense is None:
+    def _with_baselines(self, question: Question, verdict: Verdict) -> Verdict:
+        if self.baselines is None:
             return verdict
-        right = self.nonsense.right(self.suite.name, question)
-        return replace(verdict, facts={**verdict.facts, FACT: right})
+        right = self.baselines.right(self.suite.name, question)
+        return replace(verdict, facts={**verdict.facts, BASELINES: right})
 
     @property
     def _key(self) -> RunKey:

@@ -26,7 +26,7 @@ from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, v
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, Row
 from ram_studio.evals.question import Answer, Question, Reply, Verdict
-from ram_studio.evals.report.tables import HARNESS, EvalReport, ModelResult
+from ram_studio.evals.report.eval_report import HARNESS, EvalReport, ModelAnswers
 from ram_studio.evals.run import check_models
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, RunKey, store_or_temporary
@@ -76,7 +76,7 @@ def evaluate_with_harness(
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, include_path)
     items: list[Question] = []
-    results: dict[str, ModelResult] = {}
+    results: dict[str, ModelAnswers] = {}
 
     def tell(model: str, task: str, done: int) -> None:
         if should_stop and should_stop() and not done:
@@ -104,8 +104,8 @@ def evaluate_with_harness(
         how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
         seconds = time.perf_counter() - start
         suites = [f"{HARNESS}{task}" for task in names]
-        results[model] = ModelResult.of(
-            model, str(folder), answered, suites, seconds=seconds, asked=how
+        results[model] = ModelAnswers.of(
+            model, str(folder), answered, suites, seconds=seconds, settings=how
         )
     report = EvalReport.of(names, 0, {"": items}, results)
     return replace(report, suite=f"{HARNESS}{report.suite}")

@@ -18,8 +18,8 @@ from ram_studio.evals.answering.engine import Decoding, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, SuiteRun
 from ram_studio.evals.question import Question, Reply
-from ram_studio.evals.report.floor import Nonsense
-from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.chance_level import TrivialBaselines
+from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.run import check_models, evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
@@ -119,7 +119,7 @@ def _ask(
     """Have every open question answered and stored."""
     first = settings.base or next(iter(engines))
     asked = settings.questions(engines[first].count_tokens)
-    nonsense = Nonsense(asked, settings.code)
+    baselines = TrivialBaselines(asked, settings.code)
     device = next(iter(engines.values())).far_device
     cores = 1 if device == "cuda" else cores_of_a_node(ray)
     task = ray.remote(**task_options(device, cores))(_answer)
@@ -128,7 +128,7 @@ def _ask(
     every = product(engines.items(), settings.decodings, settings.question_suites)
     for (name, engine), decoding, part in every:
         path = str(engine.path)
-        run = SuiteRun(name, path, engine, part, settings, store, rerun, nonsense=nonsense)
+        run = SuiteRun(name, path, engine, part, settings, store, rerun, baselines=baselines)
         run.check(asked[part.name])
         engine.decoding = decoding
         missing = run.unanswered(asked[part.name])

@@ -16,8 +16,8 @@ from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import OnMarks, Progress, SuiteRun, ask_suites
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.floor import Nonsense
-from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.chance_level import TrivialBaselines
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import HEALTH
@@ -80,7 +80,7 @@ def evaluate(
             decided = asked.until.look(look, scores)
             if decided.is_decided:
                 break
-    return replace(report, until=decided.to_dict())
+    return replace(report, until=decided)
 
 
 def check_models(models: Mapping[str, object], settings: EvalSettings) -> None:
@@ -96,7 +96,7 @@ def check_models(models: Mapping[str, object], settings: EvalSettings) -> None:
 
 def _evaluate(models: Mapping[str, Source], evaluation: _Evaluation) -> EvalReport:
     settings = evaluation.settings
-    results: dict[str, ModelResult] = {}
+    results: dict[str, ModelAnswers] = {}
     try:
         # The base first: health compares with it.
         for name in sorted(models, key=lambda name: name != settings.base):
@@ -119,14 +119,14 @@ class _Evaluation:
     on_marks: OnMarks | None
     should_stop: ShouldStop | None
     questions: dict[str, tuple[Question, ...]] = field(default_factory=dict)
-    nonsense: Nonsense | None = None
+    baselines: TrivialBaselines | None = None
 
     @cached_property
     def health(self) -> HealthRun | None:
         """What measures health, None where it is not asked for."""
         return HealthRun(self.store, self.rerun) if HEALTH in self.settings.suites else None
 
-    def ask(self, name: str, source: Source) -> ModelResult:
+    def ask(self, name: str, source: Source) -> ModelAnswers:
         """Return a model's row."""
         start = time.perf_counter()
         settings, engine = self.settings, source
@@ -140,8 +140,8 @@ class _Evaluation:
             if engine is not source:
                 engine.close()
         seconds = time.perf_counter() - start
-        told: dict[str, Any] = {"seconds": seconds, "health": health, "asked": asked}
-        return ModelResult.of(name, str(engine.path), answered, settings.suites, **told)
+        told: dict[str, Any] = {"seconds": seconds, "health": health, "settings": asked}
+        return ModelAnswers.of(name, str(engine.path), answered, settings.suites, **told)
 
     def _opened(self, folder: str | Path) -> Engine:
         own = self.settings
@@ -157,11 +157,11 @@ class _Evaluation:
 
     def _answered(self, name: str, engine: Engine) -> list[tuple[Question, Answer]]:
         settings = self.settings
-        if self.nonsense is None:
+        if self.baselines is None:
             self.questions = settings.questions(engine.count_tokens)
-            self.nonsense = Nonsense(self.questions, settings.code)
+            self.baselines = TrivialBaselines(self.questions, settings.code)
         path = str(engine.path)
-        told: dict[str, Any] = {"nonsense": self.nonsense, "on_marks": self.on_marks}
+        told: dict[str, Any] = {"baselines": self.baselines, "on_marks": self.on_marks}
         runs = [
             SuiteRun(name, path, engine, suite, settings, self.store, self.rerun, **told)
             for suite in settings.question_suites

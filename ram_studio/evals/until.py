@@ -10,8 +10,9 @@ chance that the interval at which asking ended misses the truth stays at most 5 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+
+from pydantic import computed_field
+from pydantic.dataclasses import dataclass
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
@@ -37,13 +38,16 @@ class Decided:
     wanted: float
     level: float
 
+    @computed_field
     @property
     def is_decided(self) -> bool:
         """Whether all intervals are as narrow as wanted."""
         return self.width <= self.wanted
 
+    @computed_field
+    @property
     def sentence(self) -> str:
-        """Say how it ended and what the intervals are worth."""
+        """How it ended and what the intervals are worth."""
         ending = "Decided" if self.is_decided else "The budget of questions ended undecided"
         return (
             f"{ending} after {self.questions} questions per skill: the widest interval spans "
@@ -51,10 +55,6 @@ class Decided:
             f"{100 * self.level:.2f} % each, so that all {self.most_looks} possible looks together "
             f"keep 95 %; {self.looks} were made."
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
-        return {**vars(self), "is_decided": self.is_decided, "sentence": self.sentence()}
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     assert reused > 0
 
     # The table: value, sign against the base, interval and number of questions.
-    assert page.locator("#scores table.heat tbody tr:not(.floor)").count() == 3
+    assert page.locator("#scores table.heat tbody tr:not(.chance)").count() == 3
     cell = page.locator("#scores table.heat tr:has-text('mine') td").first.text_content()
     assert re.search(r"\d %▲ \+\d+\.\d\d+–\d+ · n 50", cell)
     assert "coding" in page.text_content(".statements")
@@ -144,7 +144,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     page.click("#history-open")
     page.wait_for_selector("#to-check[aria-current=step]")
     page.wait_for_selector("#scores table.heat tbody tr >> nth=1", state="attached")
-    assert page.locator("#scores table.heat tbody tr:not(.floor)").count() == 2
+    assert page.locator("#scores table.heat tbody tr:not(.chance)").count() == 2
 
 
 def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit) -> None:
@@ -214,10 +214,10 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     page.wait_for_selector("#sweep-use", state="visible")
     found = page.inner_text("#sweep-found")
     assert "6 settings were compared" in found
-    assert "held-out items" in found
+    assert "held-out questions" in found
     rows = _rows(it.download("#sweep-csv"))
     chosen = page.locator("#sweep-pick input").input_value()
-    winner = next(row for row in rows if row["setting"] == chosen)
+    winner = next(row for row in rows if row["label"] == chosen)
     page.click("#sweep-use")
     page.wait_for_selector("#to-tune[aria-current=step]")
     page.wait_for_function(
@@ -246,23 +246,25 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
         return [text.strip() for text in cells.all_text_contents()]
 
     agents = ["coding", "tool", "memory"]
-    floor = "chance level"
-    assert column(1) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+", floor]
-    assert column(6)[6] == "reference"
+    chance = "chance level"
+    assert column(0) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+", chance]
+    assert column(5)[6] == "reference"
     page.hover("#compare-table th:has-text('Average')")
     page.click("#compare-table th:has-text('Average') button")
     page.click("text=Sort descending")
-    names = "#compare-table [data-testid^=cell-][data-testid$='-1']"
-    # The base stood first; the floor has no average and stays the last.
+    names = "#compare-table [data-testid^=cell-][data-testid$='-0']"
+    # The base stood first; the chance level has no average and stays the last.
     page.wait_for_selector(f":nth-match({names}, 1):has-text('ram')")
-    averages = [float(text.split(" ")[0]) for text in column(5)[:7]]
+    averages = [float(text.split(" ")[0]) for text in column(4)[:7]]
     assert averages == sorted(averages, reverse=True)
-    assert "within noise" in page.text_content("#comparison .statement")
-    assert page.locator("#comparison .drawing-900 circle").count() == 3
+    assert "not significantly different from" in page.text_content("#comparison .statement")
+    assert page.locator("#compare-chart .scatterlayer .trace").count() == 4
     page.wait_for_selector("#compare-csv", state="visible")
     kinds = [row["kind"] for row in _rows(it.download("#compare-csv"))]
     assert kinds == ["base", *["agent"] * 3, *["merge"] * 3]
-    assert it.download("#compare-figure").read_text(encoding="utf-8").count("<circle") == 3
+    with page.expect_download() as download:
+        page.click("#comparison [data-save=svg]")
+    assert "<svg" in Path(download.value.path()).read_text(encoding="utf-8")
     report, asked = page.context.new_page(), []
     report.on("request", lambda request: asked.append(request.url))
     shutil.copy(it.download("#compare-report"), tmp_path / "report.html")

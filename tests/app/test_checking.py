@@ -18,6 +18,7 @@ from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.check.progress_grid import Scoring
+from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
 from ram_studio.app.history.panel import HistoryPanel
@@ -32,7 +33,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Answer, Question, Reply
-from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.resources import asset_path
 
@@ -140,13 +141,13 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     report = scoring.score_models(chosen, plan, session, workspace, seen.append, CancelToken())
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
     assert {item.max_new_tokens for items in report.items.values() for item in items} == {40}
-    assert report.models["base"].asked["think_tokens"] == 8
+    assert report.models["base"].settings["think_tokens"] == 8
     # Every question has its letter, and none is open any more.
     marks = seen[-1].marks
     sizes = {domain: len(own) for (_, domain), own in marks.items()}
     assert sizes == {"tool": 2, "instructions": 1}
     assert not set("".join(marks.values())) & {"."}
-    html = view.report_html(report, ())
+    html = view.report_html(judge_merges(report, ()), ())
     assert "Perplexity" in html
     assert "n 2" in html
 
@@ -161,8 +162,8 @@ def test_draws_and_asking_until_decided_are_told_beside_the_scores(session, work
         chosen, plan, session, workspace, lambda event: None, CancelToken()
     )
     assert all(item.id.startswith("math-generated-1-3-") for item in report.items["math-generated"])
-    assert (report.seed, report.until["is_decided"]) == (3, True)
-    html = view.report_html(report, ())
+    assert (report.seed, report.until.is_decided) == (3, True)
+    html = view.report_html(judge_merges(report, ()), ())
     for said in (
         "math-generated: mean of 2",
         "math-generated: pass@2",
@@ -179,7 +180,7 @@ def _report(**rights: str) -> EvalReport:
     n = len(next(iter(rights.values())))
     items = tuple(Question(f"q{i}", "math", "c", f"<q{i}>", "4", None, 8) for i in range(n))
     models = {
-        name: ModelResult(
+        name: ModelAnswers(
             name,
             "/secret/place",
             {"math": tuple(Answer(f"<b>{c}</b>", c == "1") for c in marks)},
@@ -193,13 +194,15 @@ def _report(**rights: str) -> EvalReport:
 
 def test_the_heat_table_says_better_and_worse_without_color() -> None:
     half = "0" * 20 + "1" * 20
-    html = view.report_html(_report(base=half, good="1" * 40, bad="0" * 40, same=half), ())
+    html = view.report_html(
+        judge_merges(_report(base=half, good="1" * 40, bad="0" * 40, same=half), ()), ()
+    )
     assert (html.count("▲ +50.0"), html.count("▼ -50.0")) == (1, 1)
     for said in ("~ +0.0", "35–65 · n 40", "All 6 paired comparisons"):
         assert said in html
     assert "/secret/place" not in html
     # From a few disagreements nobody knows how many questions would tell two models apart.
-    html = view.report_html(_report(base="110100", **{"<i>": "110111"}), ())
+    html = view.report_html(judge_merges(_report(base="110100", **{"<i>": "110111"}), ()), ())
     for said in ("no difference beyond chance", "&lt;i&gt;"):
         assert said in html
     assert "would need" not in html
@@ -320,7 +323,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
 
     found = past.side_by_side([m.id for m in models], "demo", None, session, workspace)
     assert found.base == "base"
-    assert {len(items) for items in found.report.items.values()} == {12}
+    assert {len(items) for items in found.result.report.items.values()} == {12}
     page = past_view.side_by_side_html(found)
     assert "▲" in page
     assert "stands beside it. Chance level: the score" in page
@@ -360,7 +363,7 @@ def test_what_the_command_line_merged_and_checked_stands_in_history(session, wor
     assert merged.suites == ("demo",)
     (checked,) = models.values()
     found = past.side_by_side([merged.id, checked.id], "demo", None, session, workspace)
-    assert {len(items) for items in found.report.items.values()} == {2}
+    assert {len(items) for items in found.result.report.items.values()} == {2}
 
 
 def test_only_common_questions_are_compared_and_the_rest_is_named(session, workspace) -> None:
@@ -369,9 +372,9 @@ def test_only_common_questions_are_compared_and_the_rest_is_named(session, works
     evaluate(session, workspace, "coding", plan=EvalSettings(limit=5))
     ids = {model.name: model.id for model in past.past_models(session, workspace)}
     found = past.side_by_side([ids["base"], ids["coding"]], "demo", None, session, workspace)
-    assert {len(items) for items in found.report.items.values()} == {5}
+    assert {len(items) for items in found.result.report.items.values()} == {5}
     found = past.side_by_side([ids["base"], ids["ram"]], "demo", None, session, workspace)
-    assert found.report is None
+    assert found.result is None
     assert found.left_out == {"demo": "not asked of ram"}
     assert "share no check" in past_view.side_by_side_html(found)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from xml.etree import ElementTree
+from dataclasses import replace
 
 import pytest
 from app_parts import built, tuned
-from pandas import DataFrame
 
 from ram_studio.app.experiment import panel, table, view, work
+from ram_studio.app.experiment.figure import experiment_figure
 from ram_studio.app.history.work import past_models
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import load_set
@@ -18,51 +17,55 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
+from ram_studio.evals.experiment.result import ExperimentResult, Row
+from ram_studio.evals.report.comparison import Comparison, PairedCounts
+from ram_studio.evals.report.reproducibility import Reproducibility
+from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.settings import EvalSettings
 
 TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
 
 
-def _row(name: str, kind: str, score: float, outcome: str | None = None) -> dict:
+def _row(name: str, kind: str, correct: int, outcome: str | None = None) -> Row:
     is_merge = kind == "merge"
     factors = {"<a>": {"rho": None, "lambda": 1.2, "effective_lambda": 1.15}} if is_merge else {}
-    ci = [max(0.0, score - 0.1), min(1.0, score + 0.1)]
-    domain = {"n": 50, "correct": 1, "score": score, "stderr": 0.1, "ci95": ci}
-    versus = {"wins": 1, "losses": 2, "p_value": 0.2, "p_adjusted": 0.4, "outcome": outcome}
-    return {
-        "row": name,
-        "kind": kind,
-        "method": "ties" if is_merge else None,
-        "settings": {"epsilon": 1e-5, "scale": None, "scope": "global"} if is_merge else None,
-        "merged_agents": ["<a>", "b"] if is_merge else None,
-        "domains": dict.fromkeys(("code", "tool", "memory", "follow"), domain),
-        "average": score,
-        "retention": score,
-        "merge_seconds": 0.02 if is_merge else None,
-        "evaluation_seconds": 1.0,
-        "agents": factors,
-        "versus": versus if outcome else None,
-    }
+    score = DomainScore(50, correct)
+    counts = {"better": PairedCounts(9, 0, 41), "inconclusive": PairedCounts(1, 2, 47)}
+    p = {"better": 0.01, "inconclusive": 0.4}
+    versus = outcome and Comparison("skills", name, RAM, "merge", counts[outcome], p[outcome])
+    return Row(
+        name,
+        kind,
+        method="ties" if is_merge else "",
+        settings={"epsilon": 1e-5, "scale": None, "scope": "global"} if is_merge else {},
+        merged_agents=("<a>", "b") if is_merge else (),
+        status="finished",
+        domains=dict.fromkeys(("code", "tool", "memory", "follow"), score),
+        average=Average.over([score] * 3),
+        merge_seconds=0.02 if is_merge else None,
+        agents=factors,
+        versus=versus,
+    )
 
 
-TABLE = {
-    "suite": "demo",
-    "seed": 1,
-    "n": 50,
-    "skills": ["code", "tool", "memory"],
-    "floors": {"code": 0.1},
-    "trust": {"questions": 4, "prompts": "0f", "seed": 1, "floors": {}, "models": {}}
-    | {"software": {"<x>": "1"}},
-    "reference": "<i>ram+</i>",
-    "ending": "done",
-    "rows": [
-        _row("base", "base", 0.2, "worse"),
-        _row("<a>", "agent", 0.4, "worse"),
-        _row("<b>ties</b>", "merge", 0.9, "within noise"),
-        _row("<i>ram+</i>", "merge", 0.9),
-    ],
-    "statements": [],
-}
+RAM = "<i>ram+</i>"
+RESULT = ExperimentResult(
+    "comparison",
+    "demo",
+    1,
+    reference=RAM,
+    ending="done",
+    questions=150,
+    skills=("code", "tool", "memory"),
+    chance_levels={"code": 0.1},
+    reproducibility=Reproducibility(1, 4, "0f", {"<x>": "1"}, {}),
+    rows=(
+        _row("base", "base", 10, "better"),
+        _row("<a>", "agent", 20, "better"),
+        _row("<b>ties</b>", "merge", 45, "inconclusive"),
+        _row(RAM, "merge", 45),
+    ),
+)
 
 
 def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
@@ -89,31 +92,35 @@ def test_wrong_choices_are_named(preset, chosen, text) -> None:
         work.rows_for(load_set("shared-style"), preset, chosen, TUNED)
 
 
-def test_the_page_says_what_is_within_noise_and_escapes_names() -> None:
-    html = view.summary_html(TABLE) + view.details_html(TABLE)
+def test_the_page_says_what_is_inconclusive_and_escapes_names() -> None:
+    html = view.found_html(RESULT)
     assert not any(text in html for text in ("<b>ties</b>", "<i>ram+</i>"))
-    for said in ("&lt;b&gt;ties&lt;/b&gt;", "within noise", "1.200 → <b>1.150</b>"):
+    for said in (
+        "&lt;b&gt;ties&lt;/b&gt; is not significantly different from",
+        "1.200 → <b>1.150</b>",
+        "Reproducibility: 4 questions",
+    ):
         assert said in html
-    assert html.count('<svg class="drawn"') == 2
 
 
 def test_the_table_is_sorted_by_numbers_and_read_as_text() -> None:
-    value = table.method_grid(TABLE).value()
+    value = table.experiment_grid(RESULT).value()
     heads = value["headers"]
     ties = dict(zip(heads, value["metadata"]["display_value"][2], strict=True))
-    assert ties["#"] == "1"
-    assert ties["code"] == "90.0 % · 80–100"
-    assert ties["Against <i>ram+</i>"] == "within noise · +1 −2, p 0.400"
+    assert ties["Merge"] == "<b>ties</b>"
+    assert ties["code"] == "90.0 % · 79–96"
+    assert ties[f"Against {RAM}"] == "no significant difference · +1 −2, p 0.400"
     assert "scale 1/2" in ties["Settings"]
-    assert [row[heads.index("Average")] for row in value["data"]] == [0.2, 0.4, 0.9, 0.9, -1]
-    # The floor stands in the column it is of, and sorts with it.
+    averages = [row[heads.index("Average")] for row in value["data"]]
+    assert averages == pytest.approx([0.2, 0.4, 0.9, 0.9, -1])
+    # The chance level stands in the column it is of, and sorts with it.
     assert [row[heads.index("code")] for row in value["data"]][-1] == 0.1
     styles = [row[heads.index("code")] for row in value["metadata"]["styling"]]
     assert ["underline" in style for style in styles] == [False, False, True, True, False]
 
 
 def test_the_report_needs_nothing_else() -> None:
-    html = view.report_html(TABLE, "<My> title")
+    html = view.report_html(RESULT, "<My> title")
     assert html.startswith("<!doctype html>")
     assert "&lt;My&gt; title" in html
     assert not re.search(r"(src|href)=|url\(|https?:|<script|@import", html)
@@ -123,31 +130,27 @@ def test_the_report_needs_nothing_else() -> None:
     assert all(f"{name}:" in html for name in variables)
 
 
-def test_labels_of_equal_scores_do_not_cover_each_other() -> None:
-    points = [view.Point(str(i), f"m{i}", 0.02, 0.97, i == 1) for i in range(1, 20)]
-    svg = view.time_score_svg(points, 900)
-    heights = [float(y) for y in re.findall(r'class="name" x="[^"]+" y="([^"]+)"', svg)]
-    assert len(heights) == 19
-    gaps = [b - a for a, b in zip(sorted(heights), sorted(heights)[1:], strict=False)]
-    assert min(gaps) >= 15.9
-    height = float(re.search(r'viewBox="0 0 900 (\d+)"', svg).group(1))
-    assert 0 < min(heights) < max(heights) < height
-    assert "<circle" in view.time_score_svg(points[:1], 340)
-    assert "<circle" not in view.time_score_svg([], 340)
+def test_the_figure_draws_merges_by_time_and_rings_the_reference() -> None:
+    figure = experiment_figure(RESULT, "")
+    drawn = {trace.name: trace for trace in figure.data}
+    assert set(drawn) == {"&lt;b&gt;ties&lt;/b&gt;", "&lt;i&gt;ram+&lt;/i&gt;", "Reference"}
+    assert drawn["Reference"].x == (0.02,)
+    assert drawn["Reference"].y == (90.0,)
+    assert figure.layout.xaxis.type == "log"
+    assert experiment_figure(RESULT, "setting").layout.xaxis.type == "category"
+    assert not experiment_figure(replace(RESULT, rows=()), "").data
 
 
 def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:
-    made = SimpleNamespace(to_dict=lambda: TABLE, to_frame=lambda: DataFrame({"row": ["ram+"]}))
-    kept = panel.keep(made, "How strong / ../ <x>", session)
-    table_file, report, figure = kept.files
-    assert table_file.read_text() == "row\nram+\n"
+    found = panel.keep(RESULT, "How strong / ../ <x>", session)
+    table_file, report = found.files
+    lines = table_file.read_text().splitlines()
+    assert lines[0].startswith("label,kind,method,status")
+    assert len(lines) == 5
     assert report == session.folder / "downloads" / "comparison-how-strong-x.html"
-    drawing = ElementTree.fromstring(figure.read_text())
-    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(drawing.findall(".//*[@cx]")) == len(table.merge_rows(kept.table)) == 2
-    session.comparison = kept
+    session.experiments["comparison"] = found
     session.load(load_set("dense"))
-    assert session.comparison is None
+    assert session.experiments == {}
 
 
 def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> None:
@@ -156,7 +159,7 @@ def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> N
     found = work.compare_work(few, EvalSettings(limit=1), session, workspace)(
         lambda _: None, CancelToken()
     )
-    assert "files" not in found.merges["fisher"]["recipe"]["settings"]
+    assert "files" not in found.row("fisher").settings
     assert str(session.folder) not in found.to_frame().to_csv()
     assert (session.folder / "fisher").is_dir()
 
@@ -167,18 +170,18 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, works
         CancelToken(),
     )
 
-    def stop_at_the_last(event: tuple[str, int, int]) -> None:
-        if event[1] == 5:
+    def stop_at_the_last(found: ExperimentResult) -> None:
+        if sum(row.status == "finished" for row in found.rows) == 5:
             cancel.cancel()
 
     stopped = work.compare_work(rows, EvalSettings(limit=10), session, workspace)(
         stop_at_the_last, cancel
-    ).to_dict()
-    assert stopped["ending"] == "stopped"
+    )
+    assert stopped.ending == "stopped"
     sources = ["base", "coding", "tool", "memory"]
-    assert [row["row"] for row in stopped["rows"]] == [*sources, "ram"]
-    assert list(stopped["unfinished"]) == ["ram+"]
-    assert "no score" in view.summary_html(stopped)
+    assert [row.label for row in stopped.rows if row.n] == [*sources, "ram"]
+    assert list(stopped.unfinished) == ["ram+"]
+    assert "No score for ram+" in view.found_html(stopped)
     assert "run the same again" in view.report_html(stopped, "x")
 
     compare = built(panel.ComparePanel, workspace)
@@ -186,12 +189,13 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, works
     form[compare.asked.choice.box] = ["demo"]
     *_, last = compare.run({**form, **tuned(compare.shared)}, session)
     assert last[compare.controls.status] == ""
-    drawn = table.method_grid(session.comparison.table).value()
+    found = session.experiments["comparison"].result
+    drawn = table.experiment_grid(found).value()
     assert last[compare.table]["value"] == drawn
     # A reloaded page shows it again.
     assert compare.shared.loaded.updates(session)[compare.table]["value"] == drawn
-    for before, after in zip(stopped["rows"], session.comparison.table["rows"], strict=False):
-        assert before["domains"] == after["domains"]
+    for before, after in zip(stopped.rows[:5], found.rows, strict=False):
+        assert before.domains == after.domains
 
     # The merges stand in History with what made them, beside base and agents.
     models = {model.name: model for model in past_models(session, workspace)}

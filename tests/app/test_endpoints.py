@@ -145,7 +145,7 @@ def test_methods_are_compared_without_a_folder(client) -> None:
     rows = ["task-arithmetic-mean", "ties", "ram+"]
     table = client.predict(rows=rows, settings={"r": 0.2}, limit=5, api_name="/compare")
     assert table["reference"] == "ram+ (r 0.2)"
-    names = [row["row"] for row in table["rows"]]
+    names = [row["label"] for row in table["rows"]]
     sources = ["base", "coding", "tool", "memory"]
     assert names == [*sources, "task-arithmetic", "ties", "ram+ (r 0.2)"]
     last = table["rows"][-1]
@@ -153,23 +153,23 @@ def test_methods_are_compared_without_a_folder(client) -> None:
     assert last["domains"]["code"]["n"] == 5
     asked = load_set("shared-style").analysis.preview(r=0.2)["agents"]["coding"]["lambda"]
     assert last["agents"]["coding"]["lambda"] == pytest.approx(asked)
-    assert table["rows"][0]["versus"]["outcome"] in ("better", "worse", "within noise")
+    assert table["rows"][0]["versus"]["outcome"] in ("better", "worse", "inconclusive")
 
 
 def test_settings_are_swept_and_the_winner_checked(client) -> None:
     answer = client.predict(over={"r": [0, 0.4]}, items=3, api_name="/sweep")
     assert answer["ending"] == "done"
     assert answer["settings"] == 3  # and where it started
-    assert answer["winner"] in [row["setting"] for row in answer["rows"]]
-    assert answer["recheck"]["winner"]["n"] == answer["n_held_out"]
+    assert answer["winner"] in [row["label"] for row in answer["rows"]]
+    assert answer["recheck"]["winner"]["n"] == answer["held_out"]
     assert any("optimistic" in text for text in answer["statements"])
 
 
 def test_draws_and_health_are_asked_for_by_name(client) -> None:
     how = {"temperature": 1.0, "top_p": 0.95, "samples": 2, "limit": 1, "seed": 5}
     drawn = client.predict(models=["base"], **how, api_name="/evaluate")
-    assert drawn["models"]["base"]["samples"]["code"]["samples"] == 2
-    assert (drawn["seed"], drawn["trust"]["seed"], drawn["verdicts"]) == (5, 5, [])
+    assert drawn["models"]["base"]["domains"]["code"]["samples"]["samples"] == 2
+    assert (drawn["seed"], drawn["reproducibility"]["seed"], drawn["verdicts"]) == (5, 5, [])
     answer = client.predict(models=["base", "tool"], suites=["health"], api_name="/evaluate")
     assert answer["suite"] == "health"
     assert answer["models"]["tool"]["health"]["kl_to_base"] > 0

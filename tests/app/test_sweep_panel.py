@@ -9,18 +9,19 @@ import pytest
 from app_parts import built, tuned
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
-from ram_studio.app.experiment import sweep_figure, table
-from ram_studio.app.experiment.sweep_panel import SweepPanel, found_html
+from ram_studio.app.experiment import figure, table
+from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.experiment.view import found_html
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
-from ram_studio.app.session.session import Session
+from ram_studio.app.session.session import Experiment, Session
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.evals.experiment.race import Loss
-from ram_studio.evals.experiment.table import Recheck, SweepRow, SweepState
+from ram_studio.evals.experiment.result import ExperimentResult, Recheck, Row
+from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.score import Average, DomainScore
-from ram_studio.evals.report.tables import PairedCounts
 
 OFF = (False, 0.0, 1.0, 3)
 
@@ -59,16 +60,18 @@ def plan(panel: SweepPanel, **changes):
 
 
 @pytest.fixture
-def state() -> SweepState:
-    def made(label: str, r: float, correct: int, status: str = "kept", **more) -> SweepRow:
-        return SweepRow(
-            label=label,
+def state() -> ExperimentResult:
+    def made(label: str, r: float, correct: int, status: str = "finished", **more) -> Row:
+        score = DomainScore(60 if status != "dropped" else 15, correct)
+        return Row(
+            label,
             values={"method": "ram+", "r": r},
             method="ram+",
             settings={"epsilon": EPSILON_GRID[3], "r": r, "alpha": 2.0},
             status=status,
-            domains={"code": DomainScore(60 if status != "dropped" else 15, correct)},
-            factors={"coding": 1.0 + r},
+            domains={"code": score},
+            average=Average.over([score]),
+            agents={"coding": {"lambda": 1.0 + r}},
             **more,
         )
 
@@ -77,7 +80,11 @@ def state() -> SweepState:
         made("<b>best</b>", 0.1, 50),
         made("start", 0.2, 48, is_start=True),
         made("loser", 0.3, 2, "dropped", loss=loss),
-        replace(made("bad", 0.4, 0), domains={}, status="failed", note="<i>does not fit</i>"),
+        replace(
+            made("bad", 0.4, 0, "failed", note="<i>does not fit</i>"),
+            domains={},
+            average=Average.over([]),
+        ),
     )
     checked = Recheck(
         Average.over([DomainScore(60, 45)]),
@@ -85,8 +92,9 @@ def state() -> SweepState:
         {side: {"code": DomainScore(60, 45)} for side in ("winner", "start")},
         PairedCounts(3, 2, 55),
     )
-    asked = {"chosen_by": 60, "held_out": 60, "settings": 4, "ending": "done"}
-    return SweepState("demo", 1, rows=rows, winner="<b>best</b>", recheck=checked, **asked)
+    asked = {"questions": 60, "held_out": 60, "settings": 4, "ending": "done"}
+    asked |= {"rows": rows, "winner": "<b>best</b>", "skills": ("code",)}
+    return ExperimentResult("sweep", "demo", 1, recheck=checked, **asked)
 
 
 def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel, session):
@@ -129,8 +137,8 @@ def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
 
 
 def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
-    figure = sweep_figure.sweep_figure(state, "r")
-    traces = {trace.name: trace for trace in figure.data if trace.name}
+    drawn = figure.experiment_figure(state, "r")
+    traces = {trace.name: trace for trace in drawn.data if trace.name}
     assert list(traces["RAM+"].x) == [0.1, 0.2]
     assert list(traces["RAM+"].y) == [pytest.approx(100 * 50 / 60), 80.0]
     gray = traces["Clearly worse"]
@@ -138,13 +146,13 @@ def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
     assert gray.opacity < 1
     assert traces["Best"].x == (0.1,)
     assert traces["Best, on held-out questions"].y == (75.0,)
-    low, high = state.rows[0].score.ci95
+    low, high = state.rows[0].average.ci95
     assert traces["RAM+"].error_y.array[0] == pytest.approx(100 * high - 100 * 50 / 60)
     assert traces["RAM+"].error_y.arrayminus[0] == pytest.approx(100 * 50 / 60 - 100 * low)
-    assert figure.layout.shapes[0].y0 == 80.0
+    assert drawn.layout.shapes[0].y0 == 80.0
     assert "<b>" not in str(traces["RAM+"].customdata)
-    assert sweep_figure.axes_of(state) == ["r", "setting"]
-    assert sweep_figure.sweep_figure(state, "nonsense").layout.xaxis.title.text == "r"
+    assert figure.axes_of(state) == ["r", "setting"]
+    assert figure.experiment_figure(state, "unknown").layout.xaxis.title.text == "r"
 
 
 def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
@@ -152,16 +160,17 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     assert "<i>" not in html
     assert "<b>best" not in html
     assert "optimistic" in html
-    value = table.sweep_grid(state).value()
+    value = table.experiment_grid(state).value()
+    outcome = value["headers"].index("Outcome")
     shown = value["metadata"]["display_value"]
     assert [row[0] for row in shown] == ["<b>best</b>", "start", "bad", "loser"]
-    assert [row[-1] for row in shown] == [
+    assert [row[outcome] for row in shown] == [
         "best",
         "no significant difference · where it started",
         "failed · <i>does not fit</i>",
         "dropped · +1 −13 of 15",
     ]
-    assert [row[1] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
+    assert [row[2] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
 
 
 def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session, panel):
@@ -170,13 +179,13 @@ def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session
         tune = [updates.get(box) for box in panel.shared.tuning]
         return tune, updates[panel.note], updates[panel.target]
 
-    session.sweep = state
+    session.experiments["sweep"] = Experiment(state, ())
     tune, note, step = use("start")
     assert tune == [3, 0.2, 2.0, "ram+"]
     assert "start is now set in Tune" in note
     assert step == "tune"
     other = replace(state.rows[0], label="ties", method="ties", settings={"scale": 1.0})
-    session.sweep = replace(state, rows=(*state.rows, other))
+    session.experiments["sweep"] = Experiment(replace(state, rows=(*state.rows, other)), ())
     tune, note, step = use("ties")
     assert "choose this method and its setting in Merge" in note
     assert (tune, step) == ([None] * 4, "")
@@ -189,15 +198,18 @@ def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, workspac
     assert last[panel.controls.start]["interactive"]
     assert not last[panel.controls.stop]["visible"]
     assert last[panel.controls.status] == ""
-    assert session.sweep.ending == "done"
+    found = session.experiments["sweep"].result
+    assert found.ending == "done"
     assert last[panel.axis]["value"] == "r"
     assert last[panel.actions]["visible"]
     assert last[panel.chart]["value"].data
-    assert last[panel.pick]["value"] == session.sweep.winner
-    assert "held-out items" in last[panel.found]
-    path = Path(last[panel.csv]["value"])
+    assert last[panel.pick]["value"] == found.winner
+    assert "held-out questions" in last[panel.found]
+    table_file, report = (Path(last[box]["value"]) for box in panel.files)
+    assert "held-out questions" in report.read_text(encoding="utf-8")
+    path = table_file
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1 + len(session.sweep.rows)
+    assert len(lines) == 1 + len(found.rows)
     assert path.is_relative_to(session.folder)
 
     # Its merges stand in History, to be put side by side on the skills that a sweep asks.
@@ -205,7 +217,7 @@ def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, workspac
     assert {model.name for model in models} == {"ram+ (r 0.4)", "ram+ (r 0.2)", "ram+ (r 0)"}
     assert all(model.merge for model in models)
     found = side_by_side([model.id for model in models], "demo", None, session, workspace)
-    assert "follow" not in found.report.items
+    assert "follow" not in found.result.report.items
     html = side_by_side_html(found)
     assert html.count("ram+ (r 0.4)") >= 2
     assert "▲" in html or "~" in html
@@ -215,8 +227,9 @@ def test_stopping_keeps_what_is_finished(session, panel):
     for update in panel.run(values(panel, r=(True, 0, 0.5, 12)), session):
         if update.get(panel.chart, {}).get("value") is not None:
             session.job.stop()
-    assert session.sweep.ending == "stopped"
+    found = session.experiments["sweep"].result
+    assert found.ending == "stopped"
     assert "What is finished is kept" in update[panel.controls.status]
-    assert session.sweep.recheck is None
+    assert found.recheck is None
     session.load(load_set("dense"))
-    assert session.sweep is None
+    assert session.experiments == {}

@@ -23,19 +23,19 @@ def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
     what = ("sweep", *SOURCES, "--over", "r=0,0.4", "--over", "rule=ram+,ram+s", "--items", "4")
     code, out, err = cli(*what, *COMMON, *store, "--csv", tmp_path / "a.csv")
     assert (code, err) == (0, "")
-    assert "demo, 12 items to choose by" in out
+    assert "demo, 12 questions" in out
     assert "same as ram+ (r 0)" in out
     assert "As the best of 4 this figure is optimistic." in out
-    assert "held-out items" in out
+    assert "held-out questions" in out
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
-    assert rows[0]["setting"] == "ram+ (r 0.1)"
+    assert rows[0]["label"] == "ram+ (r 0.1)"
     code, out, err = cli(*what, *COMMON, *store, "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
     assert result["settings"] == 4
     assert result["ending"] == "done"
-    assert {row["setting"] for row in result["rows"]} == {row["setting"] for row in rows}
-    assert result["recheck"]["winner"]["n"] == result["n_held_out"]
+    assert {row["label"] for row in result["rows"]} == {row["label"] for row in rows}
+    assert result["recheck"]["winner"]["n"] == result["held_out"]
 
 
 def test_a_search_says_that_its_settings_were_proposed(cli):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 
 ANSWERS = {"0": Answer("", False), "1": Answer("", True), "x": Answer("", False, finish="too long")}
 
@@ -15,7 +15,7 @@ def marked_report(rows: Mapping[str, Mapping[str, str]], seed: int = 0) -> EvalR
         for d, marks in next(iter(rows.values())).items()
     }
     models = {
-        name: ModelResult(name, None, {d: tuple(ANSWERS[m] for m in own[d]) for d in items}, 1.5)
+        name: ModelAnswers(name, None, {d: tuple(ANSWERS[m] for m in own[d]) for d in items}, 1.5)
         for name, own in rows.items()
     }
     return EvalReport(",".join(items), seed, max(map(len, items.values())), items, models)

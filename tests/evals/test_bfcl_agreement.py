@@ -27,7 +27,7 @@ from bfcl_answers import answers, as_json, as_python, gold, in_language, our_que
 from loopback_endpoint import serve
 
 from ram_studio.evals.answering.endpoint import EndpointEngine
-from ram_studio.evals.report.breakdown import categories
+from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.published import bfcl
@@ -187,8 +187,8 @@ def test_a_scripted_answerer_scores_in_each_category_what_it_scores_there(
         report = evaluate({"m": EndpointEngine(server.url)}, name)
     ours = {
         category: (score.correct, score.n)
-        for domain in report.items
-        for category, score in categories(report, "m", domain).items()
+        for result in EvalResult.of(report).models["m"].domains.values()
+        for category, score in result.categories.items()
     }
     # Some questions are there twice, with right answers of their own.
     same = {q.id: said[keys[json.dumps([q.prompt, q.tools])]][1] for q in asked}

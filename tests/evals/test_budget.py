@@ -14,9 +14,9 @@ from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import LocalEngine, _Budget
 from ram_studio.evals.question import TIMED_OUT, Answer
-from ram_studio.evals.report.breakdown import breakdown
-from ram_studio.evals.report.score import SAMPLES, DomainScore, sample_scores
-from ram_studio.evals.report.tables import outcomes
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.reproducibility import Outcomes
+from ram_studio.evals.report.score import SAMPLES, DomainScore, as_json, sample_scores
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore
@@ -32,7 +32,8 @@ def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
         first = evaluate({"m": BASE}, limit=2, store=store)
     program = (
         "import json, sys\n"
-        "from ram_studio.evals.report.statistics import compare_all\n"
+        "from ram_studio.evals.report.eval_result import EvalResult\n"
+        "from ram_studio.evals.report.score import as_json\n"
         "from ram_studio.evals.run import evaluate\n"
         "from ram_studio.evals.store.answers import AnswerStore\n"
         "from ram_studio.evals.report.skill_verdict import skill_verdicts\n"
@@ -41,13 +42,13 @@ def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
         "assert not {'torch', 'transformers', 'scipy'} & set(sys.modules), 'loaded'\n"
         # Tests between models take scipy's functions, and nothing that takes a second to import.
         "apart = {'code': 'n'}\n"
-        "assert compare_all(report, base='m', specialists=apart)\n"
+        "assert report.compare_all(base='m', specialists=apart)\n"
         "assert skill_verdicts(report, apart, 'm')\n"
         "assert not {'torch', 'pandas', 'scipy.stats', 'statsmodels'} & set(sys.modules), 'slow'\n"
-        "print(json.dumps(report.to_dict()['models']['m']['domains']))\n"
+        "print(json.dumps(as_json(EvalResult.of(report))['models']['m']['domains']))\n"
     )
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
-    assert json.loads(out) == first.to_dict()["models"]["m"]["domains"]
+    assert json.loads(out) == as_json(EvalResult.of(first))["models"]["m"]["domains"]
 
 
 def test_draws_are_each_questions_own_and_the_store_keeps_them_apart(tmp_path):
@@ -118,9 +119,9 @@ def test_several_draws_make_a_mean_and_pass_at_k_and_the_first_is_the_answer():
         assert len(server.requests) == 6
     right = sum(q.gold == "8" for q in report.items["math"])
     assert report.models["m"].domains["math"].correct == 0
-    found = breakdown(report)["m"]["samples"]["math"]
-    assert (found["samples"], found["questions"]) == (2, 3)
-    assert found["pass_at"] == {"1": right / 6, "2": right / 3}
+    found = EvalResult.of(report).models["m"].domains["math"].samples
+    assert (found.samples, found.questions) == (2, 3)
+    assert found.pass_at == {"1": right / 6, "2": right / 3}
 
 
 def test_pass_at_k_is_the_unbiased_estimate():
@@ -128,15 +129,15 @@ def test_pass_at_k_is_the_unbiased_estimate():
         Answer("", True, facts={SAMPLES: [i < right for i in range(4)]}) for right in (0, 1, 4)
     ]
     found = sample_scores(answers)
-    assert found["mean"] == pytest.approx(5 / 12)
-    assert found["pass_at"] == pytest.approx({"1": 5 / 12, "2": (0 + 0.5 + 1) / 3, "4": 2 / 3})
+    assert found.mean == pytest.approx(5 / 12)
+    assert found.pass_at == pytest.approx({"1": 5 / 12, "2": (0 + 0.5 + 1) / 3, "4": 2 / 3})
     assert sample_scores([Answer("", True)]) is None
 
 
 def test_a_judge_without_time_counts_as_wrong_and_is_counted():
     late = Answer("x", False, facts={TIMED_OUT: True})
     assert DomainScore.of([late, Answer("", True)]) == DomainScore(2, 1)
-    assert outcomes([late, Answer("", True)])["timed_out"] == 1
+    assert Outcomes.of([late, Answer("", True)]).timed_out == 1
 
 
 def drawn(shares, samples):
@@ -146,10 +147,10 @@ def drawn(shares, samples):
 
 
 def test_mean_over_samples_has_an_interval_where_all_are_right():
-    low, high = sample_scores(drawn([1.0] * 60, 4))["ci95"]
+    low, high = sample_scores(drawn([1.0] * 60, 4)).ci95
     # 60 of 60 have 0.940 to 1 after Wilson.
     assert (0.93 < low < 0.96, high) == (True, 1.0)
-    low, high = sample_scores(drawn([0.0] * 60, 4))["ci95"]
+    low, high = sample_scores(drawn([0.0] * 60, 4)).ci95
     assert (low, 0.04 < high < 0.07) == (0.0, True)
 
 
@@ -166,7 +167,7 @@ def test_interval_of_the_mean_over_samples_covers_the_truth(mean, alike):
         else rng.random(shape) < mean
     )
     shares = rng.binomial(4, chance) / 4
-    ends = [sample_scores(drawn(row, 4))["ci95"] for row in shares]
+    ends = [sample_scores(drawn(row, 4)).ci95 for row in shares]
     assert np.mean([low <= mean <= high for low, high in ends]) >= 0.93
 
 

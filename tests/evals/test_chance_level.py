@@ -12,12 +12,13 @@ from ram_studio.app.check import verdicts, view
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.asking import SuiteRun
 from ram_studio.evals.question import Reply
-from ram_studio.evals.report.floor import FACT, Nonsense, best_nonsense
+from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines, chance_level
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.history import score_of, stored_report
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.report.skill_verdict import skill_verdicts
-from ram_studio.evals.report.trust import trust, trust_lines
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
-from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 SUITES = ("demo", "tool", "math", "instructions")
@@ -30,21 +31,21 @@ def test_constant_answers_never_beat_the_chance_level(said):
         found = evaluate({"one": EndpointEngine(server.url)}, "tool,math,instructions", limit=8)
     row = found.models["one"]
     for domain, score in row.domains.items():
-        assert score.score <= found.floors[domain]
-    assert all(found.floors[domain] < 0.6 for domain in found.skills)
-    told = found.to_dict()
-    assert told["floors"] == found.floors
-    chances = {domain: own["chance"] for domain, own in told["models"]["one"]["domains"].items()}
-    assert chances == found.floors
+        assert score.score <= found.chance_levels[domain]
+    assert all(found.chance_levels[domain] < 0.6 for domain in found.skills)
+    told = as_json(EvalResult.of(found))
+    assert told["chance_levels"] == found.chance_levels
+    domains = told["models"]["one"]["domains"]
+    assert {d: own["chance_level"] for d, own in domains.items()} == found.chance_levels
 
 
-def floors(asked):
-    nonsense = Nonsense(asked)
+def chance_levels(asked):
+    baselines = TrivialBaselines(asked)
     facts: dict = {}
     for name, own in asked.items():
         for q in own:
-            facts.setdefault(q.domain, []).append({FACT: nonsense.right(name, q)})
-    return {domain: best_nonsense(own)[1] for domain, own in facts.items()}
+            facts.setdefault(q.domain, []).append({BASELINES: baselines.right(name, q)})
+    return {domain: chance_level(own) for domain, own in facts.items()}
 
 
 @pytest.mark.parametrize("name", [n for n, s in ALL_SUITES.items() if not s.absent(None)])
@@ -52,7 +53,7 @@ def test_empty_answers_never_beat_the_chance_level(name):
     limit = 3 if ALL_SUITES[name].runs_code else 24
     settings = SuiteSettings(lambda text: len(text) // 4, limit, 1, (1000,))
     asked = ALL_SUITES[name].make(settings)
-    found, drawn = floors({name: asked}), random.Random(9)
+    found, drawn = chance_levels({name: asked}), random.Random(9)
     said = [[text] * len(asked) for text in ("no", "1", "None", "I do not know.", "{}")]
     said.append([" ".join(drawn.choices(WORDS.split(), k=12)) for _ in asked])
     for texts in said[: 2 if ALL_SUITES[name].runs_code else None]:
@@ -68,8 +69,8 @@ def test_empty_answers_never_beat_the_chance_level(name):
 
 def test_every_suite_has_a_reproducible_chance_level():
     asked = {n: ALL_SUITES[n].make(SuiteSettings(len, limit=20, seed=1)) for n in SUITES}
-    found = floors(asked)
-    assert found == floors(asked)
+    found = chance_levels(asked)
+    assert found == chance_levels(asked)
     # Whoever never calls a function is right where none fits: that says nothing about calls.
     assert found["irrelevance"] == 1.0
     assert found["tool"] < 0.1
@@ -94,22 +95,25 @@ def test_at_chance_level_nothing_is_concluded():
     found = report(base="0" * 200, coder=low, ram=low)
     (before,) = skill_verdicts(found, {"code": "coder"}, "base")
     assert before.verdict == "survived"
-    found = type(found)(**{**vars(found), "floors": {"code": 0.2}})
+    found = type(found)(**{**vars(found), "chance_levels": {"code": 0.2}})
     (after,) = skill_verdicts(found, {"code": "coder"}, "base")
     assert (after.verdict, after.reason) == ("inconclusive", "chance_level")
     assert "coder is not above the 20 % that trivial answers get" in after.sentence()
-    page = view.report_html(found, ["coder"])
+    page = view.report_html(verdicts.judge_merges(found, ["coder"]), ["coder"])
     assert "exactly as good" not in page
     assert "neither above the chance level (20.0 %)" in page
 
 
 def test_the_page_judges_by_the_margin_that_was_chosen():
     found = report(base="0" * 100, coder="1" * 80 + "0" * 20, ram="1" * 72 + "0" * 28)
-    usual, wide = (view.report_html(found, ["coder"], *margin) for margin in ((), (0.3,)))
+    usual, wide = (
+        view.report_html(verdicts.judge_merges(found, ["coder"], *margin), ["coder"])
+        for margin in ((), (0.3,))
+    )
     assert "less than 5 points" in usual
     assert "less than 30 points" in wide
     for margin, verdict in ((0.05, "inconclusive"), (0.3, "survived")):
-        drawn = verdicts.verdicts_drawn(found, ["coder"], margin)
+        drawn = verdicts.verdicts_drawn(verdicts.judge_merges(found, ["coder"], margin), ["coder"])
         (card,) = drawn["groups"]["ram"]
         assert card["verdict"] == verdict
         assert drawn["note"] == "1 verdict was made (Holm, 5 %)."
@@ -123,23 +127,23 @@ def test_stored_reports_have_the_chance_level_and_average(tmp_path):
         found = evaluate({"one": engine}, "tool,math", limit=15, store=store)
         again = stored_report(store, store.runs())
         # Reproducibility details are alike: questions, settings, repetition.
-        mine, theirs = trust(found), trust(again)
-        assert (mine["prompts"], mine["questions"]) == (theirs["prompts"], theirs["questions"])
-        asked = theirs["models"]["one"]
-        assert (asked["template"], asked["asked"]["tools"]) == ("the model's own", "native")
-        assert "every question answered to its end" in trust_lines(theirs)[1]
-        assert (theirs["seed"], theirs["software"]) == (mine["seed"], mine["software"])
-        assert theirs["software"] == {"ram-studio": __version__}
-        said = trust_lines(theirs)
+        mine, theirs = (EvalResult.of(report).reproducibility for report in (found, again))
+        assert (mine.prompts, mine.questions) == (theirs.prompts, theirs.questions)
+        asked = theirs.models["one"]
+        assert (asked.template, asked.settings["tools"]) == ("the model's own", "native")
+        assert (theirs.seed, theirs.software) == (mine.seed, mine.software)
+        assert theirs.software == {"ram-studio": __version__}
+        said = EvalResult.of(again).lines
+        assert "every question answered to its end" in said[1]
         assert all(
-            f"{domain} " in said[0].partition("chance level: ")[2] for domain in found.floors
+            f"{domain} " in said[0].partition("chance level: ")[2] for domain in found.chance_levels
         )
         assert "begun 20" in said[1]
-        assert (again.floors, again.skills) == (found.floors, ("math", "tool"))
-        assert set(found.floors) == {"tool", "irrelevance", "math"}
-        assert again.models["one"].average == found.models["one"].average
+        assert (again.chance_levels, again.skills) == (found.chance_levels, ("math", "tool"))
+        assert set(found.chance_levels) == {"tool", "irrelevance", "math"}
+        assert again.models["one"].average.score == found.models["one"].average.score
         # Irrelevance is passed by saying yes, and stands beside the average.
         assert found.models["one"].domains["irrelevance"].score == 1.0
-        assert found.models["one"].average == 0.0
+        assert found.models["one"].average.score == 0.0
         (tool,) = (run for run in store.runs() if run.suite == "tool")
         assert score_of(tool).score == 0.0

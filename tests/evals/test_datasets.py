@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from ram_studio.cli.main import commands
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
-from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, published
 from ram_studio.evals.suites.fit import misfits
@@ -44,7 +44,7 @@ def test_right_answers_score_1_and_random_ones_stay_at_chance(name, folder):
     said = {
         "right": lambda body: known[body["messages"][0]["content"]],
         "empty": lambda body: "",
-        "gibberish": lambda body: "of the and which river all. 7",
+        "random": lambda body: "of the and which river all. 7",
     }
     with ExitStack() as running:
         servers = {kind: running.enter_context(serve(say)) for kind, say in said.items()}
@@ -53,10 +53,10 @@ def test_right_answers_score_1_and_random_ones_stay_at_chance(name, folder):
     for model in report.models.values():
         (score,) = model.domains.values()
         assert score.n == len(known)  # none that failed is left out
-    scores = {kind: model.average for kind, model in report.models.items()}
+    scores = {kind: model.average.score for kind, model in report.models.items()}
     assert scores["right"] == 1.0
-    assert scores["empty"] == 0.0 <= report.floors[name]
-    assert scores["gibberish"] <= report.floors[name] < 1.0
+    assert scores["empty"] == 0.0 <= report.chance_levels[name]
+    assert scores["random"] <= report.chance_levels[name] < 1.0
 
 
 @pytest.mark.parametrize(("name", "right", "wrong"), [
@@ -134,7 +134,7 @@ def test_further_figures_are_told_as_their_publishers_do(folder):
     with serve(lambda body: next(replies)) as server:
         engine = EndpointEngine(server.url, parallel=1)
         report = evaluate({"m": engine}, "ifeval,nq", data=folder)
-    figures = breakdown(report)["m"]["summary"]
+    figures = {d: r.summary for d, r in EvalResult.of(report).models["m"].domains.items()}
     assert figures["nq"] == {"F1": (0.8 + 1) / 2}
     # Loosely, first and last lines do not count.
     assert figures["ifeval"] == {
@@ -331,7 +331,7 @@ def test_the_command_line_takes_the_folder_and_the_mode(folder):
         sizes = ("--mode=memagent", "--chunk-tokens=60", "--memory-tokens=9")
         done = run(at, "--suite=ruler-squad", "--lengths=250", f"--data={folder}", *sizes)
         told = json.loads(done.stdout)
-        asked = told["trust"]["models"]["m"]["asked"]
+        asked = told["reproducibility"]["models"]["m"]["settings"]
         assert (asked["mode"], asked["chunk_tokens"], asked["memory_tokens"]) == ("memagent", 60, 9)
         assert sum(body["max_tokens"] == 9 for _, _, body in server.requests) >= 6
         done = run(at, "--suite=gsm8k", f"--data={folder}", *sizes)

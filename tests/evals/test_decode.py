@@ -12,7 +12,7 @@ import torch
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.decode import Sampling, decode, generate
 from ram_studio.evals.answering.load import load_model, resolve_device
-from ram_studio.evals.report.tables import compare
+from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
@@ -33,7 +33,7 @@ def test_a_report_holds_every_item_and_answer_and_is_a_tidy_table(report):
     assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(DOMAINS, 24)
     for result in report.models.values():
         assert {d: len(own) for d, own in result.answers.items()} == dict.fromkeys(DOMAINS, 24)
-    assert report.to_dict()["models"]["base"]["path"] == str(BASE)
+    assert EvalResult.of(report).models["base"].path == str(BASE)
     frame = report.to_frame().set_index(["model", "domain"])
     assert list(frame.index) == [(m, d) for m in ("base", "coding") for d in DOMAINS]
     score = report.models["coding"].domains["code"]
@@ -43,10 +43,9 @@ def test_a_report_holds_every_item_and_answer_and_is_a_tidy_table(report):
 
 
 def test_the_coding_agent_beats_the_base_beyond_noise_on_code_only(report):
-    counts = compare(report, "coding", "base")
+    counts = report.compare("coding", "base")
     assert counts["code"].wins > counts["code"].losses
-    assert not counts["code"].is_within_noise
-    assert counts["follow"].is_within_noise
+    assert counts["code"].p_value < 0.05 <= counts["follow"].p_value
 
 
 def test_an_open_engine_stays_open_and_scores_as_its_folder(report, base_engine):

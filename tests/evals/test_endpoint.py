@@ -13,12 +13,12 @@ from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering import endpoint
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.breakdown import missing
-from ram_studio.evals.report.tables import PairedCounts, compare
-from ram_studio.evals.report.trust import trust, trust_lines
+from ram_studio.evals.report.comparison import PairedCounts
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.history import stored_report
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
-from ram_studio.evals.store.history import stored_report
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 
 SETTINGS = SuiteSettings(lambda text: -(-len(text) // 4), lengths=(1000,), seed=2026)
@@ -134,14 +134,15 @@ def test_a_busy_server_is_asked_again_after_a_pause_and_one_in_lasting_trouble_i
         models = {name: EndpointEngine(server.url, name) for name in ("good", "bad")}
         report = evaluate(models, "math", limit=2)
         assert len(server.requests) == 2 + 2 * (endpoint.RETRIES + 1)
-    bad = report.to_dict()["models"]["bad"]
+    result = EvalResult.of(report)
+    bad = as_json(result)["models"]["bad"]
     assert "(5 tries)" in report.models["bad"].answers["math"][0].note
-    assert (bad["domains"]["math"]["score"], bad["average"]) == (None, None)
-    found = {name: count for name, count in bad["outcomes"]["math"].items() if count}
+    assert (bad["domains"]["math"]["score"], bad["average"]["score"]) == (None, None)
+    found = {name: count for name, count in bad["domains"]["math"]["outcomes"].items() if count}
     assert found == {"questions": 2, "failed": 2}
     # Not answered is not wrong: there is nothing to compare.
-    assert compare(report, "good", "bad")["math"] == PairedCounts(0, 0, 0)
-    (said,) = missing(report)
+    assert report.compare("good", "bad")["math"] == PairedCounts(0, 0, 0)
+    (said,) = result.missing()
     assert "bad, math: of 2 questions 2 got no answer" in said
 
 
@@ -205,16 +206,17 @@ def test_questions_that_time_out_count_as_wrong_and_are_told(tmp_path):
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
         engine = EndpointEngine(server.url, seconds=1, parallel=1)
         report = evaluate({"one": engine}, "math", limit=4, store=store)
-        found = report.to_dict()["models"]["one"]
+        result = EvalResult.of(report)
+        found = as_json(result)["models"]["one"]
         # Before, it was in no score: n was 3.
         assert found["domains"]["math"]["n"] == 4
-        assert {k: c for k, c in found["outcomes"]["math"].items() if c} == {
+        assert {k: c for k, c in found["domains"]["math"]["outcomes"].items() if c} == {
             "questions": 4,
             "asked": 4,
             "timed_out": 1,
         }
-        assert missing(report) == ["one, math: 1 of 4 questions timed out. They count as wrong."]
-        assert "1 timed out" in trust_lines(trust(report))[1]
+        assert result.missing() == ["one, math: 1 of 4 questions timed out. They count as wrong."]
+        assert "1 timed out" in result.lines[1]
         # History holds it, and asking again asks only that one.
         stored = stored_report(store, store.runs())
         assert stored.models["one"].domains["math"].n == 4
@@ -222,7 +224,8 @@ def test_questions_that_time_out_count_as_wrong_and_are_told(tmp_path):
         before = len(asked_first)
         again = evaluate({"one": engine}, "math", limit=4, store=store)
         assert len(asked_first) == before + 1
-        assert again.to_dict()["models"]["one"]["outcomes"]["math"]["timed_out"] == 0
+        asked_again = EvalResult.of(again).models["one"].domains["math"]
+        assert asked_again.outcomes.timed_out == 0
 
 
 def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path):
@@ -272,7 +275,12 @@ def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
             evaluate({"one": source}, "math", limit=2, store=store)
         report = evaluate({"one": source}, "math", limit=2, store=store)
         assert server.requests[0][1]["Authorization"] == f"Bearer {secret}"
-        shown = json.dumps(report.to_dict()) + repr(source) + str(source) + repr(store.runs())
+        shown = (
+            json.dumps(as_json(EvalResult.of(report)))
+            + repr(source)
+            + str(source)
+            + repr(store.runs())
+        )
     assert secret not in shown + str(error.value)
     for file in tmp_path.iterdir():
         assert secret.encode() not in file.read_bytes()

@@ -78,7 +78,7 @@ def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypa
         assert "tok-123" not in out
         code, out, _ = run("evaluate", "one", *options, "--json")
         assert len(server.requests) == 4
-        assert json.loads(out)["breakdown"]["one"]["unanswered"] == 0
+        assert json.loads(out)["models"]["one"]["domains"]["math"]["outcomes"]["failed"] == 0
         run("evaluate", "one", *options, "--rerun")
         assert len(server.requests) == 8
         run("evaluate", "one", *options, "--no-store")

@@ -10,8 +10,7 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.run import compare_methods, sweep
-from ram_studio.evals.report.score import DomainScore
-from ram_studio.evals.report.trust import trust_lines
+from ram_studio.evals.report.score import DomainScore, as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.until import Until
@@ -43,18 +42,18 @@ def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, fe
         alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
     # The 12 of the first look decided: no answer is right, and the intervals are narrow.
     assert {row.domains["math-generated"].n for row in table.report.models.values()} == {12}
-    assert table.report.until["looks"] == 1
-    said = table.to_dict()
+    assert table.until.looks == 1
+    said = as_json(table)
     assert any(line.startswith("Decided after 12 questions") for line in said["statements"])
     assert said["rows"][0]["samples"]["math-generated"]["samples"] == 2
-    assert said["drawn"][1][0] == "math-generated: pass@2"
+    assert table.sample_rows[1][0] == "math-generated: pass@2"
     # The same questions, drawn the same way, and told of every row.
     assert table.report.models["coding"].answers == alone.models["coding"].answers
-    asked = said["trust"]["models"]
+    asked = said["reproducibility"]["models"]
     assert set(asked) == {"base", "coding", "ram+"}
     for own in asked.values():
-        assert own["asked"]["temperature"] == 1.0
-        assert (own["asked"]["seed"], own["asked"]["samples"]) == (2026, 2)
+        assert own["settings"]["temperature"] == 1.0
+        assert (own["settings"]["seed"], own["settings"]["samples"]) == (2026, 2)
         assert {"ram-studio", "torch", "transformers"} == set(own["software"])
     json.dumps(said, allow_nan=False)
 
@@ -64,15 +63,16 @@ def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe, few
     state = sweep(recipe, {"r": "0.1,0.4"}, ci_width=90, limit=400, **settings)
     assert {row.n for row in state.measured} == {12}
     assert state.recheck.winner.n == 12
-    assert state.until["is_decided"]
-    assert any("Decided after 12" in line for line in state.statements())
+    assert state.until.is_decided
+    assert any("Decided after 12" in line for line in state.statements)
     # Reproducibility details come with every row, and of the check of the winner apart.
     rows = {row.label for row in state.measured}
-    assert set(state.trust["models"]) == rows | {f"{state.winner}, held out"}
-    assert state.trust["held_out"]["questions"] == 12
-    assert f"12 held out (hash {state.trust['held_out']['prompts']})" in trust_lines(state.trust)[0]
-    assert state.trust["held_out"]["prompts"] != state.trust["prompts"]
-    cut_off = [own["cut off"] for own in state.trust["models"].values()]
+    assert set(state.reproducibility.models) == rows | {f"{state.winner}, held out"}
+    held = state.reproducibility.held_out
+    assert held.questions == 12
+    assert f"12 held out (hash {held.prompts})" in state.lines[0]
+    assert held.prompts != state.reproducibility.prompts
+    cut_off = [own.outcomes.cut_off for own in state.reproducibility.models.values()]
     assert min(cut_off) > 0
 
 
@@ -88,8 +88,8 @@ def test_texts_are_read_in_pieces_by_merges_too(recipe):
     rows = {"ram+": recipe}
     asked = {"suites": "memory", "limit": 1, "sources": False, "device": "cpu"}
     whole, read = (compare_methods(rows, **asked, **how) for how in ({"lengths": (700,)}, pieces))
-    assert read.report.models["ram+"].asked["mode"] == "memagent"
-    assert "mode" not in whole.report.models["ram+"].asked
+    assert read.report.models["ram+"].settings["mode"] == "memagent"
+    assert "mode" not in whole.report.models["ram+"].settings
 
 
 def test_room_for_thinking_counts_before_any_merge_is_asked(recipe):

@@ -89,17 +89,17 @@ def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_pa
         with AnswerStore(tmp_path / "s") as store:
             report = evaluate(sources, "math-generated", ci_width=15, limit=200, store=store)
         decided = report.until
-        assert decided["is_decided"]
+        assert decided.is_decided
         # Nothing is asked twice, and a score near 0 is decided sooner than one near a half.
-        assert len(wrong.requests) == decided["questions"] == report.n == 50
+        assert len(wrong.requests) == decided.questions == report.n == 50
         sources["torn"] = EndpointEngine(torn.url, "one")
         asked = {"torn": sources["torn"]}
         open_ = evaluate(asked, "math-generated", ci_width=5, limit=100).until
-        assert (open_["is_decided"], open_["questions"], open_["looks"]) == (False, 100, 2)
+        assert (open_.is_decided, open_.questions, open_.looks) == (False, 100, 2)
         assert len(torn.requests) == 100
-    assert decided["level"] == pytest.approx(1 - 0.05 / 3)
-    assert "all 3 possible looks together keep 95 %; 1 were made" in decided["sentence"]
-    wide, narrow = (DomainScore(50, 25).interval_at(level) for level in (decided["level"], 0.95))
+    assert decided.level == pytest.approx(1 - 0.05 / 3)
+    assert "all 3 possible looks together keep 95 %; 1 were made" in decided.sentence
+    wide, narrow = (DomainScore(50, 25).interval_at(level) for level in (decided.level, 0.95))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 

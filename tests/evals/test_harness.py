@@ -7,11 +7,13 @@ import pytest
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
-from ram_studio.evals.report.tables import skills_of
+from ram_studio.evals.report.eval_report import skills_of
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.history import score_of, stored_report
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, RunKey
-from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.evals.suites.demo.tasks import make_items, score
 from ram_studio.resources import asset_path
 
@@ -62,7 +64,7 @@ def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp
         run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
         store.record(run, rows_of({"samples": {"g": samples}}), {})
         assert score_of(store.runs()[0]).score == 1.0
-        assert stored_report(store, store.runs()).models["m"].average == 1.0
+        assert stored_report(store, store.runs()).models["m"].average.score == 1.0
     # Of a suite of one's own every domain counts.
     assert skills_of(["mine"], ["sums (easy)", "sums (hard)"]) == ("sums (easy)", "sums (hard)")
 
@@ -115,7 +117,7 @@ def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, 
         assert sum(score(i, a.text) for i, a in zip(items, answers, strict=True)) >= sum(exact)
     assert report.models["tool"].domains["ram_calls (exact)"].correct >= 9
     assert report.models["tool"].skills == ("ram_calls (exact)",)
-    json.dumps(report.to_dict(), allow_nan=False)
+    json.dumps(as_json(EvalResult.of(report)), allow_nan=False)
 
 
 @pytest.mark.filterwarnings("default")

@@ -6,6 +6,8 @@ import math
 import pytest
 from chat_model import make_chat_model
 
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import health as suite
@@ -50,7 +52,7 @@ def test_broken_weights_are_told(tmp_path):
     assert health["perplexity"] is None
     assert "the weights are broken" in health["warnings"][0]
     assert report.models["base"].health["warnings"] == []
-    json.dumps(report.to_dict(), allow_nan=False)
+    json.dumps(as_json(EvalResult.of(report)), allow_nan=False)
     broken_base = evaluate({"base": BASE, "m": folder}, "health", base="m", device="cpu")
     assert broken_base.models["base"].health["kl_to_base"] is None
 

@@ -12,13 +12,12 @@ import ram_studio as rs
 from ram_studio.engine.merge_log import MERGE_LOG_FILE, PastMerge
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.breakdown import categories
-from ram_studio.evals.report.export import as_csv, as_dict, as_html, export_report
-from ram_studio.evals.report.statistics import compare_all
-from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.export import as_csv, as_html, export_report, exported
+from ram_studio.evals.report.history import find_runs, stored_report
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore, RunKey
-from ram_studio.evals.store.history import find_runs, stored_report
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1+1 \x00\ud800"
 
@@ -28,7 +27,7 @@ def make_report(text: str = HOSTILE, name: str = "m<b>") -> EvalReport:
     right = Answer(text, True, text)
     wrong = Answer("=HYPERLINK()", False, finish="failed")
     models = {
-        label: ModelResult(label, None, {"tool": (answer,)}, 1.0, ("tool",))
+        label: ModelAnswers(label, None, {"tool": (answer,)}, 1.0, ("tool",))
         for label, answer in ((name, right), ("other", wrong))
     }
     return EvalReport("tool", 0, 1, {"tool": (item,)}, models)
@@ -36,7 +35,7 @@ def make_report(text: str = HOSTILE, name: str = "m<b>") -> EvalReport:
 
 def test_the_page_escapes_everything_and_is_self_contained():
     report = make_report()
-    page = as_html(report, compare_all(report, base="other"))
+    page = as_html(EvalResult.of(report, report.compare_all(base="other")))
     tags, attributes = set(), set()
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, given: (tags.add(tag), attributes.update(dict(given)))
@@ -57,25 +56,26 @@ def test_csv_has_a_line_per_answer_and_no_formulas():
 
 
 def test_json_has_scores_breakdown_and_answers():
-    data = json.loads(json.dumps(as_dict(make_report("x"))))
+    data = json.loads(exported(EvalResult.of(make_report("x")), ".json"))
     # What got no answer is no wrong one.
-    assert data["models"]["other"]["domains"]["tool"]["score"] is None
-    assert data["breakdown"]["other"]["unanswered"] == 1
-    assert data["breakdown"]["other"]["categories"]["tool"]["simple<i>"]["n"] == 0
+    other = data["models"]["other"]["domains"]["tool"]
+    assert other["score"] is None
+    assert other["outcomes"]["failed"] == 1
+    assert other["categories"]["simple<i>"]["n"] == 0
     assert [row["correct"] for row in data["answers"]] == [True, False]
-    assert data["trust"]["models"]["other"]["failed"] == 1
+    assert data["reproducibility"]["models"]["other"]["outcomes"]["failed"] == 1
 
 
 def test_files_are_written_whole_and_alone_in_known_formats_and_places(tmp_path):
     paths = [tmp_path / f"report{ending}" for ending in (".json", ".csv", ".html", ".HTML")]
     for path in (*paths, *paths):
-        export_report(make_report(), path)
+        export_report(EvalResult.of(make_report()), path)
     assert min(path.stat().st_size for path in paths) > 100
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     with pytest.raises(EvaluationError, match=r"'r\.xlsx'.*\.json, \.csv, \.html"):
-        export_report(make_report(), tmp_path / "r.xlsx")
+        export_report(EvalResult.of(make_report()), tmp_path / "r.xlsx")
     with pytest.raises(OutputError, match="cannot be written"):
-        export_report(make_report(), tmp_path / "gone" / "r.json")
+        export_report(EvalResult.of(make_report()), tmp_path / "gone" / "r.json")
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,10 @@ def test_stored_runs_become_a_report_of_their_common_questions(store, base_engin
     fresh = evaluate({"base": base_engine, "coding": coding_engine}, "demo", limit=4)
     for name, row in fresh.models.items():
         assert report.models[name].domains == dict(sorted(row.domains.items()))
-        assert report.models[name].average == row.average
-    assert len(compare_all(report, base="base")) == 4
-    assert categories(report, "base", "code")["code"].n == 4
+        assert report.models[name].average.score == row.average.score
+    assert len(report.compare_all(base="base")) == 4
+    code = EvalResult.of(report).models["base"].domains["code"]
+    assert code.categories["code"].n == 4
 
 
 def test_runs_are_found_by_number(store):

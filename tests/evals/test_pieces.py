@@ -64,7 +64,7 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
     assert [a.text for a in report.models["m"].answers["memory"]] == [q.gold for q in questions]
     sizes = {"mode": "memagent", "chunk_tokens": 200, "memory_tokens": 30, "answer_tokens": 1024}
     assert sizes.items() <= run.settings.items()
-    assert sizes.items() <= report.models["m"].asked.items()
+    assert sizes.items() <= report.models["m"].settings.items()
     for question in questions:
         own = [body for body in bodies if parts(body)["problem"] == question.reading[1]]
         *reading, last = own

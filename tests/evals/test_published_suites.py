@@ -18,7 +18,7 @@ from published_rows import AREA, OF, ONE, TASK, TWO
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
-from ram_studio.evals.report.breakdown import breakdown, categories
+from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.published import bfcl
@@ -83,20 +83,21 @@ def test_bfcl_is_asked_with_its_functions_and_scored_by_category(packages):
         report = evaluate({"m": EndpointEngine(server.url)}, "bfcl-nonlive,bfcl-live")
     found = {
         name: score.correct
-        for domain in report.items
-        for name, score in categories(report, "m", domain).items()
+        for result in EvalResult.of(report).models["m"].domains.values()
+        for name, score in result.categories.items()
     }
     right = {"simple_python", "multiple", "live_simple", "live_multiple", "live_relevance"}
     assert found == {name: name in right for name in (*bfcl.NONLIVE, *bfcl.LIVE)}
     assert report.skills == ("bfcl-nonlive", "bfcl-live")
-    assert report.models["m"].average == (2 / 6 + 2 / 4) / 2
+    assert report.models["m"].average.score == (2 / 6 + 2 / 4) / 2
     # As the leaderboard reckons: the three languages are one of four kinds.
-    assert breakdown(report)["m"]["summary"] == {
+    domains = EvalResult.of(report).models["m"].domains
+    assert {domain: own.summary for domain, own in domains.items() if own.summary} == {
         "bfcl-nonlive": {"simple": 1 / 3, "non-live, as the leaderboard": (1 / 3 + 1) / 4},
         "bfcl-live": {"live, as the leaderboard": 0.5},
     }
     # Whoever always calls something is right where any call is.
-    assert report.floors["bfcl-live relevance"] == 1.0
+    assert report.chance_levels["bfcl-live relevance"] == 1.0
     judge = ALL_SUITES["bfcl-live"].judge
     for q in questions("bfcl-live"):
         calls = {"parallel": [TWO, ONE]}.get("parallel" * ("parallel" in q.category), [ONE])

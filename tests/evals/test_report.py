@@ -11,9 +11,9 @@ from scipy.stats import binomtest
 from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.report.score import Average, DomainScore
-from ram_studio.evals.report.statistics import compare_all, holm
-from ram_studio.evals.report.tables import PairedCounts, compare
+from ram_studio.evals.report.comparison import PairedCounts, holm
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.score import Average, DomainScore, as_json
 
 ROW = {"code": "1100", "tool": "1000", "memory": "1111", "follow": "1110"}
 
@@ -36,35 +36,40 @@ def test_intervals_at_the_ends_are_not_empty_and_without_items_whole():
 
 
 def test_the_json_form_is_stable():
-    form = json.loads(json.dumps(marked_report({"a": ROW}, seed=7).to_dict()))
-    assert set(form) == {"suite", "seed", "n", "floors", "models"}
+    form = json.loads(json.dumps(as_json(EvalResult.of(marked_report({"a": ROW}, seed=7)))))
+    assert set(form) == {
+        *("suite", "seed", "n", "skills", "chance_levels", "models", "comparisons", "verdicts"),
+        *("margin", "reproducibility", "until"),
+    }
     assert (form["suite"], form["seed"], form["n"]) == (",".join(ROW), 7, 4)
     row = form["models"]["a"]
-    assert set(row) == {
-        *("path", "domains", "average", "average_ci95", "retention", "seconds", "outcomes")
-    }
+    assert set(row) == {"path", "domains", "average", "retention", "seconds", "health"}
     # Skills make the average, and retention stands apart.
-    assert row["average"] == pytest.approx((0.5 + 0.25 + 1.0) / 3)
+    assert row["average"]["score"] == pytest.approx((0.5 + 0.25 + 1.0) / 3)
     assert row["retention"] == 0.75
     assert set(row["domains"]) == set(ROW)
     code = row["domains"]["code"]
-    assert set(code) == {"n", "correct", "score", "stderr", "ci95", "chance"}
+    assert set(code) == {
+        *("n", "correct", "score", "stderr", "ci95", "chance_level"),
+        *("outcomes", "categories", "samples", "summary"),
+    }
     assert code["correct"] == 2
     assert code["ci95"][0] < 0.5 < code["ci95"][1]
 
 
 def test_paired_counts_and_mcnemar_p():
     report = marked_report({"a": ROW, "b": {**ROW, "code": "0101", "memory": "0000"}})
-    counts = compare(report, "a", "b")
+    counts = report.compare("a", "b")
     assert counts["code"] == PairedCounts(wins=1, losses=1, ties=2)
     assert counts["memory"] == PairedCounts(wins=4, losses=0, ties=0)
     assert counts["skills"] == PairedCounts(wins=5, losses=1, ties=6)
     # Exact two-sided: 2 * 0.5**4 for 4 to 0; 1 for a draw or no disagreement.
     found = {domain: counts[domain].p_value for domain in ("memory", "code", "tool")}
     assert found == {"memory": pytest.approx(0.125), "code": 1.0, "tool": 1.0}
-    assert counts["memory"].is_within_noise
-    assert not PairedCounts(wins=9, losses=0, ties=1).is_within_noise
-    assert compare(report, "b", "a")["memory"] == PairedCounts(0, 4, 0)
+    assert counts["memory"].outcome(counts["memory"].p_value) == "inconclusive"
+    clear = PairedCounts(wins=9, losses=0, ties=1)
+    assert clear.outcome(clear.p_value) == "better"
+    assert report.compare("b", "a")["memory"] == PairedCounts(0, 4, 0)
 
 
 def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
@@ -111,7 +116,7 @@ def test_holm_multiplies_the_smallest_p_by_their_number_and_keeps_the_order():
 def test_each_model_meets_base_specialist_and_the_other_merges():
     row = {"tool": "1100110011", "math": "0101010101"}
     report = marked_report(dict.fromkeys(("base", "tooler", "one", "two"), row))
-    table = compare_all(report, base="base", specialists={"tool": "tooler"})
+    table = report.compare_all(base="base", specialists={"tool": "tooler"})
     seen = {(c.domain, c.a, c.b, c.against) for c in table}
     assert seen == {
         *{(d, m, "base", "base") for d in row for m in ("tooler", "one", "two")},
@@ -119,20 +124,20 @@ def test_each_model_meets_base_specialist_and_the_other_merges():
         ("tool", "two", "tooler", "specialist"),
         *{(d, "one", "two", "merge") for d in row},
     }
-    assert all(c.outcome == "no difference shown" and c.p_adjusted == 1 for c in table)
+    assert all(c.outcome == "inconclusive" and c.p_adjusted == 1 for c in table)
     assert table[0].sentence().endswith("adjusted p 1).")
 
 
 def test_a_lead_that_holds_alone_is_not_claimed_among_many_looks():
     lead = {"tool": "1" * 6 + "0" * 4}
     report = marked_report({"base": {"tool": "0" * 10}, "one": lead})
-    (alone,) = compare_all(report, base="base")
+    (alone,) = report.compare_all(base="base")
     assert (alone.outcome, alone.p_adjusted) == ("better", pytest.approx(2 / 64))
     assert "one is better than base on tool (6 wins, 0 losses, 4 ties of 10" in alone.sentence()
     four = {f"m{i}": lead for i in range(4)}
-    many = compare_all(marked_report({"base": {"tool": "0" * 10}, **four}), base="base")
+    many = marked_report({"base": {"tool": "0" * 10}, **four}).compare_all(base="base")
     assert len(many) == 4 + 6
-    assert {c.outcome for c in many} == {"no difference shown"}
+    assert {c.outcome for c in many} == {"inconclusive"}
 
 
 def test_models_of_equal_skill_are_seldom_told_apart():
@@ -142,8 +147,8 @@ def test_models_of_equal_skill_are_seldom_told_apart():
     false_tables = 0
     for _ in range(5):
         rows = {f"m{i}": {"tool": "".join(rng.choice("01") for _ in range(60))} for i in range(7)}
-        table = compare_all(marked_report(rows), base="m0")
-        false_tables += any(c.outcome != "no difference shown" for c in table)
+        table = marked_report(rows).compare_all(base="m0")
+        false_tables += any(c.outcome != "inconclusive" for c in table)
     assert false_tables <= 2
 
 
@@ -154,4 +159,4 @@ def test_unknown_names_are_refused():
         ({"specialists": {"math": "base"}}, "'math'"),
     ):
         with pytest.raises(EvaluationError, match=said):
-            compare_all(report, **options)
+            report.compare_all(**options)

@@ -9,13 +9,20 @@ import pytest
 from intervals import Cell, agent_errors, gain_coverage, grid, table_errors
 from marked_report import marked_report
 
-from ram_studio.app.check.verdicts import described, verdicts
+from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.check.view import report_html
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_html
-from ram_studio.evals.report.skill_verdict import p_above, retained_gain, skill_verdicts
-from ram_studio.evals.report.specialists import choose_specialists, is_named_after
-from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.score import as_json
+from ram_studio.evals.report.skill_verdict import (
+    choose_specialists,
+    is_named_after,
+    p_above,
+    retained_gain,
+    skill_verdicts,
+)
 from training.shipped.build import FULL_PLAN
 
 
@@ -50,14 +57,14 @@ def test_each_case_has_its_verdict_and_gain(case):
     gain = found.retained_gain
     assert gain.value == (None if value is None else pytest.approx(value))
     if said == "gain_not_shown":
-        assert gain[1:] == (None, None, "gain_not_shown")
+        assert (gain.low, gain.high, gain.reason) == (None, None, "gain_not_shown")
     else:
         assert gain.low < gain.value < gain.high
         assert gain.reason is None
     if case == "a few are gone":
         assert "inconclusive, as the questions do not show whether it is less" in found.sentence()
         assert "retains 95 % of coder's gain (89 to 101 %, n = 100)" in found.sentence()
-    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    told = json.loads(json.dumps(as_json(found), allow_nan=False))
     assert set(told["retained_gain"]) == {"value", "low", "high", "reason"}
 
 
@@ -191,7 +198,7 @@ def test_the_correction_is_told_and_leaves_the_uncorrected_p():
         assert alone.p == verdict.p == alone.p_adjusted <= verdict.p_adjusted
     order = sorted(told, key=lambda verdict: verdict.p)
     assert order[0].p_adjusted == pytest.approx(min(1.0, 4 * order[0].p))
-    page = as_html(found, (), told)
+    page = as_html(EvalResult.of(found, (), told))
     assert "4 verdicts were made and corrected together (Holm, 5 %)." in page
 
 
@@ -199,7 +206,7 @@ def test_an_agent_named_after_the_skill_is_its_specialist():
     # Another agent scores better; the declared one is judged against, on all questions.
     rows = {"base": "0" * 100, "coding": "1" * 90 + "0" * 10, "other": "1" * 100}
     found = report(**rows, ram="1" * 90 + "0" * 10)
-    (verdict,) = verdicts(found, ["coding", "other"])
+    (verdict,) = judge_merges(found, ["coding", "other"]).verdicts
     assert (verdict.specialist, verdict.n, verdict.chosen_on) == ("coding", 100, 0)
     assert verdict.verdict == "survived"
     assert choose_specialists(found, ["other"]).agents == {"code": "other"}
@@ -216,9 +223,10 @@ def test_an_agent_chosen_by_its_answers_is_judged_by_others():
         whole = dict(zip(found.items["code"], found.models[name].answers["code"], strict=True))
         kept = zip(chosen.judged.items["code"], model.answers["code"], strict=True)
         assert all(whole[question] is answer for question, answer in kept)
-    (told,) = described(found, ["a", "b"], 0.05)["verdicts"]
-    assert (told["specialist"], told["n"], told["chosen_on"]) == ("b", 50, 50)
-    page = report_html(found, ["a", "b"])
+    result = judge_merges(found, ["a", "b"])
+    (told,) = result.verdicts
+    assert (told.specialist, told.n, told.chosen_on) == ("b", 50, 50)
+    page = report_html(result, ["a", "b"])
     assert "of its specialist b" in page
     assert "0 lost of 50" in page
     # One agent alone was not chosen by anything.

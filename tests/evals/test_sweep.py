@@ -19,6 +19,7 @@ from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.experiment.answers import Answers
 from ram_studio.evals.experiment.identity import identify
 from ram_studio.evals.experiment.run import sweep
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
@@ -65,10 +66,10 @@ def test_settings_of_equal_weights_are_asked_once_and_a_clear_loser_is_dropped(f
     assert {row.label for row in result.measured} == set(rows) - {"ram+ (r 0)"}
     loser = result.row("ties (scale 0.05)")
     assert loser.status == "dropped"
-    assert loser.n < result.chosen_by
+    assert loser.n < result.questions
     assert loser.loss.losses > loser.loss.wins
     assert loser.loss.p_value <= result.level == 0.05 / (4 * 3)
-    assert "1 clearly losing were dropped early" in result.statements()[0]
+    assert "1 clearly losing were dropped early" in result.statements[0]
 
 
 def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_told(finished):
@@ -76,21 +77,23 @@ def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_
     best = result.best
     assert best.correct == max(row.correct for row in result.rows)
     # Reproducibility details and chance level: the same prompts for all settings.
-    assert (set(result.floors), result.trust["questions"]) == (set(best.domains), best.n)
-    assert result.trust["models"][best.label]["asked"]["engine"] == "transformers"
-    assert result.to_dict()["trust"]["prompts"] == result.trust["prompts"]
+    assert (set(result.chance_levels), result.reproducibility.questions) == (
+        set(best.domains),
+        best.n,
+    )
+    assert result.reproducibility.models[best.label].settings["engine"] == "transformers"
     assert result.recheck.winner.n == result.held_out > 50
     assert set(result.recheck.domains["winner"]) == {"code", "tool", "memory", "follow"}
     assert result.recheck.counts.wins + result.recheck.counts.losses <= result.held_out
-    said = " ".join(result.statements())
+    said = " ".join(result.statements)
     assert "5 settings were compared" in said
     assert "As the best of 5 this figure is optimistic." in said
-    assert f"On {result.held_out} held-out items" in said
+    assert f"On {result.held_out} held-out questions" in said
     assert states[-1] == result
     assert [s.answers for s in states] == sorted(s.answers for s in states)
-    json.dumps(result.to_dict(), allow_nan=False)
+    json.dumps(as_json(result), allow_nan=False)
     lines = list(csv.DictReader(io.StringIO(result.to_frame().to_csv(index=False))))
-    assert [line["setting"] for line in lines] == [row.label for row in result.rows]
+    assert [line["label"] for line in lines] == [row.label for row in result.rows]
     assert float(lines[0]["lambda_tool"]) == result.rows[0].factors["tool"]
 
 
@@ -145,7 +148,7 @@ def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, poll
             stopped, answered = _small(search, store, stop_after)
         assert stopped.ending == "stopped"
         assert stopped.recheck is None
-        assert "stopped" in " ".join(stopped.statements()) or stopped.winner is None
+        assert "stopped" in " ".join(stopped.statements) or stopped.winner is None
         kept.append(answered)
     assert kept == sorted(kept)
     assert 0 < kept[-1] < total
@@ -157,13 +160,13 @@ def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, poll
         # As many settings as asked for, after the recipe as it is.
         assert (whole.rows[0].is_start, whole.rows[0].label) == (True, "ram+ (r 0.1)")
         assert len(whole.measured) == 4
-        assert "a guide and no proof" in whole.statements()[-1] or len(whole.not_worse) == 1
+        assert "a guide and no proof" in whole.statements[-1] or len(whole.not_worse) == 1
 
 
 def test_time_that_is_up_ends_a_sweep_with_what_there_is():
     state = sweep(recipe(), ["r=0:1:3"], limit=2, minutes=1e-9, device="cpu")
-    assert (state.ending, state.winner) == ("out of time", None)
-    assert state.statements()[0].startswith("No setting was scored before time was up")
+    assert (state.ending, state.winner) == ("out_of_time", None)
+    assert state.statements[0].startswith("No setting was scored before time was up")
     assert all(row.n == 0 for row in state.rows)
 
 
@@ -181,7 +184,7 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
     how = {"limit": 4, "minutes": 72 / 60, "early_stop": False, "device": "cpu"}
     analysis = load_analysis(ANALYSIS)
     state = sweep(recipe(r=0.5), ["r=0:0.5:6"], analysis=analysis, on_progress=tick, **how)
-    assert state.ending == "out of time"
+    assert state.ending == "out_of_time"
     # 72 s less 2 x 16 held-out answers: three settings of 12 fit, the fourth is late.
     assert [row.status for row in state.rows].count("unfinished") == 3
     assert len(state.measured) == 3
@@ -197,7 +200,7 @@ def test_among_equals_the_start_is_the_best(start):
     assert state.rows[0].correct == state.rows[1].correct
     assert state.winner == f"ram+ (r {start:g})"
     assert state.best.is_start
-    assert "It is the setting the sweep started from." in state.statements()
+    assert "It is the setting the sweep started from." in state.statements
 
 
 def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason():
@@ -259,4 +262,4 @@ def test_a_stop_between_winner_and_start_keeps_what_the_winner_answered(store_pa
         state = small_grid(store, should_stop=lambda: len(last) == 2)
     assert state.ending == "stopped"
     assert state.recheck is None
-    assert f"{last[0].label}, held out" in state.trust["models"]
+    assert f"{last[0].label}, held out" in state.reproducibility.models

@@ -26,6 +26,7 @@ from ram_studio.evals.experiment.presets import (
     with_method,
 )
 from ram_studio.evals.experiment.run import compare_methods
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
@@ -180,19 +181,19 @@ def test_rows_score_as_written_checkpoints_do(table, tmp_path) -> None:
 def test_the_table_says_what_differs_beyond_noise(table) -> None:
     _, found = table
     assert found.reference == "ram+"
-    assert found.versus()["average"].outcome == "worse"
-    assert found.versus()["sum"].is_within_noise
-    said = {sentence.split(" is ")[0]: sentence for sentence in found.statements()}
+    assert found.row("average").versus.outcome == "worse"
+    assert found.row("sum").versus.outcome == "inconclusive"
+    said = {sentence.split(" is ")[0]: sentence for sentence in found.statements}
     assert set(said) == {"average", "sum"}
     assert "worse than ram+" in said["average"]
-    assert "within noise of ram+" in said["sum"]
+    assert "not significantly different from ram+" in said["sum"]
 
 
 def test_the_table_as_json_and_csv(table) -> None:
     _, found = table
-    described = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert described["trust"]["models"]["base"]["template"] == "none, plain text"
-    assert [row["row"] for row in described["rows"]] == [
+    described = json.loads(json.dumps(as_json(found), allow_nan=False))
+    assert described["reproducibility"]["models"]["base"]["template"] == "none, plain text"
+    assert [row["label"] for row in described["rows"]] == [
         *("base", "coding", "tool"),
         *("ram+", "average", "sum"),
     ]
@@ -203,10 +204,10 @@ def test_the_table_as_json_and_csv(table) -> None:
     assert average["agents"]["tool"]["effective_lambda"] == pytest.approx(0.5, abs=0.05)
     lines = list(csv.DictReader(io.StringIO(found.to_frame().to_csv(index=False))))
     assert len(lines) == 6
-    assert float(lines[4]["average"]) == pytest.approx(average["average"])
+    assert float(lines[4]["average"]) == pytest.approx(average["average"]["score"])
     assert json.loads(lines[5]["settings"])["scale"] == 1
     assert lines[3]["versus_reference"] == ""
-    assert lines[5]["versus_reference"] == "within noise"
+    assert lines[5]["versus_reference"] == "inconclusive"
 
 
 def changed(**fields):
@@ -253,14 +254,13 @@ def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, m
             rows,
             limit=4,
             store=store,
-            on_progress=lambda row, finished, of: done.append(finished),
+            on_update=lambda found: done.append(sum(r.status == "finished" for r in found.rows)),
             should_stop=lambda: done[-1] >= 4,
         )
-        assert part.is_stopped
+        assert part.ending == "stopped"
         assert list(part.report.models) == ["base", "coding", "tool", "ram+"]
         assert list(part.unfinished) == ["ram at r 0", "ram"]
-        assert "No score for ram at r 0, ram: the comparison was stopped" in part.statements()[-1]
-        assert part.to_dict()["ending"] == "stopped"
+        assert "No score for ram at r 0, ram: the comparison was stopped" in part.statements[-1]
         assert asked() == 64
         full = compare_methods(rows, limit=4, store=store)
         # Two rows of equal weights are asked once.
@@ -270,13 +270,12 @@ def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, m
         )
         again = compare_methods(rows, limit=4, store=store)
         runs = {run.model: run for run in store.runs()}
-    described = [table.to_dict() for table in (whole, full, again)]
+    described = [as_json(table) for table in (whole, full, again)]
     for table in described:
+        table.pop("seconds")
         for row in table["rows"]:
-            row.pop("evaluation_seconds")
+            row.pop("seconds")
             row.pop("merge_seconds")
-            for score in row["domains"].values():
-                score.pop("ci95")
     assert described[0] == described[1] == described[2]
     # History: every row, with the settings that made it.
     assert runs["ram+"].merge["recipe"]["settings"]["r"] == 0.1
@@ -312,14 +311,16 @@ def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
         return CliRunner().invoke(commands, [*arguments, *more], catch_exceptions=False).stdout
 
     described = json.loads(run("--json"))
-    assert [row["row"] for row in described["rows"]][-2:] == [
+    assert [row["label"] for row in described["rows"]][-2:] == [
         "ram+",
         "ties (density 0.5, scope tensor)",
     ]
-    assert (tmp_path / "t.csv").read_text().startswith("row,kind,method,settings,code,")
+    assert (
+        (tmp_path / "t.csv").read_text().startswith("label,kind,method,status,same_as,settings,n,")
+    )
     shown = run("--no-sources")
-    assert "vs reference" in shown
-    assert "within noise of ram+" in shown
+    assert "vs ram+" in shown
+    assert "not significantly different from ram+" in shown
     with pytest.raises(SettingsError, match="density is '2'"):
         run("--row", "ties:density=2")
 

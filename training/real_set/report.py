@@ -12,9 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ram_studio.evals.report.score import DomainScore
-from ram_studio.evals.report.statistics import holm
-from ram_studio.evals.report.tables import PairedCounts
+from ram_studio.evals.report.comparison import PairedCounts, holm
+from ram_studio.evals.report.score import DomainScore, as_json
 from training.real_set.measure import AnswerFile, read_lines
 from training.real_set.model import default_folder
 from training.real_set.tasks import SKILLS
@@ -52,7 +51,7 @@ def table(answers: AnswerFile) -> list[dict[str, Any]]:
         pairs = [compare(answers, row["model"], RIVAL) for row in others]
         adjusted = holm([pair.p_value for pair in pairs])
         for row, pair, p in zip(others, pairs, adjusted, strict=True):
-            row["against"] = {**pair.to_dict(), "rival": RIVAL, "p_adjusted": p}
+            row["against"] = {**as_json(pair), "rival": RIVAL, "p_adjusted": p}
     return rows
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyze import analyze
-from ram_studio.evals.experiment.method_table import MethodTable
+from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.experiment.space import with_method
-from ram_studio.evals.report.tables import ModelResult
+from ram_studio.evals.report.eval_report import ModelAnswers
 from ram_studio.evals.suites import offered
 from ram_studio.evals.suites.demo.tasks import judge, make
 from ram_studio.evals.suites.suite import Suite
@@ -139,23 +139,25 @@ def _choose(
     best = state.best
     assert best is not None, "every grid has a setting that can be merged"
     settings = {name: best.settings[name] for name in over}
-    found = {"settings": settings, "tried": len(state.rows), "score": round(best.score.score, 4)}
+    found = {"settings": settings, "tried": len(state.rows), "score": round(best.average.score, 4)}
     return found, with_method(start, start.method, {**start.settings, **settings})
 
 
-_VERSUS = ("wins", "losses", "p_adjusted", "outcome")
-
-
-def rows_of(table: MethodTable) -> dict[str, Any]:
+def rows_of(table: ExperimentResult) -> dict[str, Any]:
     """Return every row: scores, and the outcome against RAM+ on the same prompts."""
-    found: dict[str, Any] = {n: rounded(result) for n, result in table.report.models.items()}
-    for row in table.to_dict()["rows"]:
-        if row["versus"]:
-            found[row["row"]]["versus"] = {key: row["versus"][key] for key in _VERSUS}
+    found: dict[str, Any] = {row.label: rounded(row) for row in table.rows}
+    for row in table.rows:
+        if (versus := row.versus) is not None:
+            found[row.label]["versus"] = {
+                "wins": versus.counts.wins,
+                "losses": versus.counts.losses,
+                "p_adjusted": versus.p_adjusted,
+                "outcome": versus.outcome,
+            }
     return found
 
 
-def rounded(result: ModelResult) -> dict[str, float]:
+def rounded(row: Row | ModelAnswers) -> dict[str, float]:
     """Return a model's score by domain and its average over skills, to four places."""
-    scores = {domain: round(score.score, 4) for domain, score in result.domains.items()}
-    return {**scores, "average": round(result.average, 4)}
+    scores = {domain: round(score.score, 4) for domain, score in row.domains.items()}
+    return {**scores, "average": round(row.average.score, 4)}

@@ -173,7 +173,7 @@ def ask(
         pass
     measured = []
     for entry in runner.entries:
-        answers = (entry.twin or entry).answers
+        answers = entry.source.answers
         if entry.label in rows:
             method, own, k = rows[entry.label]
             measured.append(Measured("merge", method, own, k, answers))

@@ -18,14 +18,14 @@ from ram_studio.app.api.arguments import (
 )
 from ram_studio.app.asking.limits import SUITE, most_items, read_settings
 from ram_studio.app.check import work as check
-from ram_studio.app.check.verdicts import described
+from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.experiment import work as experiment
 from ram_studio.app.session.jobs import Work
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import DEFAULT_SET
-from ram_studio.evals.experiment.method_table import MethodTable
-from ram_studio.evals.experiment.table import SweepState
-from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.score import as_json
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
@@ -58,11 +58,11 @@ class AskingEndpoints(Client):
 
         Returns:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
-            "stderr", "ci95"}}, "average", "average_ci95", "retention", "seconds", and with several
-            samples "samples": {skill: {"mean", "ci95", "pass_at"}}}}, "floors", "verdicts": [{
-            "merge", "domain", "verdict", "retained_gain": {"value", "low", "high"}, "p",
-            "p_adjusted", ...}], "trust":
-            {"prompts", "software", ...}, with ci_width "until"}.
+            "stderr", "ci95", "chance_level", "samples": {"mean", "ci95", "pass_at"}, ...}},
+            "average": {"score", "ci95", ...}, "retention", "seconds"}}, "chance_levels",
+            "comparisons", "verdicts": [{"merge", "domain", "verdict", "retained_gain": {"value",
+            "low", "high"}, "p", "p_adjusted", ...}], "reproducibility": {"prompts", "software",
+            ...}, "until"}.
         """
 
         def prepare(session: Session) -> Work[EvalReport]:
@@ -80,13 +80,13 @@ class AskingEndpoints(Client):
             return check.score_work(chosen, settings, session, self._workspace)
 
         def tell(session: Session, found: EvalReport) -> dict:
-            report = described(found, check.agents_of(session), float(margin) / 100)
-            for numbers in report["models"].values():
+            result = as_json(judge_merges(found, check.agents_of(session), float(margin) / 100))
+            for numbers in result["models"].values():
                 # gradio_client takes anything with a "path" for a file to download.
                 path = numbers.pop("path", None)
                 if self._settings.is_private:
                     numbers["folder"] = path
-            return report
+            return dict(result)
 
         return await self._finish(request, prepare, tell)
 
@@ -136,13 +136,15 @@ class AskingEndpoints(Client):
             {settings}
 
         Returns:
-            {"suite", "seed", "n", "reference", "rows": [{"row", "kind", "method", "settings",
-            "domains": {skill: {"score", "ci95", ...}}, "average", "retention", "merge_seconds",
-            "agents": {name: {"rho", "lambda", "effective_lambda"}}, "versus": {"wins", "losses",
-            "p_value", "p_adjusted", "outcome"} against the reference}], "statements"}.
+            {"kind": "comparison", "suite", "seed", "reference", "rows": [{"label", "kind",
+            "method", "settings", "status", "domains": {skill: {"score", "ci95", ...}}, "average":
+            {"score", "ci95", ...}, "merge_seconds", "agents": {name: {"rho", "lambda",
+            "effective_lambda"}}, "versus": {"counts": {"wins", "losses", "p_value"},
+            "p_adjusted", "outcome"} against the reference}], "ending": "done" or "stopped",
+            "chance_levels", "reproducibility", "statements"}.
         """
 
-        def prepare(session: Session) -> Work[MethodTable]:
+        def prepare(session: Session) -> Work[ExperimentResult]:
             loaded = self._loaded(analysis, session)
             check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
             chosen = experiment.USUAL if rows is None else name_list("rows", rows)
@@ -150,7 +152,7 @@ class AskingEndpoints(Client):
             read = self._read(asked, "limit", limit, 100)
             return experiment.compare_work(recipes, read, session, self._workspace)
 
-        return await self._finish(request, prepare, lambda _, table: table.to_dict())
+        return await self._finish(request, prepare, lambda _, found: as_json(found))
 
     @with_settings
     async def sweep(
@@ -181,12 +183,12 @@ class AskingEndpoints(Client):
             {settings}
 
         Returns:
-            {"winner", "settings" (how many were compared), "comparisons", "recheck": {"winner",
-            "start"} on held-out questions, "rows": [{"setting", "values", "status", "n", "score",
-            "ci95", "lambda", ...}], "ending": "done" or "out of time", "statements"}.
+            As /compare, with "kind": "sweep", "winner", "settings" (how many were compared),
+            "tests", "recheck": {"winner", "start"} on held-out questions, in rows "values" and
+            "loss", and "ending": "done" or "out_of_time".
         """
 
-        def prepare(session: Session) -> Work[SweepState]:
+        def prepare(session: Session) -> Work[ExperimentResult]:
             plan = experiment.plan_over(
                 self._loaded(analysis, session),
                 experiment.USUAL_SWEEP if over is None else object_of("over", over),
@@ -198,4 +200,4 @@ class AskingEndpoints(Client):
             )
             return experiment.sweep_work(plan, session, self._workspace)
 
-        return await self._finish(request, prepare, lambda _, state: state.to_dict())
+        return await self._finish(request, prepare, lambda _, found: as_json(found))

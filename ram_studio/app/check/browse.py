@@ -13,7 +13,7 @@ from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import empty_state, render
-from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.suites.demo.tasks import DOMAINS
 
 FILTERS = {

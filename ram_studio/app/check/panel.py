@@ -24,7 +24,7 @@ from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
 from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
-from ram_studio.app.check.verdicts import has_verdicts, verdicts_drawn
+from ram_studio.app.check.verdicts import has_verdicts, judge_merges, verdicts_drawn
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.load.view import progress_html as pass_html
@@ -44,7 +44,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.errors import RamStudioError
-from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
@@ -217,14 +217,15 @@ class CheckPanel:
         }
 
     def _judged(self, session: Session) -> Updates:
-        report, agents, margin = session.report, work.agents_of(session), session.margin
-        if report is None:
+        agents = work.agents_of(session)
+        if session.report is None:
             return {self.verdicts: None, self.scores: empty_state(_NOTHING)}
-        drawn = verdicts_drawn(report, agents, margin)
+        result = judge_merges(session.report, agents, session.margin)
+        drawn = verdicts_drawn(result, agents)
         return {
             # Text: Gradio looks for files at every value of a nested one.
             self.verdicts: None if drawn is None else json.dumps(drawn),
-            self.scores: view.report_html(report, agents, margin),
+            self.scores: view.report_html(result, agents),
         }
 
     def _set_margin(self, points: float, session: Session) -> Updates:

@@ -8,12 +8,9 @@ from typing import Any
 from ram_studio.app.check.verdicts import has_verdicts
 from ram_studio.app.check.work import BASE
 from ram_studio.app.templates import render
-from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
-from ram_studio.evals.report.skill_verdict import MARGIN
-from ram_studio.evals.report.specialists import choose_specialists
-from ram_studio.evals.report.statistics import Comparison, compare_all
-from ram_studio.evals.report.tables import EvalReport
-from ram_studio.evals.report.trust import trust, trust_lines
+from ram_studio.evals.report.comparison import Comparison
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.eval_result import EvalResult
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -30,47 +27,32 @@ _MEASURES = {
 }
 
 
-def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> str:
+def report_html(result: EvalResult, agents: Sequence[str]) -> str:
     """Return all but the verdicts: statements, heat table, categories, pairs, health.
 
     It is folded where there are verdicts, which lead (``verdicts_drawn``).
     """
-    chosen = choose_specialists(report, agents)
-    pairs = compare_all(
-        report,
-        base=BASE if BASE in report.models else None,
-        specialists=chosen.agents,
-        judged=chosen.judged,
-    )
-    parts = breakdown(report)
-    health = {n: r.health for n, r in report.models.items() if r.health is not None}
+    health = {n: r.health for n, r in result.models.items() if r.health is not None}
     measured = next(iter(health.values()), {})
     return render(
         "check/report.html.j2",
-        is_folded=has_verdicts(report, agents),
-        margin=margin,
-        until=report.until.get("sentence", ""),
-        draws=[[what, *texts] for what, texts in drawn_rows(parts)],
-        statements=_statements(report, agents, pairs, chosen.judged),
-        heat=heat_table(report, agents, pairs) if report.items else None,
-        silent=missing(report),
-        models=list(parts),
-        kinds=_kinds(parts),
-        pairs=pairs,
+        is_folded=has_verdicts(result.report, agents),
+        result=result,
+        statements=_statements(result, agents),
+        heat=heat_table(result, agents) if result.report.items else None,
+        models=list(result.models),
         health=health,
         measures={key: label for key, label in _MEASURES.items() if key in measured},
-        trusted=trust_lines(trust(report)),
         number=_number,
     )
 
 
-def heat_table(
-    report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison], base: str = BASE
-) -> dict[str, Any]:
+def heat_table(result: EvalResult, agents: Sequence[str], base: str = BASE) -> dict[str, Any]:
     """Return the model-by-domain table as the template's ``heat`` takes it."""
+    report, pairs = result.report, result.comparisons
     skills = list(report.skills)
     # What stands apart from the average comes after it.
-    beside = [d for d in report.items if d not in skills]
+    beside = list(report.beside)
     against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
     scores = {
         d: [m.domains[d].score for m in report.models.values() if m.domains[d].n] for d in skills
@@ -79,13 +61,13 @@ def heat_table(
     best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
     has_average = len(skills) > 1
     rows = []
-    for name, result in report.models.items():
+    for name, row in report.models.items():
         cells = [
             _cell(report, name, d, against.get((name, d)), best.get(d), base)
             for d in (*skills, *beside)
         ]
         if has_average:
-            cells.insert(len(skills), {"score": None, "average": result.over_skills})
+            cells.insert(len(skills), {"score": None, "average": row.average})
         rows.append((name, cells))
     sizes = [len(items) for items in report.items.values()]
     low, high = min(sizes), max(sizes)
@@ -105,7 +87,9 @@ def heat_table(
         "made": len(pairs),
         "is_compared": bool(against),
         "has_base": base in report.models,
-        "floors": [report.floors.get(d) for d in (*skills, *beside)] if report.floors else [],
+        "chance_levels": [report.chance_levels.get(d) for d in (*skills, *beside)]
+        if report.chance_levels
+        else [],
         "skills": len(skills) if has_average else None,
         "beside": beside,
     }
@@ -124,7 +108,7 @@ def _cell(
     if pair is None or not pair.n:
         return {**cell, "tone": "", "side": "", "hint": "", "delta": ""}
     points = 100 * (score.score - report.models[base].domains[domain].score)
-    tone = pair.outcome if pair.outcome in ("better", "worse") else ""
+    tone = "" if pair.outcome == "inconclusive" else pair.outcome
     sign = {"better": "▲", "worse": "▼"}.get(tone, "~")
     strength = min(1.0, abs(points) / _FULL_POINTS)
     return {
@@ -139,40 +123,28 @@ def _cell(
 
 
 def _statements(
-    report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison], judged: EvalReport
+    result: EvalResult, agents: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]] | None:
     """Return, for each merge, what it gained or lost against each skill's own specialist.
 
-    Where no agent was evaluated, against the base. None without a merge. judged: the report
-    without the questions by which a specialist was chosen.
+    Where no agent was evaluated, against the base. None without a merge.
     """
-    merges = [name for name in report.models if name != BASE and name not in agents]
+    report, pairs = result.report, result.comparisons
+    merges = report.merges(BASE, agents)
     if not merges:
         return None
     against = "specialist" if any(c.against == "specialist" for c in pairs) else "base"
+    rows = (result.judged if against == "specialist" else report).models
     said: dict[str, list[dict[str, Any]]] = {name: [] for name in merges}
     for pair in pairs:
         if pair.a in merges and pair.against == against and pair.domain in report.skills:
-            rows = (judged if against == "specialist" else report).models
             mine, theirs = (rows[name].domains[pair.domain].score for name in (pair.a, pair.b))
             is_same = pair.counts.wins == pair.counts.losses == 0
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
-            line["floor"] = None
-            if pair.n and report.is_at_floor(pair.domain, mine, theirs):
-                line["floor"] = report.floors[pair.domain]
+            is_at_chance = pair.n and report.is_at_chance(pair.domain, mine, theirs)
+            line["chance_level"] = report.chance_levels[pair.domain] if is_at_chance else None
             said[pair.a].append(line)
     return {name: lines for name, lines in said.items() if lines}
-
-
-def _kinds(parts: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return right answers of every model by kind of question, where a domain has several."""
-    first = next(iter(parts.values()))["categories"]
-    return [
-        (f"{d}: {kind}", [part["categories"][d][kind] for part in parts.values()])
-        for d, kinds in first.items()
-        if len(kinds) > 1
-        for kind in kinds
-    ]
 
 
 def _number(key: str, value: float | None) -> str:

@@ -23,7 +23,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 

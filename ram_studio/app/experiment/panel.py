@@ -1,66 +1,233 @@
-"""The panel "Compare methods side by side": every merge in memory, asked the same questions."""
+"""What both experiment panels share, and the panel "Compare methods side by side"."""
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gradio as gr
-from markupsafe import Markup
 
 from ram_studio.app.asking.suites import Questions
-from ram_studio.app.boxes import choice, html, slider
+from ram_studio.app.boxes import choice, html, slider, unchecked
 from ram_studio.app.experiment import view, work
-from ram_studio.app.experiment.table import method_grid, result_table
+from ram_studio.app.experiment.figure import axes_of, axis_label, experiment_figure
+from ram_studio.app.experiment.table import experiment_grid, result_table
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
-from ram_studio.app.session.session import Comparison, Session
+from ram_studio.app.session.session import Experiment, Session
 from ram_studio.app.session.shared import Shared
-from ram_studio.app.templates import callout, failure, progress
+from ram_studio.app.templates import callout, failure, render
 from ram_studio.errors import RamStudioError
-from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.presets import EXPERIMENTS
+from ram_studio.evals.experiment.result import ExperimentResult, Kind
 
+# A chart is drawn anew in the page each time: more often would flicker.
+_CHART_SECONDS = 1.0
 _OWN = "My choice of methods"
 _OWN_NOTE = "RAM rows use your ε, r and α from Tune; the others their defaults."
 
 
-def keep(table: MethodTable, title: str, session: Session) -> Comparison:
-    """Write a comparison's CSV, report and figure into the session's folder; return it.
+class ExperimentPanel:
+    """A panel of one kind of experiment: a form, its job, and the result.
 
-    Raises: OutputError when they cannot be written.
+    kind: of experiment; prefix: of element ids; title, lead: its heading and what it does.
     """
-    described = table.to_dict()
-    stem = f"comparison-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
-    files = {
-        f"{stem}.csv": table.to_frame().to_csv(index=False),
-        f"{stem}.html": view.report_html(described, title),
-        f"{stem}.svg": view.time_score_file(described),
-    }
-    return Comparison(title, described, session.save(files))
 
-
-class ComparePanel:
-    """Compare methods, laid out and wired."""
+    kind: Kind
+    prefix: str
+    title: str
+    lead: str
+    start_label = "Start"
+    ids: ClassVar[Mapping[str, str]]
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        shape = {"open": False, "elem_id": "compare-methods", "elem_classes": "panel"}
-        with gr.Accordion("Compare methods side by side", **shape) as fold:
-            html(
-                '<p class="lead">Each method merges the same agents in memory and answers the same '
-                "prompts; no model folder is written. The table says where a difference is no more "
-                "than chance.</p>"
-            )
-            self._lay_out_form()
+        shape = {"open": False, "elem_id": self.ids["fold"], "elem_classes": "panel"}
+        with gr.Accordion(self.title, **shape) as fold:
+            html(f'<p class="lead">{self.lead}</p>')
+            self.lay_out_form()
+            self.asked = Questions(shared, f"{self.prefix}-")
             self._lay_out_result()
         self.asked.wire(fold)
-        form = {self.preset, self.methods, self.limit, *self.asked.form, *shared.tuning}
-        connect(self.controls, shared.workspace, self.run, form, self._shown)
-        self.preset.input(self._show_about, self.preset, [self.methods, self.about], **LIGHT)
-        shared.loaded.listen(self._shown, self._show)
+        self.wire()
+        inputs = {self.axis, *self.form}
+        connect(self.controls, shared.workspace, self.run, inputs, self.shown)
+        self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **LIGHT)
+        used = [*shared.tuning, self.note, self.target]
+        self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT).then(
+            fn=None, inputs=self.target, js="(step) => { window.RAM.open(step); }"
+        )
+        shared.loaded.listen(self.shown, self._show_session)
 
-    def _lay_out_form(self) -> None:
+    def lay_out_form(self) -> None:
+        """Lay out what is asked for, but for the questions."""
+        raise NotImplementedError
+
+    def wire(self) -> None:
+        """Connect what the form alone has."""
+
+    @property
+    def form(self) -> set[Any]:
+        """What ``prepare`` reads."""
+        return {*self.asked.form, *self.shared.tuning}
+
+    def prepare(self, data: Mapping[Any, Any], session: Session) -> Work[ExperimentResult]:
+        """Return the work that the form asks for.
+
+        Raises: SettingsError, EvaluationError for what cannot be run.
+        """
+        raise NotImplementedError
+
+    def name_of(self, data: Mapping[Any, Any]) -> str:
+        """Return the experiment's name, for its report."""
+        return self.title
+
+    def _lay_out_result(self) -> None:
+        self.count = html("", elem_id=f"{self.prefix}-count", elem_classes="fine")
+        ids = {key: self.ids[key] for key in ("start", "stop", "status")}
+        self.controls = job_controls(self.start_label, **ids)
+        with gr.Column(visible=False, elem_id=self.ids["result"]) as self.result:
+            axis = gr.Radio([], label="Show against", elem_id=f"{self.prefix}-axis")
+            self.axis = unchecked(axis)
+            with gr.Column(elem_classes=["box", "chart"]):
+                head = {"title": self.title, "note": "Average score with its 95 % interval."}
+                html(render("details/head.html.j2", **head), elem_classes="chart-head")
+                shape = {"show_label": False, "elem_id": f"{self.prefix}-chart"}
+                self.chart = gr.Plot(container=False, **shape)
+            self.found = html(elem_id=f"{self.prefix}-found")
+            self.table = result_table(f"{self.prefix}-table")
+            with gr.Row(elem_classes="actions", visible=False) as self.actions:
+                shape = {"elem_id": f"{self.prefix}-pick", "min_width": 240}
+                self.pick = unchecked(gr.Dropdown([], label="Setting", **shape))
+                self.use = gr.Button(
+                    "Use this setting in Tune", variant="primary", elem_id=f"{self.prefix}-use"
+                )
+                self.files = [
+                    gr.DownloadButton("Download CSV", elem_id=f"{self.prefix}-csv"),
+                    gr.DownloadButton("Download report (HTML)", elem_id=f"{self.prefix}-report"),
+                ]
+            self.note = html(elem_id=f"{self.prefix}-note")
+        self.target = gr.Textbox(visible=False)
+
+    @property
+    def shown(self) -> list[Any]:
+        """What ``show`` returns updates of."""
+        result = [self.result, self.axis, self.chart, self.found, self.table]
+        return [*result, self.actions, self.pick, *self.files, self.note]
+
+    def show(self, found: Experiment | None, axis: str | None = None) -> Updates:
+        """Return updates for an experiment, or for none yet; without files it is still running."""
+        if found is None or not found.result.measured:
+            return {
+                self.result: gr.update(visible=False),
+                self.chart: gr.update(value=None),
+                self.actions: gr.update(visible=False),
+            }
+        result, axes = found.result, axes_of(found.result)
+        chosen = axis if axis in axes else axes[0]
+        updates = {
+            self.result: gr.update(visible=True),
+            self.axis: gr.update(
+                choices=[(axis_label(name), name) for name in axes],
+                value=chosen,
+                visible=len(axes) > 1,
+            ),
+            self.chart: gr.update(value=experiment_figure(result, chosen)),
+            self.found: view.found_html(result),
+            self.table: gr.update(value=experiment_grid(result).value(), visible=True),
+            self.actions: gr.update(visible=bool(found.files)),
+            self.note: "",
+        }
+        if found.files:
+            names = [row.label for row in result.ranked if row.n and row.kind == "merge"]
+            wanted = result.winner or result.reference
+            updates[self.pick] = gr.update(choices=names, value=wanted)
+            pairs = zip(self.files, found.files, strict=True)
+            updates |= {box: gr.update(value=str(file)) for box, file in pairs}
+        return updates
+
+    def _show_session(self, session: Session) -> Updates:
+        return self.show(session.experiments.get(self.kind))
+
+    def _draw(self, axis: str | None, session: Session) -> Any:
+        found = session.experiments.get(self.kind)
+        return gr.skip() if found is None else experiment_figure(found.result, axis or "")
+
+    def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
+        """Run what the form says, yielding updates as it goes."""
+        axis, name, drawn = data.get(self.axis), self.name_of(data), [-math.inf]
+
+        def tell(result: ExperimentResult | None) -> Updates:
+            updates: Updates = {self.controls.status: view.progress_html(result)}
+            if result is not None and time.monotonic() - drawn[0] > _CHART_SECONDS:
+                updates |= self.show(Experiment(result, ()), axis)
+                drawn[0] = time.monotonic()
+            return updates
+
+        def finish(result: ExperimentResult) -> Updates:
+            session.experiments[self.kind] = found = keep(result, name, session)
+            said = callout(work.STOPPED) if result.ending == "stopped" else ""
+            return {self.controls.status: said, **self.show(found, axis)}
+
+        def explain(error: RamStudioError, job: Any) -> str:
+            return failure(error, str(error))
+
+        hooks = (lambda: self.prepare(data, session), tell, finish)
+        yield from watch(session, self.controls, *hooks, explain=explain)
+
+    def use_setting(self, label: str | None, session: Session) -> Updates:
+        """Return updates that set Tune's four settings and open it, or say why not."""
+        found = session.experiments.get(self.kind)
+        if found is None or label not in [row.label for row in found.result.rows]:
+            return {self.note: "", self.target: ""}
+        values = work.tune_values(found.result.row(label))
+        if values is None:
+            text = f"{label} has no sliders in Tune: choose this method and its setting in Merge."
+            return {self.note: callout(text, "note"), self.target: ""}
+        pairs = zip(self.shared.tuning, values, strict=True)
+        return {
+            **{box: value for box, value in pairs if value is not None},
+            self.note: callout(f"{label} is now set in Tune.", "good"),
+            self.target: "tune",
+        }
+
+
+def keep(result: ExperimentResult, name: str, session: Session) -> Experiment:
+    """Write an experiment's CSV and report into the session's folder; return it.
+
+    Raises: OutputError when they cannot be written.
+    """
+    stem = f"{result.kind}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    files = {
+        f"{stem}.csv": result.to_frame().to_csv(index=False),
+        f"{stem}.html": view.report_html(result, name),
+    }
+    return Experiment(result, tuple(session.save(files)))
+
+
+class ComparePanel(ExperimentPanel):
+    """Compare methods."""
+
+    kind = "comparison"
+    prefix = "compare"
+    title = "Compare methods side by side"
+    lead = (
+        "Each method merges the same agents in memory and answers the same prompts; no model "
+        "folder is written. The table says where a difference is no more than chance."
+    )
+    start_label = "Compare"
+    ids: ClassVar[Mapping[str, str]] = {
+        "fold": "compare-methods",
+        "start": "compare",
+        "stop": "stop-compare",
+        "status": "compare-status",
+        "result": "comparison",
+    }
+
+    def lay_out_form(self) -> None:
+        """Lay out the choice of rows."""
         with gr.Row(elem_classes="check-form"):
             presets = [(_OWN, ""), *((EXPERIMENTS[name].title, name) for name in work.PRESETS)]
             shape = {"min_width": 220, "elem_id": "compare-preset"}
@@ -74,70 +241,28 @@ class ComparePanel:
             elem_id="compare-choice",
         )
         self.about = html(_OWN_NOTE, elem_id="compare-about", elem_classes="fine")
-        self.asked = Questions(self.shared, "compare-")
-        ids = {"start": "compare", "stop": "stop-compare", "status": "compare-status"}
-        self.controls = job_controls("Compare", **ids)
 
-    def _lay_out_result(self) -> None:
-        with gr.Column(visible=False, elem_id="comparison", elem_classes="compared") as self.result:
-            self.summary = html()
-            self.table = result_table("compare-table")
-            self.details = html()
-            with gr.Row(elem_classes="actions"):
-                self.files = [
-                    gr.DownloadButton("Download CSV", elem_id="compare-csv"),
-                    gr.DownloadButton("Download report (HTML)", elem_id="compare-report"),
-                    gr.DownloadButton("Download figure (SVG)", elem_id="compare-figure"),
-                ]
+    def wire(self) -> None:
+        """Show what a preset has."""
+        self.preset.input(self._show_about, self.preset, [self.methods, self.about], **LIGHT)
 
     @property
-    def _shown(self) -> list[Any]:
-        return [self.result, self.summary, self.table, self.details, *self.files]
-
-    def _show(self, session: Session) -> Updates:
-        found = session.comparison
-        if found is None:
-            return {self.result: gr.update(visible=False)}
-        return {
-            self.result: gr.update(visible=True),
-            self.summary: view.summary_html(found.table),
-            self.table: gr.update(value=method_grid(found.table).value(), visible=True),
-            self.details: view.details_html(found.table),
-            **{
-                box: gr.update(value=str(p)) for box, p in zip(self.files, found.files, strict=True)
-            },
-        }
+    def form(self) -> set[Any]:
+        """What ``prepare`` reads."""
+        return {self.preset, self.methods, self.limit, *super().form}
 
     def _show_about(self, preset: str) -> Updates:
         text = EXPERIMENTS[preset].description if preset else _OWN_NOTE
         return {self.methods: gr.update(visible=not preset), self.about: text}
 
-    def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
-        """Compare as the form says, yielding updates as it goes."""
-        preset = data[self.preset] or ""
-        title = EXPERIMENTS[preset].title if preset else _OWN
+    def name_of(self, data: Mapping[Any, Any]) -> str:
+        """Return the preset's name."""
+        return EXPERIMENTS[data[self.preset]].title if data[self.preset] else _OWN
 
-        def prepare() -> Work[MethodTable]:
-            tuned = self.shared.tuning.read(data).values
-            methods = data[self.methods] or ()
-            rows = work.rows_for(session.models, preset, methods, tuned)
-            asked = self.asked.read(data, data[self.limit], session.data)
-            return work.compare_work(rows, asked, session, self.shared.workspace)
-
-        def finish(table: MethodTable) -> Updates:
-            session.comparison = found = keep(table, title, session)
-            said = callout(work.STOPPED) if found.table["ending"] == "stopped" else ""
-            return {self.controls.status: said, **self._show(session)}
-
-        def explain(error: RamStudioError, job: Any) -> str:
-            return failure(error, str(error))
-
-        yield from watch(session, self.controls, prepare, progress_html, finish, explain=explain)
-
-
-def progress_html(event: tuple[str, int, int] | None) -> Markup:
-    """Return the progress bar of a comparison: row, rows done, rows in all."""
-    if event is None or not event[0]:
-        return progress(None, "Preparing the models")
-    row, done, total = event
-    return progress(done / total, row, f"row {done + 1} of {total}")
+    def prepare(self, data: Mapping[Any, Any], session: Session) -> Work[ExperimentResult]:
+        """Return the work of the comparison that the form asks for."""
+        tuned = self.shared.tuning.read(data).values
+        chosen = data[self.methods] or ()
+        rows = work.rows_for(session.models, data[self.preset] or "", chosen, tuned)
+        asked = self.asked.read(data, data[self.limit], session.data)
+        return work.compare_work(rows, asked, session, self.shared.workspace)

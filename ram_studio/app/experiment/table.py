@@ -1,17 +1,14 @@
-"""Results as tables: sorted by their numbers in the page, read as text there and in reports."""
+"""The rows of an experiment as a table: sorted by its numbers in the page, read as text there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gradio as gr
 
 from ram_studio.app.numbers import epsilon_text, setting_text
-from ram_studio.evals.experiment.table import SweepRow, SweepState
-
-Table = Mapping[str, Any]
-"""What ``MethodTable.to_dict`` returns."""
+from ram_studio.evals.experiment.result import ExperimentResult, Row
+from ram_studio.evals.report.score import DomainScore
 
 _STYLES = {
     "best": "font-weight: 650; text-decoration: underline; text-underline-offset: 3px",
@@ -21,17 +18,15 @@ _STYLES = {
 _OUTCOMES = {
     "waiting": "waiting",
     "running": "being asked",
-    "open": "in the race",
-    "kept": "no significant difference",
-    "behind": "clearly worse",
+    "partial": "in the race",
+    "finished": "no significant difference",
+    "worse": "clearly worse",
     "dropped": "dropped",
-    "same": "same merge",
+    "duplicate": "same merge",
     "unfinished": "not finished",
     "failed": "failed",
 }
-
-
-FLOOR = "chance level"
+CHANCE = "chance level"
 
 
 class Cell(NamedTuple):
@@ -60,117 +55,69 @@ class Grid(NamedTuple):
         }
 
 
-def plain(text: Any) -> Cell:
-    """Return a cell that is sorted as it reads."""
-    return Cell(str(text), str(text))
-
-
-def score_cell(score: Mapping[str, Any], tone: str = "") -> Cell:
-    """Return a cell of a score as ``DomainScore.to_dict`` has it, with its interval."""
-    if not score["n"]:
-        return Cell(-1, "–")
-    low, high = score["ci95"]
-    text = f"{100 * score['score']:.1f} % · {100 * low:.0f}–{100 * high:.0f}"
-    return Cell(score["score"], text, tone)
-
-
-def settings_text(row: Mapping[str, Any]) -> str:
-    """Return a merge's settings in one line; a scale that was left out is 1/N."""
-    shown = []
-    for name, value in (row["settings"] or {}).items():
-        if value is None:
-            count = len(row["merged_agents"] or ())
-            text = f"1/{count}" if name == "scale" and count else "–"
-        elif name == "epsilon":
-            text = epsilon_text(value)
-        else:
-            text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
-        shown.append(f"{setting_text(name)} {text}")
-    return " · ".join(shown)
-
-
-def merge_rows(table: Table) -> list[Mapping[str, Any]]:
-    """Return the rows that are merges, in order; their place, from 1, is their number."""
-    return [row for row in table["rows"] if row["kind"] == "merge"]
-
-
-def method_grid(table: Table) -> Grid:
-    """Return a comparison's scores, row by row, and what each is against the reference."""
-    rows = table["rows"]
-    domains_of = list(rows[0]["domains"]) if rows else []
-    skills = [d for d in domains_of if d in table["skills"]]
-    beside = [d for d in domains_of if d not in skills]
-    best = {d: max(row["domains"][d]["score"] or 0.0 for row in rows) for d in skills}
-    top = max((row["average"] or 0.0 for row in rows), default=0.0)
-    numbers = {row["row"]: i for i, row in enumerate(merge_rows(table), 1)}
-    cells = []
-    for row in rows:
-        domains, average, seconds = row["domains"], row["average"], row["merge_seconds"]
-        number = numbers.get(row["row"])
-        line = [Cell(number or 0, "" if number is None else str(number)), plain(row["row"])]
-        for d in skills:
-            is_best = domains[d]["n"] and domains[d]["score"] == best[d]
-            line.append(score_cell(domains[d], "best" if is_best else ""))
-        known = "–" if average is None else f"{100 * average:.1f} %"
-        line.append(Cell(average or 0.0, known, "best" if average == top else ""))
-        line.append(_against(row, table["reference"]))
-        line += [score_cell(domains[d]) for d in beside]
-        line.append(Cell(seconds or 0.0, "–" if seconds is None else f"{seconds:.2f} s"))
-        line.append(plain(settings_text(row)))
-        cells.append(line)
-    if floors := table["floors"]:
-        line = [Cell(0, ""), plain(FLOOR), *(_floor_cell(floors.get(d)) for d in skills)]
-        line += [Cell(-1, "–"), Cell(2.0, "–"), *(_floor_cell(floors.get(d)) for d in beside)]
-        cells.append([*line, Cell(0.0, "–"), plain("")])
-    against = f"Against {table['reference']}"
-    heads = ["#", "Model", *skills, "Average", against, *beside, "Merged in", "Settings"]
-    return Grid(heads, cells)
-
-
-def _floor_cell(floor: float | None) -> Cell:
-    return Cell(-1, "–") if floor is None else Cell(floor, f"{100 * floor:.1f} %")
-
-
-def _against(row: Mapping[str, Any], reference: str) -> Cell:
-    if row["row"] == reference:
-        return Cell(1.0, "reference")
-    found = row["versus"]
-    if found is None:
-        return Cell(2.0, "–")
-    p = found["p_adjusted"]
-    shown = "< 0.001" if p < 0.001 else f"{p:.3f}"
-    text = f"{found['outcome']} · +{found['wins']} −{found['losses']}, p {shown}"
-    return Cell(p, text, found["outcome"] if found["outcome"] in _STYLES else "")
-
-
-def sweep_grid(state: SweepState) -> Grid:
-    """Return every setting of a sweep, the best first."""
-    domains = list(dict.fromkeys(name for row in state.rows for name in row.domains))
-    rows = []
-    for row in state.ranked:
-        tone = "best" if row.label == state.winner else ""
+def experiment_grid(result: ExperimentResult) -> Grid:
+    """Return every row, a sweep's best first: scores, outcome, lambdas, time and settings."""
+    beside = [name for name in result.domains if name not in result.skills]
+    scores = {d: [r.domains[d].score for r in result.rows if d in r.domains] for d in result.skills}
+    # Where all are equal, none is the best.
+    best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
+    lines = []
+    for row in result.ranked:
+        is_winner = row.label == result.winner
         factors = " ".join(f"{v:.3f}" for v in row.factors.values() if v is not None)
-        rows.append(
+        seconds = row.merge_seconds
+        lines.append(
             [
-                Cell(row.label, row.label, tone),
-                score_cell(row.score.to_dict(), tone),
-                *(
-                    score_cell(row.domains[d].to_dict()) if d in row.domains else Cell(-1, "–")
-                    for d in domains
-                ),
-                plain(factors or "–"),
-                _outcome(row, state.winner),
+                Cell(row.label, row.label, "best" if is_winner else ""),
+                *(_score_cell(row.domains.get(d), best.get(d)) for d in result.skills),
+                _score_cell(row.average, row.average.score if is_winner else None),
+                _outcome(row, result),
+                *(_score_cell(row.domains.get(d)) for d in beside),
+                _plain(factors or "–"),
+                Cell(seconds or 0.0, "–" if seconds is None else f"{seconds:.2f} s"),
+                _plain(settings_text(row)),
             ]
         )
-    if state.floors:
-        floors = [_floor_cell(state.floors.get(d)) for d in domains]
-        rows.append([plain(FLOOR), Cell(-1, "–"), *floors, plain("–"), plain("–")])
-    return Grid(["Setting", "Average", *domains, "λ", "Outcome"], rows)
+    if levels := result.chance_levels:
+        known = {d: _chance_cell(levels.get(d)) for d in result.domains}
+        line = [_plain(CHANCE), *(known[d] for d in result.skills), Cell(-1, "–"), Cell("2", "–")]
+        lines.append([*line, *(known[d] for d in beside), _plain("–"), Cell(0.0, "–"), _plain("")])
+    outcome = f"Against {result.reference}" if result.reference else "Outcome"
+    heads = ["Merge", *result.skills, "Average", outcome, *beside, "λ", "Merged in", "Settings"]
+    return Grid(heads, lines)
 
 
-def _outcome(row: SweepRow, winner: str | None) -> Cell:
+def _plain(text: str) -> Cell:
+    """Return a cell that is sorted as it reads."""
+    return Cell(text, text)
+
+
+def _score_cell(score: DomainScore | None, best: float | None = None) -> Cell:
+    if score is None or not score.n:
+        return Cell(-1, "–")
+    low, high = score.ci95
+    text = f"{100 * score.score:.1f} % · {100 * low:.0f}–{100 * high:.0f}"
+    return Cell(score.score, text, "best" if score.score == best else "")
+
+
+def _chance_cell(level: float | None) -> Cell:
+    return Cell(-1, "–") if level is None else Cell(level, f"{100 * level:.1f} %")
+
+
+def _outcome(row: Row, result: ExperimentResult) -> Cell:
+    """Return what a row is against a comparison's reference, or what became of it in a sweep."""
+    if row.label == result.reference:
+        return Cell("1", "reference")
+    if row.versus is not None:
+        counts, p = row.versus.counts, row.versus.p_adjusted
+        said = row.versus.outcome.replace("inconclusive", _OUTCOMES["finished"])
+        shown = "< 0.001" if p < 0.001 else f"{p:.3f}"
+        text = f"{said} · +{counts.wins} −{counts.losses}, p {shown}"
+        return Cell(f"{p:.6f}", text, row.versus.outcome)
+    if not result.is_sweep and row.status == "finished":
+        return Cell("2", "–")
     said, tone = _OUTCOMES[row.status], "worse" if row.is_out else ""
-    if row.label == winner:
+    if row.label == result.winner:
         said, tone = "best", "better"
     hints = [row.note or row.same_as or ""]
     if row.loss is not None and row.is_out:
@@ -179,6 +126,20 @@ def _outcome(row: SweepRow, winner: str | None) -> Cell:
         hints.append("where it started")
     text = " · ".join([said, *(hint for hint in hints if hint)])
     return Cell(text, text, tone)
+
+
+def settings_text(row: Row) -> str:
+    """Return a merge's settings in one line; a scale that was left out is 1/N."""
+    shown = []
+    for name, value in row.settings.items():
+        if value is None:
+            text = f"1/{len(row.merged_agents)}" if name == "scale" and row.merged_agents else "–"
+        elif name == "epsilon":
+            text = epsilon_text(value)
+        else:
+            text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
+        shown.append(f"{setting_text(name)} {text}")
+    return " · ".join(shown)
 
 
 def result_table(elem_id: str) -> gr.Dataframe:

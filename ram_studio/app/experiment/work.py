@@ -20,11 +20,10 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
-from ram_studio.evals.experiment.method_table import MethodTable
-from ram_studio.evals.experiment.plan import SweepPlan
+from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
+from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.space import parse_axes
-from ram_studio.evals.experiment.table import SweepRow, SweepState
 from ram_studio.evals.settings import EvalSettings
 
 
@@ -108,30 +107,35 @@ def rows_for(
 
 def compare_work(
     rows: Mapping[str, Recipe], asked: EvalSettings, session: Session, workspace: Workspace
-) -> Work[MethodTable]:
-    """Return the work of a comparison, stopped or finished; answers go to the user's store.
+) -> Work[ExperimentResult]:
+    """Return the work of a comparison; it costs a part for each row, in answers."""
+    models = [*session.models.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
+    parts = [f"{one} compare {asked!r}" for one in models]
+    effort = asking_effort(session, parts, count_answers(asked))
+    return costing(_running(ComparePlan.of(rows, asked), session, workspace), effort)
 
-    It tells (row, rows done, rows in all), and costs a part for each row, in answers.
+
+def _running(plan: Plan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
+    """Return what runs a plan, stopped or finished; its answers go to the user's store.
+
+    It tells the result so far.
     """
-    from ram_studio.evals.experiment.run import compare_methods
+    from ram_studio.evals.experiment.run import run_experiment
 
-    loaded = session.models
+    analysis = session.models.analysis
 
-    def compare(report: Report, cancel: CancelToken) -> MethodTable:
+    def run(report: Report, cancel: CancelToken) -> ExperimentResult:
         with open_answers(session, workspace) as store:
-            return compare_methods(
-                rows,
-                settings=asked,
-                analysis=loaded.analysis,
+            return run_experiment(
+                plan,
+                on_update=report,
+                should_stop=lambda: cancel.is_cancelled,
+                analysis=analysis,
                 fisher_folder=session.folder / "fisher",
                 store=store,
-                on_progress=lambda row, done, total: report((row, done, total)),
-                should_stop=lambda: cancel.is_cancelled,
             )
 
-    models = [*loaded.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
-    parts = [f"{one} compare {asked!r}" for one in models]
-    return costing(compare, asking_effort(session, parts, count_answers(asked)))
+    return run
 
 
 # ---------------------------------------------------------------------------- sweep
@@ -225,7 +229,7 @@ def count_text(plan: SweepPlan) -> str:
     return f"{many}, {questions} questions each at most{draws}."
 
 
-def tune_values(row: SweepRow) -> list[Any] | None:
+def tune_values(row: Row) -> list[Any] | None:
     """Return a setting as Tune's four values (grid point, r, alpha, rule), None if it has none.
 
     A value that the rule does not have is None.
@@ -236,24 +240,7 @@ def tune_values(row: SweepRow) -> list[Any] | None:
     return [snap(settings["epsilon"]), settings.get("r"), settings.get("alpha"), row.method]
 
 
-def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[SweepState]:
-    """Return the work of a sweep, stopped or finished; its answers go to the user's store.
-
-    It tells states, and costs its time at most.
-    """
-    from ram_studio.evals.experiment.runner import Runner
-
-    def sweep(report: Report, cancel: CancelToken) -> SweepState:
-        with open_answers(session, workspace) as store:
-            running = Runner(
-                plan,
-                analysis=session.models.analysis,
-                store=store,
-                should_stop=lambda: cancel.is_cancelled,
-            )
-            for state in running.run():
-                report(state)
-        return running.state
-
+def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
+    """Return the work of a sweep; it costs its time at most."""
     minutes = plan.minutes or workspace.settings.max_sweep_minutes
-    return costing(sweep, Effort("seconds", {"": 60.0 * minutes}))
+    return costing(_running(plan, session, workspace), Effort("seconds", {"": 60.0 * minutes}))

@@ -114,14 +114,14 @@ class HistoryPanel:
         try:
             found = work.side_by_side(ids, kind, reference, session, workspace)
             kinds = work.kinds_of(found.models)
-            if found.report is None and kinds and kind not in kinds:
+            if found.result is None and kinds and kind not in kinds:
                 kind = kinds[0]
                 found = work.side_by_side(ids, kind, reference, session, workspace)
-            files = work.export(found, session) if found.report is not None else []
+            files = work.export(found, session) if found.result is not None else []
         except RamStudioError as error:
             return {**nothing, self.result: callout(str(error), "bad")}
-        session.found = found.report
-        names = list(found.report.models) if found.report is not None else []
+        session.found = found.result.report if found.result is not None else None
+        names = list(found.result.models) if found.result is not None else []
         return {
             **rows,
             self.kind: gr.update(visible=len(kinds) > 1, value=kind),

@@ -21,7 +21,6 @@ from ram_studio.app.numbers import (
 from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
 from ram_studio.engine.merge_log import PastMerge
-from ram_studio.evals.report.trust import trust, trust_lines
 
 _PUBLIC = "Only your own, and only until this visit expires."
 _PRIVATE = (
@@ -48,16 +47,15 @@ def side_by_side_html(found: SideBySide) -> Markup:
     """Return settings and scores of chosen models."""
     merges = [model.merge for model in found.models if model.merge is not None]
     heat = None
-    if found.report is not None and found.base is not None:
-        plain = [n for n in found.report.models if n not in (found.base, *(m.name for m in merges))]
-        heat = heat_table(found.report, plain, found.comparisons, found.base)
+    if found.result is not None and found.base is not None:
+        plain = found.result.report.merges(found.base, [merge.name for merge in merges])
+        heat = heat_table(found.result, plain, found.base)
     return render(
         "history/side_by_side.html.j2",
         found=found,
         merges=[merge.name for merge in merges],
         settings=_settings(merges),
         heat=heat,
-        trusted=trust_lines(trust(found.report)) if found.report is not None else (),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import CheckpointError, EvaluationError
-from ram_studio.evals.report.export import as_csv, as_dict, as_html
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.export import FORMATS, exported
+from ram_studio.evals.report.history import merge_of, score_of, stored_report
 from ram_studio.evals.report.score import Average
-from ram_studio.evals.report.statistics import Comparison, compare_all
-from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.store.answers import AnswerStore, StoredRun
-from ram_studio.evals.store.history import merge_of, score_of, stored_report
 
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.
@@ -63,14 +62,13 @@ class PastModel:
 class SideBySide:
     """Chosen models, and their scores on the questions that all of them answered.
 
-    report: None without such questions. base: the model that the others are compared with.
-    left_out: suite -> why it is not in the report.
+    result: None without such questions. base: the model that the others are compared with.
+    left_out: suite -> why it is not in the result.
     """
 
     models: tuple[PastModel, ...]
-    report: EvalReport | None
+    result: EvalResult | None
     base: str | None
-    comparisons: tuple[Comparison, ...]
     left_out: Mapping[str, str]
 
     def twins(self) -> list[list[str]]:
@@ -154,12 +152,12 @@ def side_by_side(
         if suites:
             report = _report(store, models, suites)
     if report is None:
-        return SideBySide(models, None, None, (), left_out)
+        return SideBySide(models, None, None, left_out)
     names = list(report.models)
     wanted = (reference, "base", names[0])
     base = next(name for name in wanted if name in names)
-    pairs = compare_all(report, base=base) if len(names) > 1 else ()
-    return SideBySide(models, report, base, pairs, left_out)
+    pairs = report.compare_all(base=base) if len(names) > 1 else ()
+    return SideBySide(models, EvalResult.of(report, pairs), base, left_out)
 
 
 def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[str]) -> EvalReport:
@@ -202,16 +200,12 @@ def export(found: SideBySide, session: Session) -> list[str]:
 
     Raises: OutputError when they cannot be written.
     """
-    assert found.report is not None, "callers have one"
+    assert found.result is not None, "callers have one"
     # A downloaded file names no path of this machine.
-    models = {n: dataclasses.replace(m, path=None) for n, m in found.report.models.items()}
-    report = dataclasses.replace(found.report, models=models)
-    content = as_dict(report, found.comparisons) | {"merges": _recipes(found)}
-    files = {
-        "history.json": json.dumps(content, ensure_ascii=False, indent=1) + "\n",
-        "history.csv": as_csv(report),
-        "history.html": as_html(report, found.comparisons),
-    }
+    models = {n: dataclasses.replace(m, path=None) for n, m in found.result.models.items()}
+    result = dataclasses.replace(found.result, models=models)
+    more = {".json": {"merges": _recipes(found)}}
+    files = {f"history{one}": exported(result, one, **more.get(one, {})) for one in FORMATS}
     return [str(path) for path in session.save(files)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,9 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app.public.job_queue import JobQueue, QueuedJob
 from ram_studio.checkpoints.record.analysis_file import analysis_arrays
 from ram_studio.errors import OutputError
-from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.experiment.result import ExperimentResult, Kind
+from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.skill_verdict import MARGIN
-from ram_studio.evals.report.tables import EvalReport
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,11 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A finished comparison of methods: ``MethodTable.to_dict``, and its CSV, HTML and SVG."""
+class Experiment:
+    """An experiment, and its files to take home: none while it is running."""
 
-    title: str
-    table: Mapping[str, Any]
-    files: Sequence[Path]
+    result: ExperimentResult
+    files: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,9 @@ class Session:
     merges: dict[str, Merged] = field(default_factory=dict)
     report: EvalReport | None = None
     margin: float = MARGIN
-    comparison: Comparison | None = None
+    experiments: dict[Kind, Experiment] = field(default_factory=dict)
     found: EvalReport | None = None
     chat: Chat | None = None
-    sweep: SweepState | None = None
     data: str = ""
     ties: list[dict[str, float] | None] | None = None
     looks: tuple[str, float] = ("", 0.0)
@@ -167,8 +165,7 @@ class Session:
             self.merges.clear()
             self.report = None
             self.chat = None
-            self.comparison = None
-            self.sweep = None
+            self.experiments.clear()
             self.ties = None
         self.loaded = loaded
 

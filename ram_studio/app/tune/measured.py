@@ -32,10 +32,10 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import SettingsError
 from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.history import merge_of
 from ram_studio.evals.report.skill_table import Measured, skill_table
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import StoredAnswer
-from ram_studio.evals.store.history import merge_of
 from ram_studio.evals.suites import ALL_SUITES
 
 SUITE = "demo"
@@ -67,7 +67,7 @@ def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work
     Raises: SettingsError for models without a table.
     """
     from ram_studio.evals.experiment.plan import ComparePlan
-    from ram_studio.evals.experiment.runner import Runner
+    from ram_studio.evals.experiment.run import run_experiment
 
     loaded = session.models
     table = shipped_table(loaded.set_name) if loaded.set_name else None
@@ -90,19 +90,14 @@ def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work
 
     def measure(report: Report, cancel: CancelToken) -> None:
         with open_answers(session, workspace) as store:
-            runner = Runner(
+            run_experiment(
                 plan,
                 analysis=loaded.analysis,
                 store=store,
                 on_progress=lambda *event: report(event),
                 should_stop=lambda: cancel.is_cancelled,
             )
-            for _ in runner.run():
-                pass
         cancel.raise_if_cancelled()
-        (entry,) = runner.entries
-        if entry.status == "failed":
-            raise SettingsError(entry.note)
 
     parts = [f"{recipe_yaml(recipe)} measure"]
     return costing(measure, asking_effort(session, parts, answers))

@@ -24,11 +24,11 @@ from ram_studio.evals.experiment.identity import MergeIdentity, identify
 from ram_studio.evals.experiment.items import Items
 from ram_studio.evals.experiment.plan import Plan
 from ram_studio.evals.experiment.presets import full_recipe
+from ram_studio.evals.experiment.result import Row
 from ram_studio.evals.experiment.space import Candidate
-from ram_studio.evals.experiment.table import SweepRow
 from ram_studio.evals.fisher import with_fisher_files
 from ram_studio.evals.question import Answer, Asked
-from ram_studio.evals.report.floor import Nonsense
+from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, Suite
 
@@ -52,32 +52,40 @@ class Setup:
 
 
 @dataclass(eq=False)
-class Entry(SweepRow):
-    """A row on its way: one merge, or the base or an agent itself.
+class Entry(Row):
+    """A row on its way.
 
-    digest: see `identity`; twin: the entry whose answers it shares; answers: by question id;
-    stages: how many are answered; merge: recipe and numbers as the store keeps them, without
+    digest: see `identity`; duplicate_of: the entry whose answers it shares; answers: by question
+    id; stages: how many are answered; merge: recipe and numbers as the store has them, without
     numbers before it was made; opened: suites asked in this run.
     """
 
     _: KW_ONLY
     candidate: Candidate
     digest: str = ""
-    twin: Entry | None = None
+    duplicate_of: Entry | None = None
     answers: dict[str, Answer] = field(default_factory=dict)
     stages: int = 0
     merge: Mapping[str, Any] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, candidate: Candidate, **known: Any) -> Entry:
-        """Return a candidate as a row that nothing was done for. known: further fields."""
-        recipe: dict[str, Any] = {"method": "", "settings": {}}
-        if candidate.recipe is not None:
-            recipe = full_recipe(candidate.recipe)
-            known["merge"] = {"recipe": recipe}
-        own = (candidate.label, candidate.values, recipe["method"], recipe["settings"])
-        return cls(*own, candidate=candidate, **known)
+    def of(cls, candidate: Candidate, *, is_start: bool = False) -> Entry:
+        """Return a candidate as a row that nothing was done for."""
+        if candidate.recipe is None:
+            kind: Any = "base" if candidate.label == BASE else "agent"
+            return cls(candidate.label, kind, candidate=candidate)
+        recipe = full_recipe(candidate.recipe)
+        return cls(
+            candidate.label,
+            method=recipe["method"],
+            settings=recipe["settings"],
+            merged_agents=tuple(recipe["agents"]),
+            values=dict(candidate.values),
+            is_start=is_start,
+            candidate=candidate,
+            merge={"recipe": recipe},
+        )
 
     @property
     def verdicts(self) -> dict[str, bool]:
@@ -87,22 +95,27 @@ class Entry(SweepRow):
     @property
     def is_alive(self) -> bool:
         """Whether it can still be the best."""
-        return self.twin is None and self.status not in ("dropped", "behind", "failed")
+        return self.duplicate_of is None and not self.is_out and self.status != "failed"
+
+    @property
+    def source(self) -> Entry:
+        """The entry that is asked: itself, or the one that it is a duplicate of."""
+        return self.duplicate_of or self
 
     def note_merge(self, known: Mapping[str, Any]) -> None:
         """Take in what is known of the merge: by agent rho and lambda, and how long it took."""
         self.merge = {**known, "recipe": self.merge["recipe"]}
-        made = {name: own["lambda"] for name, own in self.merge.get("agents", {}).items()}
-        self.factors, self.merge_seconds = made or self.factors, self.merge.get("seconds")
+        self.agents = dict(self.merge.get("agents", {})) or self.agents
+        self.merge_seconds = self.merge.get("seconds")
 
-    def told(self) -> SweepRow:
-        """Return the row as it stands now; what was found out by its twin is the twin's."""
-        shown = {own.name: getattr(self, own.name) for own in fields(SweepRow)}
-        if self.twin is not None:
-            of_twin = ("domains", "loss", "factors", "merge_seconds", "samples")
-            shown |= {name: getattr(self.twin, name) for name in of_twin}
-            shown["same_as"] = self.twin.label
-        return SweepRow(**shown)
+    def snapshot(self) -> Row:
+        """Return the row as it stands now; a duplicate has the other's scores."""
+        shown = {known.name: getattr(self, known.name) for known in fields(Row)}
+        if self.duplicate_of is not None:
+            same = ("domains", "average", "loss", "agents", "merge_seconds", "samples")
+            shown |= {name: getattr(self.duplicate_of, name) for name in same}
+            shown["same_as"] = self.duplicate_of.label
+        return Row(**shown)
 
 
 class Answers:
@@ -143,7 +156,7 @@ class Answers:
             )
             self.items: Items = plan.draw(self._engine.count_tokens)
             every = [self.items.chosen_by, self.items.held_out]
-            self._nonsense = Nonsense(
+            self._baselines = TrivialBaselines(
                 {name: [q for part in every for q in part.get(name, ())] for name in every[0]},
                 settings.code,
             )
@@ -246,7 +259,7 @@ class Answers:
         folders = {BASE: self._plan.recipe.base, **self._plan.recipe.agents}
         path = str(folders[entry.label]) if entry.candidate.recipe is None else None
         rerun = self._setup.rerun and suite.name not in entry.opened
-        kept = (self._settings, self._setup.store, rerun, entry.merge or None, self._nonsense)
+        kept = (self._settings, self._setup.store, rerun, entry.merge or None, self._baselines)
         return SuiteRun(entry.label, path, self._engine, suite, *kept)
 
     def _note(self, entry: Entry, run: SuiteRun) -> None:

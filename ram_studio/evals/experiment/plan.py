@@ -47,9 +47,6 @@ class Plan:
     default_limit = DEFAULT_LIMIT
     # Whether clearly losing merges are dropped on the way, see `race`.
     early_stop = False
-    # Whether merges are proposed by earlier answers, and how many.
-    is_search = False
-    trials = 0
 
     @property
     def most_items(self) -> int:
@@ -127,7 +124,7 @@ class SweepPlan(Plan):
     default_limit = DEFAULT_ITEMS
 
     @property
-    def is_search(self) -> bool:  # type: ignore[override]
+    def is_search(self) -> bool:
         """Whether settings are proposed by earlier answers."""
         return self.search == "optuna"
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ram_studio.evals.report.tables import PairedCounts
+from ram_studio.evals.report.comparison import PairedCounts
 
 ERROR = 0.05
 SHARES = (0.25, 0.5, 1.0)

@@ -17,23 +17,24 @@ from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.items import by_stage
-from ram_studio.evals.experiment.plan import Plan, SweepPlan
+from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
+from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
 from ram_studio.evals.experiment.space import Candidate, OptunaSearch
-from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
 from ram_studio.evals.question import Answer, Asked, Question
+from ram_studio.evals.report.comparison import Pair
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
+from ram_studio.evals.report.reproducibility import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, sample_scores
-from ram_studio.evals.report.tables import EvalReport, ModelResult
-from ram_studio.evals.report.trust import questions_told, trust
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
 
 
 class Runner:
-    """An experiment under way; `state` is always what is known so far.
+    """An experiment under way; `result` is always what is known so far.
 
-    looks: after so many parts of the questions merges are compared. asked: the settings under
-    which all merges are asked, once one was.
+    looks: after so many parts of the questions merges are compared. settings: under which all
+    merges are asked, once one was.
 
     Args:
         plan: what to do.
@@ -47,24 +48,29 @@ class Runner:
         self, plan: Plan, *, should_stop: Callable[[], bool] | None = None, **setup: Any
     ) -> None:
         self.plan = plan
+        self.sweep = plan if isinstance(plan, SweepPlan) else None
         self.entries: list[Entry] = []
-        self.state = SweepState(
-            ",".join(plan.settings.suites), plan.settings.seed, is_search=plan.is_search
+        self.result = ExperimentResult(
+            "sweep" if self.sweep else "comparison",
+            ",".join(plan.settings.suites),
+            plan.settings.seed,
+            search=self.sweep.search if self.sweep else "grid",
+            reference=plan.reference if isinstance(plan, ComparePlan) else None,
         )
         self._candidates, self._start = plan.candidates(), plan.start()
         self._should_stop, self._setup = should_stop, Setup(**setup)
         self._answers: Answers | None = None
         self._deadline: float | None = None
         self._began = 0.0
-        self._held: dict[str, ModelResult] = {}
-        self.asked: Mapping[str, Any] = {}
+        self._held: dict[str, ModelAnswers] = {}
+        self.settings: Mapping[str, Any] = {}
         self.looks = 0
 
-    def run(self) -> Iterator[SweepState]:
-        """Yield the state after every stage of every setting; the last one is the result.
+    def run(self) -> Iterator[ExperimentResult]:
+        """Yield the result after every stage of every setting; the last one is whole.
 
         Ends early, with what is finished, when time is up or `should_stop` says so; then the last
-        state's `ending` tells.
+        one's `ending` tells.
 
         Raises: what `engine.analyze.load`, merging and `LocalEngine` raise.
         """
@@ -77,36 +83,40 @@ class Runner:
             if self._answers is not None:
                 self._answers.close()
 
-    def _run(self) -> Iterator[SweepState]:
+    def _run(self) -> Iterator[ExperimentResult]:
         ending: Ending = "done"
+        is_search = self.sweep is not None and self.sweep.is_search
         try:
             self._answers = Answers(self.plan, self._is_over, self._setup)
             self._open()
-            yield self._tell()
-            for _ in self._search() if self.state.is_search else self._race():
-                yield self._tell()
+            yield self._update()
+            for _ in self._search() if is_search else self._race():
+                yield self._update()
         except Stopped:
             if self._is_stopped() or not self._is_late():
                 ending = "stopped"
             else:
-                ending = "out of time"
+                ending = "out_of_time"
                 self._look(self._alive(), final=True)
             if self.plan.settings.until is not None:
                 # What all have answered can be compared.
                 self.looks = min((entry.stages for entry in self._alive()), default=0)
         for entry in self.entries:
-            if entry.status in ("waiting", "running", "open"):
+            if not entry.is_over:
                 entry.status = "unfinished"
-        if ending != "stopped":
-            yield self._tell()
-            # Time for this was kept back.
+        if self.sweep is None:
+            self._compare_rows()
+        elif ending != "stopped":
+            yield self._update()
+            # Time for this was set aside.
             self._deadline = None
             try:
                 self._recheck()
             except Stopped:
                 ending = "stopped"
-        self.state = replace(self.state, ending=ending, now="", trust=self._trust())
-        yield self._tell()
+        found = self._reproducibility()
+        self.result = replace(self.result, ending=ending, now="", reproducibility=found)
+        yield self._update()
 
     # ------------------------------------------------------------------ settings
 
@@ -121,19 +131,20 @@ class Runner:
         start = None if self._start is None else self._add(self._start, is_start=True)
         for candidate in self._candidates:
             self._add(candidate)
-        twin = next((e for e in self.entries if start is not None and e.twin is start), None)
-        if start is not None and twin is not None:
+        same = [e for e in self.entries if start is not None and e.duplicate_of is start]
+        if start is not None and same:
             # The start is a point of the grid: it goes by the name it has there.
             self.entries.remove(start)
-            twin.is_start, twin.twin, twin.status = True, None, "waiting"
-            for entry in self.entries:
-                entry.twin = twin if entry.twin is start else entry.twin
-        distinct = sum(entry.twin is None for entry in self.entries)
-        # The start, and what a search proposes.
-        settings = self.plan.trials + 1 if self.plan.is_search else distinct
-        self.state = replace(
-            self.state,
-            chosen_by=items.count,
+            same[0].is_start, same[0].duplicate_of, same[0].status = True, None, "waiting"
+            for entry in same[1:]:
+                entry.duplicate_of = same[0]
+        settings = sum(entry.duplicate_of is None for entry in self.entries)
+        if self.sweep is not None and self.sweep.is_search:
+            # The start, and what a search proposes.
+            settings = self.sweep.trials + 1
+        self.result = replace(
+            self.result,
+            questions=items.count,
             held_out=items.held_skills,
             settings=settings,
             level=race.level_for(settings, len(self._shares)),
@@ -145,12 +156,13 @@ class Runner:
         assert self._answers is not None
         entry = Entry.of(candidate, is_start=is_start)
         try:
-            entry.digest, entry.factors = self._answers.identify(candidate)
+            entry.digest, factors = self._answers.identify(candidate)
+            entry.agents = {name: {"lambda": factor} for name, factor in factors.items()}
         except SettingsError as error:
             entry.status, entry.note = "failed", str(error)
         for other in self.entries:
-            if entry.digest and other.digest == entry.digest and other.twin is None:
-                entry.twin, entry.status = other, "same"
+            if entry.digest and other.digest == entry.digest and other.duplicate_of is None:
+                entry.duplicate_of, entry.status = other, "duplicate"
         self.entries.append(entry)
         return entry
 
@@ -173,31 +185,30 @@ class Runner:
         if until is None:
             return False
         alive = self._alive()
-        scores = [score for entry in alive for score in entry.domains.values()]
-        decided = until.look(look, scores)
-        self.state = replace(self.state, until=decided.to_dict())
+        decided = until.look(look, [s for entry in alive for s in entry.domains.values()])
+        self.result = replace(self.result, until=decided)
         if decided.is_decided:
             self.looks = look
             for entry in alive:
-                entry.status = "kept"
+                entry.status = "finished"
         return decided.is_decided
 
     def _search(self) -> Iterator[None]:
         """Ask one setting after another, each compared with the best of those finished."""
-        plan = self.plan
-        assert isinstance(plan, SweepPlan)
+        plan = self.sweep
+        assert plan is not None
         search = OptunaSearch(plan.space, seed=plan.settings.seed, trials=plan.trials)
         yield from self._trial(self.entries[0])
         asks = tried = 0
         while tried < plan.trials and asks < _ASKS_PER_TRIAL * plan.trials:
             asks += 1
             entry = self._add(search.ask())
-            if entry.twin is None:
+            if entry.duplicate_of is None:
                 tried += 1
                 yield from self._trial(entry)
             elif any(e.label == entry.label for e in self.entries[:-1]):
                 self.entries.pop()
-            known = entry.twin or entry
+            known = entry.source
             own = [self._asked[question] for question in known.answers]
             score = _average(known, own) if own else 0.0
             is_finished = known.stages == len(self._shares)
@@ -220,20 +231,24 @@ class Runner:
         """
         assert self._answers is not None
         entry.status = "running"
-        self.state = replace(self.state, now=entry.label)
+        self.result = replace(self.result, now=entry.label)
         try:
             found = self._answers.ask(entry, {n: parts[stage] for n, parts in self._stages.items()})
         except SettingsError as error:
             entry.status, entry.note = "failed", str(error)
             return
-        self.asked = self.asked or self._answers.asked
+        self.settings = self.settings or self._answers.asked
         entry.answers.update(found)
-        result = self._alone(entry).models[entry.label]
-        entry.domains = {d: score for d, score in result.domains.items() if d in result.skills}
-        drawn = {d: sample_scores(own) for d, own in result.answers.items()}
-        entry.samples = {d: found for d, found in drawn.items() if found}
+        self._score(entry, self._alone(entry).models[entry.label])
         entry.stages = stage + 1
-        entry.status = "kept" if entry.stages == len(self._shares) else "open"
+        entry.status = "finished" if entry.stages == len(self._shares) else "partial"
+
+    def _score(self, entry: Entry, row: ModelAnswers) -> None:
+        """Take in the scores of an entry's answers."""
+        entry.domains, entry.average = row.domains, row.average
+        sampled = {d: sample_scores(own) for d, own in row.answers.items()}
+        entry.samples = {d: found for d, found in sampled.items() if found}
+        self.result = replace(self.result, skills=row.skills)
 
     # ------------------------------------------------------------------ comparing
 
@@ -247,7 +262,7 @@ class Runner:
         have answered counts, in a search what the finished ones have.
         """
         alive = self._alive()
-        if self.state.is_search:
+        if self.sweep is not None and self.sweep.is_search:
             most = max((e.stages for e in alive), default=0)
             alive = [e for e in alive if e.stages == most]
         level = min((e.stages for e in alive), default=0)
@@ -266,10 +281,10 @@ class Runner:
                 continue
             made += 1
             theirs, own = leader.verdicts, entry.verdicts
-            entry.loss = race.loss_to(leader.label, theirs, own, self.state.level)
+            entry.loss = race.loss_to(leader.label, theirs, own, self.result.level)
             if entry.loss is not None:
-                entry.status = "behind" if final else "dropped"
-        self.state = replace(self.state, comparisons=self.state.comparisons + made)
+                entry.status = "worse" if final else "dropped"
+        self.result = replace(self.result, tests=self.result.tests + made)
 
     def _recheck(self) -> None:
         """Score the winner and the start on the held-out questions."""
@@ -280,35 +295,67 @@ class Runner:
         sides = {"winner": ranked[0]}
         if start is not ranked[0] and start.status != "failed":
             sides["start"] = start
-        self.state = replace(self.state, now="held-out items")
+        self.result = replace(self.result, now="held-out questions")
         found: dict[str, Mapping[str, Answer]] = {}
         for side, entry in sides.items():  # a stop between the two keeps what the first answered
             found[side] = self._answers.ask(entry, self._held_out)
-            report = self.report(found, self._held_out)
+            report = self._report(found, self._held_out)
             rows = report.models.items()
             self._held = {f"{sides[one].label}, held out": row for one, row in rows}
-        self.state = replace(self.state, recheck=Recheck.of(report))
+        self.result = replace(self.result, recheck=Recheck.of(report))
 
-    # ------------------------------------------------------------------ telling and stopping
+    def _compare_rows(self) -> None:
+        """Put every finished row of a comparison beside its reference; the others have no score."""
+        finished: list[Entry] = []
+        for entry in self.entries:
+            known = entry.source
+            if known.status == "finished" or 0 < self.looks <= known.stages:
+                finished.append(entry)
+                if entry is known:
+                    entry.status = "finished"
+            elif entry is not known:
+                entry.status, entry.note = known.status, known.note
+        answers = {entry.label: entry.source.answers for entry in finished}
+        report = replace(self._report(answers, self.questions), until=self.result.until)
+        for entry in self.entries:
+            if entry in finished:
+                self._score(entry, report.models[entry.label])
+            else:
+                entry.domains, entry.average = {}, Average.over(())
+        reference = self.result.reference
+        if reference in report.models:
+            others = [entry for entry in finished if entry.label != reference]
+            pairs: list[Pair] = [("skills", e.label, str(reference), "merge") for e in others]
+            for entry, versus in zip(others, report.compare_pairs(pairs), strict=True):
+                entry.versus = versus
+        self.result = replace(
+            self.result,
+            report=report,
+            chance_levels=dict(report.chance_levels),
+            skills=report.skills,
+        )
 
-    def _tell(self) -> SweepState:
-        ranked = self._ranked() if self.entries else []
-        self.state = replace(
-            self.state,
-            rows=tuple(entry.told() for entry in self.entries),
-            winner=ranked[0].label if ranked else None,
-            floors=self._alone(ranked[0]).floors if ranked else {},
-            answers=sum(len(e.answers) for e in self.entries if e.twin is None),
+    # ------------------------------------------------------------------ the result
+
+    def _update(self) -> ExperimentResult:
+        ranked = self._ranked() if self.sweep and self.entries else []
+        if ranked:
+            levels = dict(self._alone(ranked[0]).chance_levels)
+            self.result = replace(self.result, winner=ranked[0].label, chance_levels=levels)
+        self.result = replace(
+            self.result,
+            rows=tuple(entry.snapshot() for entry in self.entries),
+            answers=sum(len(e.answers) for e in self.entries if e.duplicate_of is None),
             seconds=time.monotonic() - self._began,
         )
-        return self.state
+        return self.result
 
-    def report(self, rows: Mapping[str, Mapping[str, Answer]], questions: Asked) -> EvalReport:
+    def _report(self, rows: Mapping[str, Mapping[str, Answer]], questions: Asked) -> EvalReport:
         """Return rows by label, with the answers that each gave to all of these questions."""
         names, every = self.plan.settings.suites, [q for own in questions.values() for q in own]
         models = {
-            label: ModelResult.of(
-                label, None, [(q, answers[q.id]) for q in every], names, asked=self.asked
+            label: ModelAnswers.of(
+                label, None, [(q, answers[q.id]) for q in every], names, settings=self.settings
             )
             for label, answers in rows.items()
         }
@@ -317,23 +364,23 @@ class Runner:
     def _alone(self, entry: Entry) -> EvalReport:
         """Return the report of one row on the questions that it answered."""
         own = [self._asked[question] for question in entry.answers]
-        return self.report({entry.label: entry.answers}, {"": own})
+        return self._report({entry.label: entry.answers}, {"": own})
 
-    def _trust(self) -> Mapping[str, Any]:
-        """Return what the table's rows rest on, those on held-out questions with them."""
+    def _reproducibility(self) -> Reproducibility | None:
+        """Return what the rows rest on, those on held-out questions with them."""
+        report = self.result.report
+        if report is not None:
+            questions = [question for items in report.items.values() for question in items]
+            return Reproducibility.of(report.seed, questions, report.models)
         answered = [entry for entry in self.entries if entry.answers]
         if not answered:
-            return {}
+            return None
         rows = {e.label: self._alone(e).models[e.label] for e in answered}
         asked = dict.fromkeys(question for entry in answered for question in entry.answers)
-        items = {"": tuple(self._asked[question] for question in asked)}
-        state = self.state
-        found = trust(
-            EvalReport(state.suites, state.seed, 0, items, rows | self._held, state.floors)
+        held = [q for own in self._held_out.values() for q in own] if self._held else []
+        return Reproducibility.of(
+            self.plan.settings.seed, [self._asked[q] for q in asked], rows | self._held, held
         )
-        if self._held:
-            found["held_out"] = questions_told(q for own in self._held_out.values() for q in own)
-        return found
 
     @property
     def questions(self) -> Asked:
@@ -354,17 +401,19 @@ class Runner:
             for name, own in asked.items()
         }
 
+    # ------------------------------------------------------------------ stopping
+
     def _is_stopped(self) -> bool:
         return bool(self._should_stop and self._should_stop())
 
     def _is_late(self) -> bool:
         if self._deadline is None:
             return False
-        kept_back = 0.0
+        set_aside = 0.0
         if self._answers is not None:
             held = sum(map(len, self._answers.items.held_out.values()))
-            kept_back = 2 * held * self._answers.seconds_each
-        return time.monotonic() > self._deadline - kept_back
+            set_aside = 2 * held * self._answers.seconds_each
+        return time.monotonic() > self._deadline - set_aside
 
     def _is_over(self) -> bool:
         return self._is_stopped() or self._is_late()

@@ -7,7 +7,7 @@ front. Files are written beside their place and then renamed.
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,18 @@ from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import EvaluationError, OutputError, told_as
-from ram_studio.evals.report.breakdown import breakdown, drawn_rows
-from ram_studio.evals.report.skill_verdict import SkillVerdict, holm_note
-from ram_studio.evals.report.statistics import Comparison
-from ram_studio.evals.report.tables import EvalReport
-from ram_studio.evals.report.trust import trust, trust_lines
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.score import as_json
+from ram_studio.evals.report.skill_verdict import holm_note
 from ram_studio.resources import templates
 
 FORMATS = (".json", ".csv", ".html")
 COLUMNS = ("model", "domain", "category", "item", "prompt", "gold", "answer", "correct", "note")
 
 
-def export_report(
-    report: EvalReport,
-    path: str | Path,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[SkillVerdict] = (),
-) -> None:
-    """Write a report to a file; the ending of the name (.json, .csv, .html) chooses the format.
+def export_report(result: EvalResult, path: str | Path) -> None:
+    """Write a result to a file; the ending of the name (.json, .csv, .html) chooses the format.
 
     Raises:
         EvaluationError: another ending.
@@ -44,35 +38,22 @@ def export_report(
         raise EvaluationError(
             f"The format of {target.name!r} is not known. End the name in {', '.join(FORMATS)}."
         )
-    if ending == ".csv":
-        content = as_csv(report)
-    elif ending == ".html":
-        content = as_html(report, comparisons, verdicts)
-    else:
-        found = as_dict(report, comparisons, verdicts)
-        content = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
     what = f"The report cannot be written to {printable(target)}"
     with told_as(OutputError, what, "check that the folder exists and is writable"):
         # A folder that is not there is rather a slip than a wish.
         os.stat(target.parent)
-        write_whole(target, content.encode("utf-8", "replace"))
+        write_whole(target, exported(result, ending).encode("utf-8", "replace"))
 
 
-def as_dict(
-    report: EvalReport,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[SkillVerdict] = (),
-) -> dict[str, Any]:
-    """Return scores, breakdown, comparisons, verdicts and every answer as JSON-ready values."""
-    return {
-        **report.to_dict(),
-        "breakdown": breakdown(report),
-        "trust": trust(report),
-        "comparisons": [comparison.to_dict() for comparison in comparisons],
-        "verdicts": [verdict.to_dict() for verdict in verdicts],
-        "answers": [dict(zip(COLUMNS, row, strict=True)) for row in _rows(report)],
-        "package_version": __version__,
-    }
+def exported(result: EvalResult, ending: str, **more: Any) -> str:
+    """Return a result with every answer, in a format of FORMATS; more: JSON has it besides."""
+    if ending == ".csv":
+        return as_csv(result.report)
+    if ending == ".html":
+        return as_html(result)
+    answers = [dict(zip(COLUMNS, row, strict=True)) for row in _rows(result.report)]
+    content = {**as_json(result), "answers": answers, "package_version": __version__, **more}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 def as_csv(report: EvalReport) -> str:
@@ -95,19 +76,12 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
                 yield (name, domain, *asked, answer.text, answer.is_correct, answer.note)
 
 
-def as_html(
-    report: EvalReport,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[SkillVerdict] = (),
-) -> str:
+def as_html(result: EvalResult) -> str:
     """Return one self-contained page: verdicts, scores, comparisons, every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")
     return page.render(
-        report=report,
-        comparisons=comparisons,
-        verdicts=verdicts,
-        holm=holm_note(verdicts),
-        trusted=trust_lines(trust(report)),
-        draws=drawn_rows(breakdown(report)),
+        result=result,
+        report=result.report,
+        holm=holm_note(result.verdicts),
         version=__version__,
     )

@@ -1,4 +1,4 @@
-"""Shares of right answers with their uncertainty: of one domain, of several, of several draws.
+"""Shares of right answers with their uncertainty: of one domain, of several, of several samples.
 
 The interval is written out: importing scipy takes longer than a check whose answers are stored.
 
@@ -6,27 +6,31 @@ There is one average everywhere: the mean of the skills' scores, every skill cou
 however many questions it has. Tests of one model against another count questions instead.
 
 Of several answers to each question, drawn with other seeds, the first is the one that tables, tests
-and verdicts are made of: one fair draw. All of them make the mean share of right answers, whose
+and verdicts are made of: one fair sample. All of them make the mean share of right answers, whose
 error is that of questions (answers to one question are alike), and pass@k, the chance that one of k
-draws is right, by the unbiased estimate
+samples is right, by the unbiased estimate
 
-    1 - C(n - c, k) / C(n, k),    c of n draws right         (Chen et al. 2021)
+    1 - C(n - c, k) / C(n, k),    c of n samples right         (Chen et al. 2021)
 
 which with k = n is the best of n.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
+
+from pydantic import Field, TypeAdapter, computed_field
+from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.question import Answer, Question
 
 SAMPLES = "samples"
-"""The key in `Answer.facts`: whether each of the draws that was answered is right."""
+"""The key in `Answer.facts`: whether each of the samples that was answered is right."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +46,28 @@ class DomainScore:
         marks = [answer.is_correct for answer in answers if answer.is_scored]
         return DomainScore(len(marks), sum(marks))
 
+    @computed_field
     @property
     def score(self) -> float:
         """Fraction of right answers, 0 to 1; NaN for n = 0."""
         return self.correct / self.n if self.n else math.nan
 
+    @computed_field
     @property
     def stderr(self) -> float:
-        """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: trust `ci95` there. NaN for n = 0."""
+        """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: use `ci95` there. NaN for n = 0."""
         return math.sqrt(self.score * (1.0 - self.score) / self.n) if self.n else math.nan
+
+    @computed_field
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """95 % Wilson interval of the score; (0, 1) for n = 0."""
+        return self.interval_at(0.95)
 
     @property
     def _weight(self) -> float:
         """How many questions of one kind would tell as much."""
         return self.n
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        """95 % Wilson interval of the score; (0, 1) for n = 0."""
-        return self.interval_at(0.95)
 
     def interval_at(self, level: float) -> tuple[float, float]:
         """Return the Wilson interval of the score at a level such as 0.99; (0, 1) for n = 0."""
@@ -76,20 +83,10 @@ class DomainScore:
         high = 1.0 if share == 1.0 else (middle + half) / whole
         return max(0.0, low), min(1.0, high)
 
-    def interval(self) -> dict[str, float | None]:
+    def columns(self) -> dict[str, float | None]:
         """Return {"score", "low95", "high95"} for a table's row; None where nothing was asked."""
         values = (self.score, *self.ci95) if self.n else (None, None, None)
         return dict(zip(("score", "low95", "high95"), values, strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return {"n", "correct", "score", "stderr", "ci95": [low, high]}."""
-        return {
-            "n": self.n,
-            "correct": self.correct,
-            "score": number(self.score),
-            "stderr": number(self.stderr),
-            "ci95": list(self.ci95),
-        }
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Average(DomainScore):
     mean's standard error: n where all domains are of one size and score.
     """
 
-    parts: tuple[DomainScore, ...]
+    parts: tuple[DomainScore, ...] = Field(exclude=True)
 
     @staticmethod
     def over(parts: Iterable[DomainScore]) -> Average:
@@ -108,11 +105,13 @@ class Average(DomainScore):
         asked = tuple(part for part in parts if part.n)
         return Average(sum(part.n for part in asked), sum(part.correct for part in asked), asked)
 
+    @computed_field
     @property
     def score(self) -> float:
         """Mean of the domains' scores, 0 to 1; NaN for n = 0."""
         return math.fsum(p.score for p in self.parts) / len(self.parts) if self.n else math.nan
 
+    @computed_field
     @property
     def stderr(self) -> float:
         """Standard error sqrt(sum p_i (1 - p_i) / n_i) / k; NaN for n = 0."""
@@ -131,17 +130,29 @@ class Average(DomainScore):
         return len(near) ** 2 * share * (1.0 - share) / squares
 
 
-def number(value: float) -> float | None:
-    """Return a number as JSON has it: NaN is None."""
-    return None if math.isnan(value) else value
+@dataclass(frozen=True)
+class SampleScores:
+    """What several samples of each question show.
+
+    samples: of a question; questions: those with all of their samples answered, which alone count.
+    mean: share of right answers. ci95: its normal interval over questions as if there were two
+    more, one always right and one always wrong (after Agresti and Coull), so that it has a width
+    where all are right; cut at 0 and 1. pass_at: by k, "1", "2", "4", ... and samples.
+    """
+
+    samples: int
+    questions: int
+    mean: float
+    ci95: tuple[float, float]
+    pass_at: dict[str, float]
 
 
 def with_samples(
     drawn: Sequence[Sequence[tuple[Question, Answer]]],
 ) -> list[tuple[Question, Answer]]:
-    """Return the first draw's answers, each with what became of all draws of its question.
+    """Return the first sample's answers, each with what became of all samples of its question.
 
-    drawn: by draw the same questions in the same order.
+    drawn: by sample the same questions in the same order.
     """
     if len(drawn) == 1:
         return list(drawn[0])
@@ -153,38 +164,53 @@ def with_samples(
     return result
 
 
-def sample_scores(answers: Iterable[Answer]) -> dict[str, Any] | None:
-    """Return {"samples", "questions", "mean", "ci95", "pass_at": {"1": share, ...}}; None
-    without draws.
-
-    Only questions with all their draws answered count. ci95 is the normal interval of the mean over
-    questions as if there were two more, one always right and one always wrong (after Agresti and
-    Coull), so that it has a width where all are right; cut at 0 and 1.
-    """
+def sample_scores(answers: Iterable[Answer]) -> SampleScores | None:
+    """Return what several samples of these questions show; None where there is one of each."""
     rows = [answer.facts[SAMPLES] for answer in answers if answer.facts.get(SAMPLES)]
     if not rows:
         return None
     n = max(map(len, rows))
     right = [sum(row) for row in rows if len(row) == n]
     shares = [c / n for c in right]
-    mean = math.fsum(shares) / len(shares)
     padded = [0.0, 1.0, *shares]
     middle = math.fsum(padded) / len(padded)
     squares = math.fsum((share - middle) ** 2 for share in padded)
     half = 1.96 * math.sqrt(squares) / len(padded)
-    return {
-        "samples": n,
-        "questions": len(shares),
-        "mean": mean,
-        "ci95": [max(0.0, middle - half), min(1.0, middle + half)],
-        "pass_at": {str(k): math.fsum(_pass(n, c, k) for c in right) / len(right) for k in _ks(n)},
-    }
+    sizes = sorted({*(2**i for i in range(n.bit_length()) if 2**i <= n), n})
+    return SampleScores(
+        n,
+        len(shares),
+        math.fsum(shares) / len(shares),
+        (max(0.0, middle - half), min(1.0, middle + half)),
+        {
+            str(k): math.fsum(1.0 - math.comb(n - c, k) / math.comb(n, k) for c in right)
+            / len(right)
+            for k in sizes
+        },
+    )
 
 
-def _pass(n: int, c: int, k: int) -> float:
-    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+def sample_rows(models: Iterable[dict[str, SampleScores]]) -> list[tuple[str, list[str]]]:
+    """Return what several samples show, (what, a text for each model); empty without samples.
+
+    "math: mean of 4", "math: pass@2", ...; "-" where a model has none. models: by domain.
+    """
+    sampled = list(models)
+    rows: list[tuple[str, list[str]]] = []
+    for domain, first in {d: found for own in sampled for d, found in own.items()}.items():
+        own = [found.get(domain) for found in sampled]
+        texts = [
+            "-" if f is None else f"{f.mean:.3f} [{f.ci95[0]:.2f}, {f.ci95[1]:.2f}]" for f in own
+        ]
+        rows.append((f"{domain}: mean of {first.samples}", texts))
+        rows += [
+            (f"{domain}: pass@{k}", ["-" if f is None else f"{f.pass_at[k]:.3f}" for f in own])
+            for k in first.pass_at
+            if k != "1"
+        ]
+    return rows
 
 
-def _ks(n: int) -> list[int]:
-    """Return 1, 2, 4, ... and n."""
-    return sorted({*(2**i for i in range(n.bit_length()) if 2**i <= n), n})
+def as_json(result: Any) -> Any:
+    """Return a result as JSON has it: its fields and figures, null for one that does not exist."""
+    return json.loads(TypeAdapter(type(result)).dump_json(result))

@@ -16,18 +16,30 @@ proportions (Tango, Statistics in Medicine 17, 1998). Either also needs a specia
 to be better than the base (exact McNemar test): without a gain there is nothing to retain. The p of
 a verdict is the larger of the two, two-sided, corrected by Holm's method over all verdicts of the
 table, so that the chance that even one of them is wrong stays below 5 %.
+
+The specialist is chosen without the answers that judge merges against it. The best of several
+agents on the same questions looks better there than it is, and a merge that is as good looks
+damaged. So an agent that is named after a domain (`tool`, or `math` for `math-generated`) is its
+specialist, whatever it scores. Where no agent or several are, the one that scores best on one half
+of the questions is, and merges are judged on the other half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import dataclasses as stdlib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
+
+from pydantic.dataclasses import dataclass
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.report.statistics import holm
-from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts
+from ram_studio.evals.report.comparison import SIGNIFICANCE, PairedCounts, holm
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.suites.demo.tasks import AGENT_DOMAINS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +55,8 @@ Reason = Literal["no_questions", "gain_not_shown", "chance_level", "margin_not_s
 """Why a verdict is inconclusive, or why a retained gain has no interval (the first two)."""
 
 
-class RetainedGain(NamedTuple):
+@dataclass(frozen=True)
+class RetainedGain:
     """The merge's share of the specialist's gain, with its 95 % interval.
 
     value: None where the specialist gained nothing. low, high: None where no bounded interval
@@ -54,9 +67,6 @@ class RetainedGain(NamedTuple):
     low: float | None = None
     high: float | None = None
     reason: Reason | None = "no_questions"
-
-
-_UNKNOWN = RetainedGain()
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class SkillVerdict:
     base_score: float = 0.0
     specialist_score: float = 0.0
     merge_score: float = 0.0
-    retained_gain: RetainedGain = _UNKNOWN
+    retained_gain: RetainedGain = RetainedGain()
     margin: float = MARGIN
     verdict: Verdict = "inconclusive"
     reason: Reason | None = "no_questions"
@@ -111,20 +121,68 @@ class SkillVerdict:
 
     def gain_text(self) -> str:
         """Return "retains 93 % of coder's gain (85 to 99 %, n = 200)"."""
-        value, low, high, _ = self.retained_gain
+        gain = self.retained_gain
         basis = f"n = {self.n}"
         if self.chosen_on:
             basis += f"; {self.specialist} chosen by {self.chosen_on} others"
-        if value is None:
+        if gain.value is None:
             return f"{self.specialist} gained nothing here ({basis})"
         ends = "no interval"
-        if low is not None and high is not None:
-            ends = f"{100 * low:.0f} to {100 * high:.0f} %"
-        return f"retains {100 * value:.0f} % of {self.specialist}'s gain ({ends}, {basis})"
+        if gain.low is not None and gain.high is not None:
+            ends = f"{100 * gain.low:.0f} to {100 * gain.high:.0f} %"
+        return f"retains {100 * gain.value:.0f} % of {self.specialist}'s gain ({ends}, {basis})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON-ready values."""
-        return {**asdict(self), "retained_gain": self.retained_gain._asdict()}
+
+@stdlib.dataclass(frozen=True)
+class Specialists:
+    """The specialists of a report.
+
+    agents: by domain; domains without an evaluated agent have none. judged: the report without the
+    questions by which a specialist was chosen. chosen_on: how many those are, by domain.
+    """
+
+    agents: Mapping[str, str]
+    judged: EvalReport
+    chosen_on: Mapping[str, int]
+
+
+def choose_specialists(report: EvalReport, agents: Sequence[str]) -> Specialists:
+    """Return the specialist of each domain among these agents, see the module."""
+    present = [agent for agent in agents if agent in report.models]
+    found: dict[str, str] = {}
+    chosen_by: dict[str, list[int]] = {}
+    for domain in report.items:
+        named = [agent for agent in present if is_named_after(agent, domain)]
+        candidates = named or present
+        if len(candidates) > 1:
+            chosen_by[domain] = _half(report, domain)
+            found[domain] = _best(report, domain, candidates, chosen_by[domain])
+        elif candidates:
+            found[domain] = candidates[0]
+    sizes = {domain: len(places) for domain, places in chosen_by.items()}
+    return Specialists(found, report.without(chosen_by), sizes)
+
+
+def is_named_after(agent: str, domain: str) -> bool:
+    """Return whether an agent's name tells that it was trained for a domain."""
+    name = AGENT_DOMAINS.get(agent.lower(), agent.lower())
+    return domain == name or domain.startswith(f"{name}-")
+
+
+def _half(report: EvalReport, domain: str) -> list[int]:
+    """Return the places of one half of a domain's questions, the same for the same questions."""
+    # By a hash: neighbors are often alike, or of kinds that take turns.
+    keys = [hashlib.blake2b(item.id.encode()).digest() for item in report.items[domain]]
+    return sorted(range(len(keys)), key=keys.__getitem__)[: len(keys) // 2]
+
+
+def _best(report: EvalReport, domain: str, candidates: Iterable[str], places: Sequence[int]) -> str:
+    def score(agent: str) -> float:
+        answers = report.models[agent].answers[domain]
+        own = DomainScore.of(answers[place] for place in places)
+        return own.score if own.n else -1.0
+
+    return max(candidates, key=score)
 
 
 def check_margin(margin: float) -> None:
@@ -160,7 +218,7 @@ def skill_verdicts(
     if base is None:
         return ()
     if merges is None:
-        merges = report.merges(base, specialists)
+        merges = report.merges(base, specialists.values())
     report.check_names((*merges, *specialists.values(), base), specialists)
     sizes = chosen_on or {}
     found = [
@@ -192,21 +250,16 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     import numpy as np
 
     names = (found.base, found.specialist, found.merge)
-    answers = (report.models[name].answers[found.domain] for name in names)
-    rows = [
-        [answer.is_correct for answer in row]
-        for row in zip(*answers, strict=True)
-        if all(answer.is_scored for answer in row)
-    ]
+    rows = report.answered(names, found.domain)
     if not rows:
         return found
-    counts = pattern_counts(np.array(rows, dtype=bool))
+    counts = pattern_counts(np.array([[a.is_correct for a in row] for row in rows], dtype=bool))
     before, best, after = map(float, scores_of(counts))
     gain = retained_gain(counts)
     x, y = _discordant(counts, 1, 0)
     p_gain = PairedCounts(x, y, len(rows) - x - y).p_value if best > before else 1.0
     is_above, p_margin = margin_test(counts, found.margin)
-    at_chance = report.is_at_floor(found.domain, best)
+    at_chance = report.is_at_chance(found.domain, best)
     reason: Reason = "margin_not_shown"
     if p_gain >= SIGNIFICANCE or p_gain > p_margin:
         reason = "gain_not_shown"
@@ -222,7 +275,7 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
         verdict="survived" if is_above else "damaged",
         reason=reason,
         p=max(p_gain, p_margin),
-        chance=report.floors[found.domain] if at_chance else None,
+        chance=report.chance_levels[found.domain] if at_chance else None,
     )
 
 

@@ -127,7 +127,7 @@ def _answers(engine: LocalEngine) -> tuple[float, float, float]:
     return ended, repeated_share(rows), sum(map(len, rows)) / max(seconds, 1e-9)
 
 
-def repeated_share(rows: Sequence[Sequence[int]], n: int = 4) -> float:
+def repeated_share(rows: Sequence[Sequence[object]], n: int = 4) -> float:
     """Return the share of n-grams that occurred before in their row; 0 when there are none."""
     total = repeated = 0
     for row in rows:

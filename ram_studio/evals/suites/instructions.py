@@ -44,9 +44,9 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return prompt and instruction accuracy, strict and loose, of a model's `Answer.facts`.
 
     Prompt accuracy counts prompts with every constraint kept, instruction accuracy counts
-    constraints. Empty input gives an empty dict.
+    constraints. Empty input, and facts of answers that were not judged, give an empty dict.
     """
-    rows = [fact for fact in facts if fact]
+    rows = [fact for fact in facts if "strict" in fact]
     if not rows:
         return {}
     result = {}
@@ -59,4 +59,12 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 make = shipped("instructions", MAX_NEW_TOKENS, _asked)
 ABOUT = "constraints that can be checked, such as length and format"
-SUITE = Suite("instructions", 2, "Instruction following", make, judge, ABOUT)
+SUITE = Suite(
+    "instructions",
+    2,
+    "Instruction following",
+    make,
+    judge,
+    ABOUT,
+    summary=lambda tally, facts: accuracies(facts),
+)

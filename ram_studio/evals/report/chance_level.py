@@ -4,8 +4,8 @@ Every question is also "answered" by random words (seeded) and by baselines that
 same: a repeated word, no call, a number, and the suite's own most frequent right
 answer. The best of them is the chance level: scores at or below it are not informative.
 
-Which of them got a question right is kept with every answer to it (`Verdict.facts`), so that a
-report has its floor wherever its answers come from.
+Which of them got a question right is stored with every answer to it (`Verdict.facts`), so that a
+report has its chance level wherever its answers come from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ram_studio.evals.question import Asked, Question
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import ALL_SUITES
 
-FACT = "trivial"
+BASELINES = "trivial"
 """The key in `Verdict.facts`: the trivial baselines that got the question right."""
 
 _WORDS = (
@@ -30,7 +30,7 @@ _SEEDS = (1, 2)
 _ALWAYS = ("the the the the the the the the", "[]", "0", "yes")
 
 
-class Nonsense:
+class TrivialBaselines:
     """The trivial baselines, each asked a question once.
 
     Args:
@@ -48,7 +48,7 @@ class Nonsense:
         self._known: dict[tuple[str, str], list[str]] = {}
 
     def right(self, suite: str, question: Question) -> list[str]:
-        """Return the names of the answerers that get a question right.
+        """Return the names of the baselines that get a question right.
 
         Raises: EvaluationError when code may not run here.
         """
@@ -68,20 +68,19 @@ class Nonsense:
         return [name for name, text in said.items() if judge(question, text, self._code).is_correct]
 
 
-def best_nonsense(facts: Iterable[Mapping[str, Any]]) -> tuple[str, float] | None:
-    """Return the trivial baseline that gets most right, and its share: the chance level.
+def chance_level(facts: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the share of right answers of the trivial baseline that gets most right.
 
-    Args: facts: of one answer to each question; None where one does not tell, or there is none.
+    Args: facts: of one answer to each question; None where one has none, or there is none.
     """
     right: Counter[str] = Counter()
     total = 0
     for fact in facts:
-        if FACT not in fact:
+        if BASELINES not in fact:
             return None
-        right.update(fact[FACT])
+        right.update(fact[BASELINES])
         total += 1
-    name, count = max(right.items(), key=lambda item: item[1], default=("", 0))
-    return (name, count / total) if total else None
+    return max(right.values(), default=0) / total if total else None
 
 
 def _random_words(seed: str) -> str:

@@ -1,8 +1,8 @@
-"""A sweep's scores against one of its settings, drawn with plotly."""
+"""Scores of an experiment against a setting, or against the time to merge, drawn with plotly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -12,19 +12,27 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.details.figure import finish
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.palette import FIGURE_INK, agent_color, agent_symbol
-from ram_studio.evals.experiment.table import SweepRow, SweepState
+from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.report.score import Average
 
 BY_SETTING = "setting"
+BY_SECONDS = "merge_seconds"
 _HEIGHT = 380
 # Share of the axis between two methods of the same value.
 _APART = 0.012
+# Seconds to merge that the logarithmic axis begins with.
+_FASTEST = 0.001
 
 
-def axes_of(state: SweepState) -> list[str]:
-    """Return what the chart can have on its x axis: numbers that vary, then the setting itself."""
+def axes_of(result: ExperimentResult) -> list[str]:
+    """Return what the chart can have on its x axis, the setting itself last.
+
+    Of a sweep numbers that vary, of a comparison the seconds to merge.
+    """
+    if not result.is_sweep:
+        return [BY_SECONDS, BY_SETTING]
     seen: dict[str, set[Any]] = {}
-    for row in state.rows:
+    for row in result.rows:
         for name, value in row.values.items():
             if isinstance(value, (int, float)):
                 seen.setdefault(name, set()).add(value)
@@ -34,49 +42,49 @@ def axes_of(state: SweepState) -> list[str]:
 
 def axis_label(name: str) -> str:
     """Return an axis's name for people."""
-    if name == BY_SETTING:
-        return "Setting"
-    return setting_text(name)
+    names = {BY_SETTING: "Setting", BY_SECONDS: "Seconds to merge (logarithmic)"}
+    return names.get(name) or setting_text(name)
 
 
-def sweep_figure(state: SweepState, axis: str) -> go.Figure:
+def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
     """Return score with 95 % interval against one axis; settings that are out are gray.
 
-    Settings without an answer, or without this parameter, are not drawn; those that are the same
+    Merges without an answer, or without this parameter, are not drawn; those that are the same
     merge as another are, with its score.
     """
-    axes = axes_of(state)
+    axes = axes_of(result)
     axis = axis if axis in axes else axes[0]
-    rows = [r for r in state.rows if r.n and (axis == BY_SETTING or axis in r.values)]
-    if axis != BY_SETTING:
+    rows = [r for r in result.rows if r.kind == "merge" and r.n and _value(r, axis) is not None]
+    if axis not in (BY_SETTING, BY_SECONDS):
         rows.sort(key=lambda row: row.values[axis])
-    methods = list(dict.fromkeys(row.method for row in state.rows))
-    places = _places(rows, axis, methods)
+    groups = list(dict.fromkeys(map(_group_of(result), rows)))
+    places = _places(rows, axis, [row.method for row in rows])
     drawn = go.Figure()
-    for index, method in enumerate(methods):
-        own = [row for row in rows if row.method == method]
-        color = agent_color(index)
+    for index, group in enumerate(groups):
+        own = [row for row in rows if _group_of(result)(row) == group]
+        color, symbol = agent_color(index), agent_symbol(index + index // 8)
         # A line only where nothing else varies: else its ups and downs would mean nothing.
-        if axis != BY_SETTING and len(axes) == 2 and len(own) > 1:
+        if axis not in (BY_SETTING, BY_SECONDS) and len(axes) == 2 and len(own) > 1:
             drawn.add_scatter(
                 x=[places[row.label] for row in own],
-                y=[100 * row.score.score for row in own],
+                y=[100 * row.average.score for row in own],
                 mode="lines",
                 line={"color": color, "width": 1},
                 opacity=0.5,
                 hoverinfo="skip",
                 showlegend=False,
             )
-        kept = [row for row in own if not row.is_out]
-        _add_points(drawn, kept, places, METHODS[method].title, color, agent_symbol(index))
+        _add_points(drawn, [row for row in own if not row.is_out], places, group, color, symbol)
     out = [row for row in rows if row.is_out]
     _add_points(drawn, out, places, "Clearly worse", FIGURE_INK, "x-thin-open", 0.55)
-    if state.best in rows:
-        _add_best(drawn, state, places, methods)
-    start = next((row for row in state.rows if row.is_start and row.n), None)
+    chosen = result.winner if result.is_sweep else result.reference
+    best = next((row for row in rows if row.label == chosen), None)
+    if best is not None:
+        _add_ring(drawn, result, best, places[best.label])
+    start = next((row for row in result.rows if row.is_start and row.n), None)
     if start is not None:
         drawn.add_hline(
-            y=100 * start.score.score,
+            y=100 * start.average.score,
             line={"dash": "dot", "width": 1, "color": FIGURE_INK},
             annotation={"text": "where it started", "font": {"size": 11}},
             annotation_position="bottom right",
@@ -84,9 +92,20 @@ def sweep_figure(state: SweepState, axis: str) -> go.Figure:
     return _finished(drawn, axis)
 
 
+def _group_of(result: ExperimentResult) -> Callable[[Row], str]:
+    """Return what names the group of a row: its method in a sweep, itself in a comparison."""
+    # Plotly reads names as HTML.
+    return lambda row: METHODS[row.method].title if result.is_sweep else escape(row.label)
+
+
+def _value(row: Row, axis: str) -> Any:
+    own = {BY_SETTING: row.label, BY_SECONDS: row.merge_seconds}
+    return own[axis] if axis in own else row.values.get(axis)
+
+
 def _add_points(
     drawn: go.Figure,
-    rows: Sequence[SweepRow],
+    rows: Sequence[Row],
     places: Mapping[str, Any],
     name: str,
     color: str,
@@ -97,8 +116,8 @@ def _add_points(
         return
     drawn.add_scatter(
         x=[places[row.label] for row in rows],
-        y=[100 * row.score.score for row in rows],
-        error_y=_bars([row.score for row in rows]),
+        y=[100 * row.average.score for row in rows],
+        error_y=_bars([row.average for row in rows]),
         mode="markers",
         name=name,
         opacity=opacity,
@@ -110,26 +129,21 @@ def _add_points(
     )
 
 
-def _add_best(
-    drawn: go.Figure, state: SweepState, places: Mapping[str, Any], methods: Sequence[str]
-) -> None:
-    """Add a ring around the winner and, where it was re-checked, its held-out score."""
-    best = state.best
-    assert best is not None, "callers have one"
-    color = agent_color(methods.index(best.method))
+def _add_ring(drawn: go.Figure, result: ExperimentResult, row: Row, place: Any) -> None:
+    """Add a ring around the winner or the reference and, where re-checked, its held-out score."""
     drawn.add_scatter(
-        x=[places[best.label]],
-        y=[100 * best.score.score],
+        x=[place],
+        y=[100 * row.average.score],
         mode="markers",
-        name="Best",
-        marker={"symbol": "circle-open", "size": 20, "line": {"width": 2}, "color": color},
+        name="Best" if result.is_sweep else "Reference",
+        marker={"symbol": "circle-open", "size": 20, "line": {"width": 2}, "color": FIGURE_INK},
         hoverinfo="skip",
     )
-    if state.recheck is None:
+    if result.recheck is None:
         return
-    score = state.recheck.winner
+    score = result.recheck.winner
     drawn.add_scatter(
-        x=[places[best.label]],
+        x=[place],
         y=[100 * score.score],
         error_y=_bars([score]),
         mode="markers",
@@ -139,18 +153,19 @@ def _add_best(
     )
 
 
-def _places(rows: Sequence[SweepRow], axis: str, methods: Sequence[str]) -> dict[str, Any]:
-    """Return each setting's x; methods stand a little apart, so that none hides another."""
-    if axis == BY_SETTING:
-        return {row.label: row.label for row in rows}
+def _places(rows: Sequence[Row], axis: str, methods: Sequence[str]) -> dict[str, Any]:
+    """Return each row's x; methods stand a little apart, so that none hides another."""
     if axis == "epsilon":
         return {row.label: epsilon_text(row.values[axis]) for row in rows}
+    if axis == BY_SECONDS:
+        return {row.label: max(_FASTEST, row.merge_seconds or 0.0) for row in rows}
+    if axis == BY_SETTING:
+        return {row.label: row.label for row in rows}
+    order = list(dict.fromkeys(methods))
     values = [row.values[axis] for row in rows]
     step = _APART * (max(values) - min(values)) if values else 0.0
-    middle = (len(methods) - 1) / 2
-    return {
-        row.label: row.values[axis] + step * (methods.index(row.method) - middle) for row in rows
-    }
+    middle = (len(order) - 1) / 2
+    return {row.label: row.values[axis] + step * (order.index(row.method) - middle) for row in rows}
 
 
 def _bars(scores: Sequence[Average]) -> dict[str, Any]:
@@ -170,4 +185,6 @@ def _finished(drawn: go.Figure, axis: str) -> go.Figure:
     drawn.update_xaxes(title=axis_label(axis), zeroline=False)
     if axis in ("epsilon", BY_SETTING):
         drawn.update_xaxes(type="category", showticklabels=axis == "epsilon")
+    if axis == BY_SECONDS:
+        drawn.update_xaxes(type="log", dtick=1)
     return drawn.update_yaxes(title="Right answers", ticksuffix=" %", zeroline=False)

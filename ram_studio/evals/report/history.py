@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers, skills_of
 from ram_studio.evals.report.score import Average, DomainScore
-from ram_studio.evals.report.tables import EvalReport, ModelResult, skills_of
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import HEALTH
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Held = dict[tuple[str, str], StoredAnswer]
+StoredAnswers = dict[tuple[str, str], StoredAnswer]
 """Answers by question id and digest."""
 
 _COLUMNS = (
@@ -56,7 +56,7 @@ def history(store: str | Path | None = None) -> DataFrame:
             "when": run.created,
             "n": score.n,
             "correct": score.correct,
-            **score.interval(),
+            **score.columns(),
         }
         for run in runs
         for score in [score_of(run)]
@@ -136,7 +136,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         raise EvaluationError("No stored run with questions was chosen. Choose one or more runs.")
     names = _names(runs)
     suites = list(dict.fromkeys(run.suite for run in runs))
-    rows: dict[str, dict[str, Held]] = {name: {} for name in names.values()}
+    rows: dict[str, dict[str, StoredAnswers]] = {name: {} for name in names.values()}
     for run in runs:
         own = [answer for answer in store.answers(run.id) if answer.reply.is_reported]
         # Of two runs of a model on a suite (other settings), the one named first counts.
@@ -158,9 +158,10 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
                 answers[name].append((row.question, row.answer))
             asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
-    asked_by = {names[run.fingerprint]: {**run.settings, "begun": run.created} for run in runs}
+    settings = {names[run.fingerprint]: {**run.settings, "begun": run.created} for run in runs}
     models = {
-        n: ModelResult.of(n, paths[n], own, suites, asked=asked_by[n]) for n, own in answers.items()
+        name: ModelAnswers.of(name, paths[name], own, suites, settings=settings[name])
+        for name, own in answers.items()
     }
     return EvalReport.of(suites, None, asked, models)
 
@@ -180,8 +181,8 @@ def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
     }
 
 
-def _common(held: Sequence[Held], suite: str) -> list[tuple[str, str]]:
-    keys = [key for key in held[0] if all(key in other for other in held[1:])]
+def _common(stored: Sequence[StoredAnswers], suite: str) -> list[tuple[str, str]]:
+    keys = [key for key in stored[0] if all(key in other for other in stored[1:])]
     if not keys:
         raise EvaluationError(
             f"The chosen runs of suite {suite!r} have no question in common. Choose runs with the "

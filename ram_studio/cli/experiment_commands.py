@@ -1,0 +1,294 @@
+"""``ram-studio compare`` and ``ram-studio sweep``: one run, one table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.settings import SettingsOptions, Storing
+from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
+
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.record.recipe import Recipe
+    from ram_studio.evals.experiment.plan import Plan
+    from ram_studio.evals.experiment.result import ExperimentResult, Row
+
+_SHOWN_LIVE = 20
+_LIMIT = (
+    "Most questions per suite (demo: per domain) [default: 300; with --ci-width as many as it "
+    "takes]."
+)
+_HELPS = {
+    "items": "Most questions per suite (demo: per domain) to choose by [default: 50; with "
+    "--ci-width as many as it takes].",
+    "seed": "Chooses the questions and steers the search.",
+}
+
+# Options whose words take more than a line.
+Positional = Annotated[
+    str | None, typer.Argument(metavar="[BASE]", help="The base; or give it as --base.")
+]
+ShortAgents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", "-a", metavar="NAME=PATH", help="An agent; repeat for each."),
+]
+Rows = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METHOD[:KEY=VALUE,...]",
+        help="A method, with settings of its own; repeat for each.",
+    ),
+]
+Presets = Annotated[
+    list[str] | None,
+    typer.Option(help="A ready set of rows; repeat for more [default: standard]."),
+]
+Reference = Annotated[
+    str | None, typer.Option(help="The row to compare with [default: the first ram+ row].")
+]
+Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUES",
+        help="What to vary: r=0:0.5:6 (add :log for even ratios), rule=ram+,ram+s, "
+        "ties.density=0.1,0.2; repeat for each.",
+    ),
+]
+Fixed = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
+]
+HeldOut = Annotated[
+    int | None, typer.Option(help="Further questions that check the winner [default: as --items].")
+]
+Search = Annotated[
+    Literal["grid", "optuna"], typer.Option(help="Every combination, or what Optuna proposes.")
+]
+EarlyStop = Annotated[
+    bool, typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early.")
+]
+
+
+@dataclass
+class Running:
+    """With what both run, and where the table goes. The annotations are the command line's."""
+
+    analysis: Annotated[Path | None, typer.Option(help="Analysis of the same files.")] = None
+    csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None
+    as_json: options.Json = False
+
+    def report(self, plan: Plan, storing: Storing) -> None:
+        """Run a plan, drawing as it goes, and print its result.
+
+        Raises: Stopped, after that, when it was stopped.
+        """
+        from ram_studio.evals.experiment.run import run_experiment
+        from ram_studio.evals.report.score import as_json
+
+        setup: dict[str, Any] = {"rerun": storing.rerun}
+        setup["analysis"] = options.known_analysis(self.analysis)
+        with storing.open() as answers, _live(quiet=self.as_json) as hooks:
+            result = run_experiment(plan, store=answers, **setup, **hooks)
+        if self.csv is not None:
+            write_csv(result.to_frame(), self.csv)
+        if self.as_json:
+            print(json.dumps(as_json(result), allow_nan=False))
+        else:
+            print_experiment(result)
+        if result.ending == "stopped":
+            raise storing.stopped()
+
+
+@options.grouped
+def compare(
+    *,
+    base: options.Base = None,
+    agent: options.Agents = None,
+    row: Rows = None,
+    experiment: Presets = None,
+    reference: Reference = None,
+    dtype: options.Dtype = None,
+    rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
+    seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
+    asked: Annotated[dict[str, Any], SettingsOptions({"limit": _LIMIT}, seed="eval_seed")],
+    sources: Annotated[
+        bool, typer.Option("--sources/--no-sources", help="Score base and agents too.")
+    ] = True,
+    storing: Storing,
+    running: Running,
+) -> None:
+    """Score methods side by side on the same agents, without writing a checkpoint."""
+    from ram_studio.evals.experiment.plan import ComparePlan
+    from ram_studio.evals.settings import EvalSettings
+
+    output = {"dtype": dtype, "rounding": rounding, "seed": seed}
+    recipes = _recipes(options.parse_recipe(base, agent, "compare", **output), row, experiment)
+    settings = EvalSettings(**asked)
+    plan = ComparePlan.of(recipes, settings, reference=reference, sources=sources)
+    running.report(plan, storing)
+
+
+def _recipes(
+    recipe: Recipe, row: list[str] | None, experiment: list[str] | None
+) -> dict[str, Recipe]:
+    """Return the recipes asked for by label."""
+    from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
+
+    found = rows_of(recipe, [options.parse_method(text, "row") for text in row or []])
+    for name in experiment or ([] if found else ["standard"]):
+        found |= experiment_recipes(name, recipe)
+    return found
+
+
+@options.grouped
+def sweep(
+    model: Positional = None,
+    *,
+    base: options.Base = None,
+    agent: ShortAgents = None,
+    over: Over = None,
+    method: Annotated[str, typer.Option(help="The method to start from.")] = "ram+",
+    set_: Fixed = None,
+    held_out: HeldOut = None,
+    minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
+    search: Search = "grid",
+    trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
+    max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
+    early_stop: EarlyStop = True,
+    asked: Annotated[dict[str, Any], SettingsOptions(_HELPS, limit="items")],
+    storing: Storing,
+    running: Running,
+) -> None:
+    """Try settings in memory, drop what clearly loses, check the winner on other questions."""
+    from ram_studio.evals.experiment.plan import SweepPlan
+    from ram_studio.evals.experiment.space import parse_axes
+    from ram_studio.evals.settings import EvalSettings
+
+    if model is not None and base is not None:
+        raise typer.BadParameter("the base is given twice", param_hint="--base")
+    if not over:
+        raise typer.BadParameter("say what to vary, for example r=0:0.5:6", param_hint="--over")
+    settings = options.parse_pairs(set_, "set KEY=VALUE")
+    plan = SweepPlan(
+        options.parse_recipe(base or model, agent, "sweep", method=method, settings=settings),
+        EvalSettings(**asked),
+        axes=parse_axes(over),
+        held_out=held_out,
+        minutes=minutes,
+        search=search,
+        trials=trials,
+        max_settings=max_settings,
+        early_stop=early_stop,
+    )
+    running.report(plan, storing)
+
+
+# ---------------------------------------------------------------------------- what is printed
+
+
+def print_experiment(result: ExperimentResult) -> None:
+    """Print an experiment's rows, the factors of its merges, and what was found."""
+    domains, rows = result.domains, result.ranked
+    lines = [
+        (
+            row.label,
+            f"{row.correct}/{row.n}" if row.n else "-",
+            score_text(row.average),
+            *(score_text(row.domains[d]) if d in row.domains else "-" for d in domains),
+            number_text(row.merge_seconds, ".2f"),
+            _outcome(row, result),
+        )
+        for row in rows
+    ]
+    if levels := result.chance_levels:
+        chance = (number_text(levels.get(domain)) for domain in domains)
+        lines.append(("(chance level)", "-", "-", *chance, "-", ""))
+    outcome = f"vs {result.reference}" if result.reference else ""
+    columns = ("row", "right", "average", *domains, "merge s", outcome)
+    print_table(columns, lines, title=f"{result.suite}, {result.questions} questions")
+    numbers = [(row.label, name, own) for row in rows for name, own in row.agents.items()]
+    factors = [
+        (label, name, number_text(own.get("lambda")), number_text(own.get("effective_lambda")))
+        for label, name, own in numbers
+    ]
+    if factors:
+        print_table(("row", "agent", "requested lambda", "effective lambda"), factors)
+    if sampled := result.sample_rows:
+        labels = [row.label for row in rows]
+        print_table(("over all samples", *labels), [(what, *texts) for what, texts in sampled])
+    for sentence in result.statements:
+        print(sentence)
+    if result.lines:
+        print(f"Reproducibility: {' | '.join(result.lines)}")
+    for row in rows if result.is_sweep else ():
+        if row.note:
+            print(f"{row.label}: {row.note}")
+
+
+def _outcome(row: Row, result: ExperimentResult) -> str:
+    words = {
+        "partial": "in the race",
+        "finished": "no significant difference",
+        "worse": "clearly worse",
+        "duplicate": f"same as {row.same_as}",
+    }
+    said = words.get(row.status, row.status)
+    if row.label in (result.winner, result.reference):
+        said = "best" if result.is_sweep else "reference"
+    elif row.versus is not None:
+        said = words["finished"] if row.versus.outcome == "inconclusive" else row.versus.outcome
+    elif not result.is_sweep and row.status == "finished":
+        said = "-"
+    if row.loss is not None and row.status == "dropped":
+        said = f"dropped after {row.loss.items}"
+    return f"{said}, start" if row.is_start else said
+
+
+@contextlib.contextmanager
+def _live(*, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Yield hooks of `run_experiment` that draw how far it is; none without a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield {}
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    latest: list[ExperimentResult] = []
+
+    def drawing(now: str) -> Group:
+        table = Table(box=None, pad_edge=False)
+        for column in ("row", "right", "score [95 %]", ""):
+            table.add_column(column, justify="left" if column == "row" else "right")
+        result = latest[-1]
+        for row in result.ranked[:_SHOWN_LIVE]:
+            style = "dim" if row.is_out else "bold" if row.label == result.winner else ""
+            score, outcome = score_text(row.average), _outcome(row, result)
+            cells = (row.label, f"{row.correct}/{row.n}", score, outcome)
+            table.add_row(*(Text(cell, style=style) for cell in cells))
+        hidden = len(result.rows) - _SHOWN_LIVE
+        more = [Text(f"... and {hidden} more", style="dim")] if hidden > 0 else []
+        bar = ProgressBar(total=max(1, result.total_answers), completed=result.answers, width=40)
+        return Group(table, *more, bar, Text(f"{result.seconds:.0f} s  {now}", style="dim"))
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+
+        def on_update(result: ExperimentResult) -> None:
+            latest[:] = [result]
+            live.update(drawing(result.now))
+
+        def on_progress(label: str, done: int, total: int) -> None:
+            if latest:
+                live.update(drawing(f"{label}: {done} of {total}"))
+
+        yield {"on_update": on_update, "on_progress": on_progress}

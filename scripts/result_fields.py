@@ -1,0 +1,54 @@
+"""The fields of results as `--json` prints them, read off their models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.store.records import StoredRun
+
+PRINTED = {
+    EvalResult: "`evaluate`, `history RUN`",
+    ExperimentResult: "`compare`, `sweep`",
+    StoredRun: "`history`, a list",
+}
+# Kinds that a key's name tells.
+_PLAIN = ("integer", "number", "string", "boolean")
+
+
+def result_fields() -> str:
+    """Return a table with a line for each record: its name and its keys.
+
+    A key of a number, text or truth value stands alone; of others the kind is told.
+    """
+    records: dict[str, Mapping[str, Any]] = {}
+    for model in PRINTED:
+        schema = TypeAdapter(model).json_schema(mode="serialization")
+        records |= {schema["title"]: schema, **schema.get("$defs", {})}
+    where = {model.__name__: f" ({said})" for model, said in PRINTED.items()}
+    lines = ["| record | keys |", "| --- | --- |"]
+    for name, schema in records.items():
+        keys = (f"`{key}` {_kind(own)}".strip() for key, own in schema["properties"].items())
+        lines.append(f"| {name}{where.get(name, '')} | {', '.join(keys)} |")
+    return "\n".join(lines)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(filter(None, dict.fromkeys(map(_kind, schema["anyOf"]))))
+    if "enum" in schema or "const" in schema:
+        return f"({', '.join(schema.get('enum', [schema.get('const')]))})"
+    kind = str(schema.get("type", "anything"))
+    if kind == "array":
+        return f"[{_kind(schema.get('items', {}))}]"
+    if kind == "object":
+        inner = schema.get("additionalProperties")
+        inside = _kind(inner) if isinstance(inner, Mapping) else ""
+        return f"{{name: {inside}}}" if inside else "{...}"
+    return "" if kind in _PLAIN else kind
