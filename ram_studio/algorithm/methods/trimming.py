@@ -8,8 +8,7 @@ sorts anything. Kept is every |tau| above the lower edge of the bin that holds t
   magnitudes are all kept, as in the authors' code (its mask is |tau| >= the k-th largest), and so
   are smaller ones within 0.8 % of the k-th. Where the magnitudes in the bin are equal, as nearly
   always among bfloat16 checkpoints, that is the authors' definition exactly.
-- Elements with tau = 0 fill up the share but are never "retained": an agent that changed fewer than
-k
+- Elements with tau = 0 fill up the share but are never kept: an agent that changed fewer than k
   elements loses none.
 - |tau| below 2.4e-9 share one bin, and so do those above 10.5.
 """
