@@ -7,7 +7,6 @@ smaller where it changed less than a third.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, q
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
 from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES, NewFolder
-from ram_studio.checkpoints.write.output_folder import absolute, check_output
+from ram_studio.checkpoints.write.output_folder import absolute, check_output, whole_file
 from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
@@ -258,10 +257,8 @@ def _write(
     arrays: Iterator[tuple[str, np.ndarray]],
 ) -> None:
     """Write the file beside its place and move it there whole."""
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "xb") as file:
+        with whole_file(out, flushed=True, replaces=False) as place, open(place, "xb") as file:
             file.truncate(size)
             file.write(head)
             for name, array in arrays:
@@ -269,13 +266,8 @@ def _write(
                 assert array.nbytes == nbytes, "both passes saw the same elements"
                 file.seek(start)
                 file.write(array.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(partial, out)
     except OSError as error:
         raise OutputError(
             f"{printable(out)} cannot be written: {error.strerror or error}; "
             f"{plural(size, 'byte')} are needed."
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)

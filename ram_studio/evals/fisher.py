@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.output_folder import whole_file
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
 from ram_studio.evals.answering.chat_template import RENDERER
@@ -198,13 +198,8 @@ def _write(
         "seed": str(seed),
         "prompts": prompts_digest(prompts),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    try:
-        save_file(tensors, partial, metadata)
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(out) as place:
+        save_file(tensors, place, metadata)
 
 
 def prompts_digest(prompts: Sequence[str]) -> str:

@@ -172,21 +172,30 @@ def _remove_leftovers(out: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def write_whole(path: Path, data: bytes, *, flushed: bool = False) -> None:
-    """Write a file that appears whole or not at all, in place of an older one.
+@contextlib.contextmanager
+def whole_file(path: Path, *, flushed: bool = False, replaces: bool = True) -> Iterator[Path]:
+    """Yield where to write a file, which then appears whole or not at all.
 
-    flushed: it is on the disk before the older one goes. Raises: OSError.
+    Args: flushed: it is on the disk before it appears; replaces: an older one, else one that is
+        there is an error.
+
+    Raises: OSError.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
+        yield temporary
         if flushed:
             flush(temporary)
-        os.replace(temporary, path)
-    except OSError:
+        (os.replace if replaces else os.link)(temporary, path)
+    finally:
         _quietly(temporary.unlink)
-        raise
+
+
+def write_whole(path: Path, data: bytes, *, flushed: bool = False) -> None:
+    """Write some bytes as a ``whole_file``, in place of an older one. Raises: OSError."""
+    with whole_file(path, flushed=flushed) as temporary:
+        temporary.write_bytes(data)
 
 
 def flush(path: Path) -> None:
