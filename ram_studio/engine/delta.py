@@ -26,7 +26,7 @@ from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
-from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES, NewFolder
+from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import absolute, check_output, whole_file
 from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files

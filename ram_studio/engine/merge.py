@@ -13,7 +13,7 @@ from typing import Unpack
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES
 from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.engine.analyze import load_sources

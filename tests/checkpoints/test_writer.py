@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
-from ram_studio.checkpoints.write.new_folder import NewFolder
+from ram_studio.checkpoints.write.output import NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output
 from ram_studio.checkpoints.write.shard_plan import METADATA, TensorSpec, index_files, lay_out
 from ram_studio.errors import OutputError

@@ -33,8 +33,7 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.files import Folder
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE, UNFINISHED
 from ram_studio.checkpoints.read.url_folder import UrlFolder, is_url, local_path
-from ram_studio.checkpoints.write.new_folder import NewFolder
-from ram_studio.checkpoints.write.output import Output
+from ram_studio.checkpoints.write.output import NewFolder, Output
 from ram_studio.checkpoints.write.output_folder import (
     absolute,
     check_output,

@@ -17,7 +17,7 @@ from ram_studio.algorithm.partial import add_partial
 from ram_studio.checkpoints.read.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import make_plan

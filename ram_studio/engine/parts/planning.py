@@ -22,7 +22,7 @@ from ram_studio.checkpoints.read.describe import plural, shown_list
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.new_folder import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
 from ram_studio.checkpoints.write.shard_plan import METADATA, Shard, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load_sources
