@@ -13,14 +13,7 @@ from ram_studio._version import __version__
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.opening import open_files
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import (
-    BASE_NAME,
-    plural,
-    printable,
-    quoted,
-    shown_list,
-    who,
-)
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.read.url_folder import files_at
 from ram_studio.checkpoints.record.provenance import (
@@ -29,7 +22,6 @@ from ram_studio.checkpoints.record.provenance import (
     SourceRecord,
     provenance_of,
 )
-from ram_studio.checkpoints.record.recipe import at_places
 from ram_studio.engine.analyze import load_sources
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
@@ -113,7 +105,9 @@ def verify(
     checkpoint = open_files(files, name="merged", source=str(folder))
     source_files = compared = 0
     if with_sources or base is not None or agents:
-        sources = _open_sources(provenance, base, agents or {}, cancel)
+        recorded = {name: record.place for name, record in provenance.agents.items()}
+        places = {**recorded, **(agents or {})}
+        sources = _open_sources(provenance, base or provenance.base.place, places, cancel)
         source_files = check_sources(provenance, sources, run)
         if not source_files:
             notes.append(
@@ -234,20 +228,19 @@ def _other(source: Checkpoint, why: str) -> str:
 
 def _open_sources(
     provenance: Provenance,
-    base: str | Path | None,
+    base: str | Path,
     agents: Mapping[str, str | Path],
     cancel: CancelToken | None,
 ) -> CompatibilityReport:
-    """Open the sources where they were, or where they are said to be now."""
-    recipe = provenance.placed_recipe
+    recipe = provenance.recipe
     unknown = sorted(set(agents) - set(recipe.agents))
     if unknown:
         raise VerificationError(
             f"{shown_list([quoted(n) for n in unknown])} went into no merge here; its agents are "
             f"{', '.join(recipe.agents)}."
         )
-    places = {name: str(place) for name, place in agents.items()}
-    here = at_places(recipe, places | ({} if base is None else {BASE_NAME: str(base)}))
+    places = {name: agents[name] for name in recipe.agents}
+    here = recipe.model_copy(update={"base": base, "agents": places})
     return load_sources(here, None, cancel)
 
 
