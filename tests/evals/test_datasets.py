@@ -17,9 +17,9 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, published
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, constraints, published
 from ram_studio.evals.suites.fit import misfits
-from ram_studio.evals.suites.published import ifeval_checks, math500
+from ram_studio.evals.suites.published import math500
 from ram_studio.resources import asset_path
 
 NAMES = [suite.name for suite in published.SUITES if suite.fetch]
@@ -222,7 +222,7 @@ def test_every_instruction_of_ifeval_has_a_check():
         "punctuation": "no_comma",
     }
     names = [f"{family}:{kind}" for family, kinds in families.items() for kind in kinds.split()]
-    assert (len(names), set(names)) == (25, set(ifeval_checks.CHECKS))
+    assert (len(names), set(names)) == (25, set(constraints.CHECKS))
 
 
 def following(instruction, *settings):
@@ -307,7 +307,7 @@ def test_languages_need_langdetect_and_it_is_said_so(folder, monkeypatch):
     row = {**ROWS["ifeval"][0], "instruction_id_list": ["language:response_language"],
            "kwargs": [{"language": "de"}]}  # fmt: skip
     (folder / "ifeval.jsonl").write_text(json.dumps(row))
-    monkeypatch.setattr(ifeval_checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(constraints, "find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r"response_language.*ram-studio\[ifeval\]"):
         questions("ifeval", folder)
 

@@ -13,8 +13,8 @@ from published_rows import AREA, JAVA, OF, ONE, SCRIPT, TASK, write_rows
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
-from ram_studio.evals.suites.published import bfcl, ifeval_checks
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, constraints
+from ram_studio.evals.suites.published import bfcl
 from ram_studio.evals.suites.published.bfcl_languages import value_of
 
 SIZE, SECONDS = 50_000, 0.2
@@ -118,8 +118,8 @@ def bfcl_questions():
 
 def ifeval_questions():
     """Return a question with each of IFEval's instructions."""
-    for name, check in ifeval_checks.CHECKS.items():
-        if name in ifeval_checks.NEED_LANGUAGE and not find_spec("langdetect"):
+    for name, check in constraints.CHECKS.items():
+        if name in constraints.NEED_LANGUAGE and not find_spec("langdetect"):
             continue
         names = check.__code__.co_varnames[1 : check.__code__.co_argcount]
         spec = [{"check": name, "settings": {key: SETTINGS[key] for key in names}}]
@@ -130,14 +130,14 @@ def questions_of(name, folder):
     """Return what a suite asks, one question of each kind."""
     if name.startswith("bfcl"):
         return list(bfcl_questions())
-    if name == "ifeval":
+    if name == "instructions":
         return list(ifeval_questions())
     if name == "humaneval":
         spec = {"entry": "total", "head": TASK["prompt"], "tests": "check(total)"}
         return [Question("h", "humaneval", "function", "p", "", spec, 100)]
     settings = SuiteSettings(lambda text: -(-len(text) // 4), data=folder, lengths=(400,))
     questions = ALL_SUITES[name].make(settings)
-    kinds = {(q.domain, name in ("code", "instructions") and q.category): q for q in questions}
+    kinds = {(q.domain, name == "code" and q.category): q for q in questions}
     return list(kinds.values())
 
 

@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question, Verdict
-from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.instructions import accuracies
-from ram_studio.evals.suites.published import ifeval_checks
+from ram_studio.evals.suites.constraints import accuracies, gold_of, judge, problem_of
 from ram_studio.evals.suites.published.rows import DataSet
 from ram_studio.evals.suites.suite import Tally
 
@@ -33,32 +30,21 @@ def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
     given = [{k: v for k, v in dict(own or {}).items() if v is not None} for own in row["kwargs"]]
     parts = list(zip(names, given, strict=True))
     for name, own in parts:
-        if why := ifeval_checks.misfit(name, own):
+        if why := problem_of(name, own):
             raise EvaluationError(f"ifeval, key {row['key']}: {why}.")
-    wanted = [" ".join(map(str, (name, *own.values()))) for name, own in parts]
+    spec = [{"check": name, "settings": own} for name, own in parts]
     return {
         "id": f"ifeval-{row['key']}",
         "category": names[0].partition(":")[0],
         "prompt": str(row["prompt"]),
-        "gold": f"any answer with: {'; '.join(wanted)}",
-        "spec": [{"check": name, "settings": own} for name, own in parts],
+        "gold": gold_of(spec),
+        "spec": spec,
     }
-
-
-def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether every instruction is followed by the answer as it stands."""
-    found = [ifeval_checks.followed(text, own["check"], own["settings"]) for own in question.spec]
-    strict = [one for one, _ in found]
-    broken = [own["check"] for own, kept in zip(question.spec, strict, strict=True) if not kept]
-    note = f"not followed: {', '.join(broken)}" if broken else ""
-    facts = {"strict": strict, "loose": [loose for _, loose in found]}
-    return Verdict(not broken, note if text.strip() else "empty answer", facts)
 
 
 def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return prompt and instruction accuracy, strict and loose."""
-    found = accuracies(fact for fact in facts if "strict" in fact)
-    return {name.replace("_", " level, "): share for name, share in found.items()}
+    return {name.replace("_", " level, "): n for name, n in accuracies(facts).items()}
 
 
 make = DATA.make(1280, _asked)
