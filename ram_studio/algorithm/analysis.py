@@ -82,8 +82,8 @@ class Analysis:
     part_factors: sums for own and shared factors; None where energies are, or agents were left out.
     warnings: what the compatibility check and the pass want the user to know.
     stacks: counts of single experts in tensors that hold many; None without such tensors.
-    is_profile: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
-        to look at, see ``profiled``.
+    is_compact: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
+        to look at, see ``compact``.
     """
 
     agents: tuple[str, ...]
@@ -100,12 +100,12 @@ class Analysis:
     part_factors: PartFactors | None = None
     warnings: tuple[str, ...] = ()
     stacks: StackCounts | None = None
-    is_profile: bool = False
+    is_compact: bool = False
 
     @property
     def has_magnitudes(self) -> bool:
         """Whether sums of |tau| are known for each tensor, as a merge by magnitude needs them."""
-        return self.relations is not None and not self.is_profile
+        return self.relations is not None and not self.is_compact
 
     @property
     def total(self) -> int:
@@ -146,23 +146,23 @@ class Analysis:
 
         Raises: AnalysisError when the analysis has none.
         """
-        if not self.is_profile:
+        if not self.is_compact:
             return self.known_relations().grouped(self.groups(by))
         groups = {"layer": [[i] for i in range(len(self.group_labels("layer")))]}
         groups["model"] = [list(range(len(groups["layer"])))]
         if by not in groups:
             raise AnalysisError(
-                f"A profile holds magnitudes, signs and cosines by layer, not by {by}; take the "
-                "whole analysis."
+                f"A compact analysis holds magnitudes, signs and cosines by layer, not by {by}; "
+                "take the whole analysis."
             )
         return self.known_relations().grouped(groups[by])
 
-    def profiled(self) -> Analysis:
-        """Return what a look needs: counts of each tensor as they are, relations by layer."""
-        if self.is_profile or self.relations is None:
+    def compact(self) -> Analysis:
+        """Return what previews need: counts of each tensor as they are, relations by layer."""
+        if self.is_compact:
             return self
-        relations = self.grouped_relations("layer")
-        return replace(self, relations=relations, stacks=None, is_profile=True)
+        relations = None if self.relations is None else self.grouped_relations("layer")
+        return replace(self, relations=relations, stacks=None, is_compact=True)
 
     def known_relations(self) -> Relations:
         """Return ``relations``.
@@ -332,10 +332,10 @@ class Analysis:
         return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
 
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"] | None:
-        is_known = not self.is_profile or by in ("model", "layer")
+        is_known = not self.is_compact or by in ("model", "layer")
         if self.relations is None or not is_known or by == "expert":
             return None
-        if not self.is_profile:
+        if not self.is_compact:
             return relations.group_ratios(self.relations.magnitude[:, point], self.groups(by))
         magnitude = self.grouped_relations(by).magnitude[:, point]
         return relations.group_ratios(magnitude, [[g] for g in range(len(magnitude))])

@@ -44,7 +44,7 @@ class PastMerge:
 
     when: UTC, ISO 8601. title: of the set that was merged. set_name: the shipped set.
     fingerprint: as the engine's that answers with the merged folder. recipe: as it was run.
-    agents: per agent what ``_NUMBERS`` names; older merges lack the last ones.
+    agents: per agent what ``_NUMBERS`` names.
     """
 
     id: str

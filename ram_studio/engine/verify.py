@@ -17,7 +17,7 @@ from ram_studio.checkpoints.read.describe import plural, printable, quoted, show
 from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.read.url_folder import files_at
 from ram_studio.checkpoints.record.provenance import (
-    PASSPORT_FILE,
+    PROVENANCE_FILE,
     Provenance,
     SourceRecord,
     provenance_of,
@@ -85,7 +85,7 @@ def verify(
 ) -> Verification:
     """Check that a merged folder (or URL) is what its provenance says; raise where it is not.
 
-    The provenance's seal, every shard's and every other file's size and BLAKE3 digest are checked.
+    The provenance's checksum, and size and BLAKE3 digest of every shard and other file are checked.
     With sources, their files' content hashes are compared with the provenance, lambda is counted
     anew, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
     (and then the provenance's numbers too), else SAMPLED_BLOCKS spread over the model.
@@ -151,7 +151,7 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
             differences.append(found)
     for name in sizes:
         suffix = PurePosixPath(name).suffix
-        if name in records or name == PASSPORT_FILE or name.startswith("."):
+        if name in records or name == PROVENANCE_FILE or name.startswith("."):
             continue
         if suffix.lower() not in _LOADED_SUFFIXES:
             notes.append(f"{printable(name)} was added after the merge.")
@@ -336,9 +336,9 @@ class _Comparison:
             if version == __version__:
                 return ""
             return f" It was merged by version {version}, this is {__version__}."
-        theirs = self._provenance.arithmetic or "an older arithmetic"
         return (
             f" That need not be damage, the files are as the merge wrote them: version {version} "
-            f"computed in {theirs}, this version ({__version__}) in {self._arithmetic}, and the "
-            f"last digits of both differ. Verify it with version {version}, or merge again."
+            f"computed in {self._provenance.arithmetic}, this version ({__version__}) in "
+            f"{self._arithmetic}, and the last digits of both differ. Verify it with version "
+            f"{version}, or merge again."
         )

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,17 +18,14 @@ import numpy as np
 import pytest
 from app_process import running_app
 from http_user import HttpUser, tell
-from safetensors.numpy import save
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app.session.sets import DEFAULT_SET, load_set
 from ram_studio.checkpoints.read.content_hash import hash_bytes
-from ram_studio.checkpoints.record import compact
-from ram_studio.checkpoints.record.analysis_file import (
-    analysis_header,
-    save_profile,
-    write_analysis_file,
-)
+from ram_studio.checkpoints.record.analysis_file import save_analysis
+from ram_studio.checkpoints.record.analysis_packing import pack
 from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES
 
 pytest.importorskip("gradio")
@@ -275,8 +271,8 @@ def test_five_hundred_clients_take_a_bounded_memory(watched: Watched) -> None:
     assert grown < 50_000_000
 
 
-async def open_profile(user: HttpUser, file: Path) -> str:
-    """Upload a profile as the page does; return what the page says then."""
+async def open_analysis_file(user: HttpUser, file: Path) -> str:
+    """Upload an analysis as the page does; return what the page says then."""
     form = {"files": (file.name, file.read_bytes())}
     answer = (await user.http.post("gradio_api/upload", files=form)).raise_for_status()
     told = {"path": answer.json()[0], "orig_name": file.name, "meta": {"_type": "gradio.FileData"}}
@@ -285,14 +281,14 @@ async def open_profile(user: HttpUser, file: Path) -> str:
     return str(user.shows("analysis-status"))
 
 
-def test_a_profile_of_the_example_opens(watched: Watched, tmp_path: Path) -> None:
-    file = save_profile(load_set("independent").analysis, tmp_path / "mine.safetensors")
+def test_a_compact_analysis_of_the_example_opens(watched: Watched, tmp_path: Path) -> None:
+    file = save_analysis(load_set("independent").analysis.compact(), tmp_path / "mine.safetensors")
     assert file.stat().st_size > MAX_RECIPE_BYTES
 
     async def story() -> str:
         async with HttpUser(watched.url, "127.0.0.2") as user:
             await user.open()
-            return await open_profile(user, file)
+            return await open_analysis_file(user, file)
 
     assert "mine.safetensors is open in Tune" in tell(story())
 
@@ -311,7 +307,7 @@ def test_twelve_bombs_at_once_take_a_bounded_memory(watched: Watched, tmp_path: 
                 await stack.enter_async_context(user)
                 await user.open()
             before.append(watched.memory("VmHWM"))
-            return await asyncio.gather(*(open_profile(user, bomb) for user in users))
+            return await asyncio.gather(*(open_analysis_file(user, bomb) for user in users))
 
     before: list[int] = []
     said = tell(story())
@@ -322,13 +318,16 @@ def test_twelve_bombs_at_once_take_a_bounded_memory(watched: Watched, tmp_path: 
 
 
 def write_bomb(file: Path, analysis: Analysis, names: list[str]) -> Path:
-    """Write a profile of six agents and these tensors, all of it zeros."""
-    header = analysis_header(analysis) | {"tensors": names, "agents": [f"a{n}" for n in range(6)]}
+    """Write a compact analysis of six agents and these tensors, all of it zeros."""
     arrays = {"counts.patterns": np.zeros((len(names), 58, 64), np.int64)}
     arrays |= {"numel": np.zeros(len(names), np.int64), "magnitudes": np.zeros((6, 4096), np.int64)}
-    packed = zlib.compress(save(compact.compacted(arrays)), 9)
-    header |= {"format": 6, "blake3": hash_bytes(packed)}
-    return write_analysis_file(file, header, {"packed": np.frombuffer(packed, np.uint8)})
+    packed = pack(arrays, exact=False)
+    with safe_open(save_analysis(analysis.compact(), file), framework="np") as saved:
+        ((key, text),) = saved.metadata().items()
+    header = json.loads(text) | {"tensors": names, "agents": [f"a{n}" for n in range(6)]}
+    told = {key: json.dumps(header | {"blake3": hash_bytes(packed)})}
+    save_file({"packed": np.frombuffer(packed, np.uint8)}, file, told)
+    return file
 
 
 FORM = "multipart/form-data; boundary=b"

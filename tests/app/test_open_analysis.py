@@ -16,7 +16,7 @@ from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import build_profile
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub import rights
-from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis, save_profile
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.errors import AnalysisError, HubError, RamStudioError, SettingsError
 from ram_studio.resources import asset_path
 
@@ -25,22 +25,24 @@ PRIVATE, SPACE = Settings(), Settings(is_space=True)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with the profile of the example in it."""
+    """A repository with the compact analysis of the example in it."""
     folder = tmp_path_factory.mktemp("repository")
     analysis = load_analysis(asset_path("independent", "analysis.safetensors"))
-    save_profile(analysis, folder / "profile.safetensors")
-    (folder / "README.md").write_text("A profile.")
+    save_analysis(analysis.compact(), folder / "my.analysis.safetensors")
+    (folder / "README.md").write_text("An analysis.")
     return folder
 
 
-def test_a_profile_opens_from_a_repository(hub: LoopbackHub, folder: Path, tmp_path: Path) -> None:
+def test_an_analysis_opens_from_a_repository(
+    hub: LoopbackHub, folder: Path, tmp_path: Path
+) -> None:
     hub.add("lab/models", folder)
     hub.add("datasets/lab/data", folder)
     for name in ("lab/models", "lab/data"):
         loaded = analysis_at(name, SPACE)
         assert loaded.is_analysis_only
         assert loaded.analysis.agents == ("coding", "tool", "memory")
-    assert [file for file, _ in hub.downloads()] == ["profile.safetensors"] * 2
+    assert [file for file, _ in hub.downloads()] == ["my.analysis.safetensors"] * 2
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "model.safetensors").write_bytes(b"x")
     hub.add("lab/empty", tmp_path / "empty")
@@ -64,8 +66,8 @@ def test_a_gated_analysis_that_another_opened_stays_gated(
 
 
 def test_a_file_opens_in_a_private_app_only(folder: Path) -> None:
-    file = folder / "profile.safetensors"
-    assert analysis_at(str(file), PRIVATE).title == "profile.safetensors"
+    file = folder / "my.analysis.safetensors"
+    assert analysis_at(str(file), PRIVATE).title == "my.analysis.safetensors"
     with pytest.raises(SettingsError, match="not a Hub id"):
         analysis_at(str(file), SPACE)
     with pytest.raises(SettingsError, match="Name an analysis"):
@@ -73,10 +75,10 @@ def test_a_file_opens_in_a_private_app_only(folder: Path) -> None:
 
 
 def test_public_uploads_are_compact_analyses_only(folder: Path, tmp_path: Path) -> None:
-    assert uploaded(str(folder / "profile.safetensors"), SPACE).is_analysis_only
+    assert uploaded(str(folder / "my.analysis.safetensors"), SPACE).is_analysis_only
     whole = asset_path("independent", "analysis.safetensors")
     assert uploaded(str(whole), PRIVATE).is_analysis_only
-    with pytest.raises(RamStudioError, match="only profiles are opened") as caught:
+    with pytest.raises(RamStudioError, match="only compact analyses are opened") as caught:
         uploaded(str(whole), SPACE)
     assert str(whole.parent) not in str(caught.value), "no place of this machine"
     (tmp_path / "large.safetensors").write_bytes(bytes(4_000_001))
@@ -93,7 +95,7 @@ def test_made_up_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_needs_models_says_so(folder: Path, tmp_path: Path) -> None:
-    loaded = analysis_at(str(folder / "profile.safetensors"), PRIVATE)
+    loaded = analysis_at(str(folder / "my.analysis.safetensors"), PRIVATE)
     with pytest.raises(SettingsError, match="need the models themselves"):
         open_loaded(loaded)
     session = Session("key", tmp_path)

@@ -228,8 +228,10 @@ def test_a_merge_can_keep_an_agents_tokenizer(cli, tmp_path):
     shutil.copytree(asset_path("independent", "tool"), tool)
     (tool / "chat_template.jinja").write_text("{{ messages }} of the tool agent")
     options = ["--base", str(asset_path("independent", "base")), "--agent", f"tool={tool}"]
-    assert cli("merge", *options, "--like", "tool", "--out", tmp_path / "out")[0] == 0
+    assert cli("merge", *options, "--tokenizer-from", "tool", "--out", tmp_path / "out")[0] == 0
     retained = (tmp_path / "out" / "chat_template.jinja").read_text()
     assert retained == "{{ messages }} of the tool agent"
-    code, _, said = cli("merge", *options, "--like", "nobody", "--out", tmp_path / "other")
+    code, _, said = cli(
+        "merge", *options, "--tokenizer-from", "nobody", "--out", tmp_path / "other"
+    )
     assert (code, "name of an agent" in said) == (1, True)

@@ -61,7 +61,7 @@ def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp
         (("merge", "--part", "1", "--out", "o"), "no plan was given"),
         (("analyze", "--plan", "p", "--part", "1", "--base", "b"), "leave out --base"),
         ((*PART, "--alpha", "1"), "leave out --alpha"),
-        ((*PART, "--set", "r=1", "--like", "a"), "leave out --set, --like"),
+        ((*PART, "--set", "r=1", "--tokenizer-from", "a"), "leave out --set, --tokenizer-from"),
         ((*PART, "--allow-base-mismatch", "--stream"), "leave out --stream, --allow-base-mismatch"),
         (("analyze", "--plan", "p", "--part", "1"), "no analysis was given"),
     ],

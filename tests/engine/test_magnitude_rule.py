@@ -9,7 +9,6 @@ import math
 import pytest
 import reference
 from engine_zoo import Zoo, contents, make_zoo
-from test_analyses_in_merges import rewritten
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
@@ -116,17 +115,3 @@ def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
             for agent in found["agents"].values():
                 rho_m = math.inf if agent["rho_m"] is None else agent["rho_m"]
                 assert agent["lambda"] == 1 + 0.5 * min(rho_m, 3.0)
-
-
-def test_an_analysis_of_format_1_still_loads(zoo, tmp_path):
-    lean = zoo.analyze(relations=False)
-    path = save_analysis(lean, tmp_path / "old.analysis")
-
-    def as_of_old(header, arrays):
-        del header["layers"]
-        header["format"] = 1
-
-    rewritten(path, as_of_old)
-    loaded = load_analysis(path)
-    assert (loaded.relations, loaded.steps) == (None, None)
-    assert loaded.preview() == lean.preview()

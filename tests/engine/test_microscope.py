@@ -16,7 +16,7 @@ from ram_studio.algorithm import rounding
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.engine.merge import merge
 from ram_studio.engine.microscope import view as scope
-from ram_studio.engine.microscope.lens import Seen, spacing
+from ram_studio.engine.microscope.probe import ProbeResult, spacing
 from ram_studio.engine.microscope.search import find_element
 from ram_studio.errors import AnalysisError, SettingsError
 
@@ -49,7 +49,7 @@ def merged_bits(tensor: torch.Tensor) -> np.ndarray:
     return bits.view({2: np.uint16, 4: np.uint32}[bits.itemsize])
 
 
-def seen_bits(seen: Seen) -> np.ndarray:
+def seen_bits(seen: ProbeResult) -> np.ndarray:
     return seen.bits.view({2: np.uint16, 4: np.uint32}[seen.bits.itemsize])
 
 
@@ -73,7 +73,7 @@ def test_every_shown_element_is_the_one_a_merge_writes(
             continue
         start = min(3, tensor.numel - 1)
         spans = scope.run_of(tensor, start, 70)
-        view = scope.look(report, tensor, spans, {"it": recipe}, analysis=analysis)
+        view = scope.inspect(report, tensor, spans, {"it": recipe}, analysis=analysis)
         seen = view.methods["it"]
         assert seen.reason is None
         expected = merged_bits(stored[name])[view.index]
@@ -127,7 +127,7 @@ def test_only_the_bytes_shown_are_read(zoo, analysis, monkeypatch):
     spans = scope.window_of(tensor, 2, 3, 4, 5)
     recipes = {m: scope.recipe_for(report, m, SETTINGS.get(m, {})) for m in SHOWN}
     reads = Reads(monkeypatch)
-    view = scope.look(report, tensor, spans, recipes, analysis=analysis)
+    view = scope.inspect(report, tensor, spans, recipes, analysis=analysis)
     width = zoo.base["model.embed_tokens.weight"].element_size()
     assert reads.nbytes == view.bytes_read == 20 * width * 4  # four rows of five, four checkpoints
     assert view.index.tolist() == [8 * r + c for r in range(2, 6) for c in range(3, 8)]
@@ -195,7 +195,7 @@ def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch)
     name = "model.layers.0.mlp.up_proj.weight"
     tensor = scope.find_tensor(report, name)
     reads = Reads(monkeypatch)
-    view = scope.look(report, tensor, scope.run_of(tensor, 20, 30), {"it": recipe})
+    view = scope.inspect(report, tensor, scope.run_of(tensor, 20, 30), {"it": recipe})
     assert reads.nbytes == view.bytes_read == 30 * (3 * 2 + 2 * 4)
     expected = merged_bits(read_folder(tmp_path / "out")[name])[20:50]
     assert np.array_equal(view.methods["it"].bits, expected)
@@ -206,7 +206,7 @@ def test_common_rows_are_filled_up_from_the_base(tmp_path):
     seen = make_odd_zoo(tmp_path, "fewer rows", seed=3)  # 13 of 17
     report = seen.load(rows="common")
     tensor = scope.find_tensor(report, "model.embed_tokens.weight")
-    view = scope.look(report, tensor, scope.run_of(tensor, 90, 30), {})
+    view = scope.inspect(report, tensor, scope.run_of(tensor, 90, 30), {})
     _, agents = seen.values("model.embed_tokens.weight")
     assert [row.tolist() for row in view.agents] == [agent[90:120] for agent in agents]
 

@@ -24,10 +24,9 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.partial import add_partial
 from ram_studio.checkpoints.opening import open_checkpoint
-from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
+from ram_studio.checkpoints.record.analysis_file import load_analysis, load_partial, save_analysis
 from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
 from ram_studio.checkpoints.record.part_receipt import read_receipt
-from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts import steps
@@ -114,11 +113,11 @@ def test_the_analyses_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
     plan = make_plan(made.recipe(), 4, max_shard_bytes=SHARD)
     whole = save_analysis(made.analyze(**CPU), tmp_path / "whole")
     files = [
-        save_partial(analyze_part(plan, i, relations=True, **CPU), tmp_path / f"part-{i}")
+        save_analysis(analyze_part(plan, i, relations=True, **CPU), tmp_path / f"part-{i}")
         for i in (3, 1, 4, 2)
     ]
     odd = add_partial([load_partial(file) for file in files[:2]])
-    halves = [save_partial(odd, tmp_path / "odd"), *files[2:]]
+    halves = [save_analysis(odd, tmp_path / "odd"), *files[2:]]
     assert odd.missing == [2, 4]
     for found in (files, halves):
         added = add_partial([load_partial(file) for file in found]).whole()
@@ -349,7 +348,7 @@ def test_what_is_of_another_plan_is_refused(zoo, plan, analysis, tmp_path):
         add_partial([mixed[0], mixed[0]])
     with pytest.raises(AnalysisError, match=r"holds part 1 of 3; parts 2, 3 of 3 missing"):
         mixed[0].whole()
-    partial = save_partial(mixed[0], tmp_path / "partial")
+    partial = save_analysis(mixed[0], tmp_path / "partial")
     with pytest.raises(AnalysisError, match="part 1 of 3 only"):
         load_analysis(partial)
     with pytest.raises(AnalysisError, match="not one of a part"):

@@ -112,15 +112,15 @@ def test_nothing_but_the_merge_goes_up(hub: LoopbackHub, merged: Path, tmp_path:
     with pytest.raises(CheckpointError, match=r"README\.md is a link that leaves its folder"):
         push(merged, MODEL)
     card.unlink()
-    # A provenance file may come from anywhere, and its seal be right.
+    # A provenance file may come from anywhere, and its checksum be right.
     for name in (str(key), "../id_rsa", ""):
-        made_up = provenance.sealed({"README.md": text, name: key.read_bytes()})
+        made_up = provenance.with_checksum({"README.md": text, name: key.read_bytes()})
         (merged / "ram_studio.json").write_bytes(made_up.to_json())
         card.write_bytes(text)
         with pytest.raises(VerificationError, match=r"is damaged: files.*below the folder"):
             push(merged, MODEL)
     (merged / "sub").symlink_to(tmp_path)  # a folder that is a link holds nothing of the merge
-    made_up = provenance.sealed({"README.md": text, "sub/id_rsa": key.read_bytes()})
+    made_up = provenance.with_checksum({"README.md": text, "sub/id_rsa": key.read_bytes()})
     (merged / "ram_studio.json").write_bytes(made_up.to_json())
     with pytest.raises(CheckpointError, match=r"sub is a link that leaves its folder"):
         push(merged, MODEL)

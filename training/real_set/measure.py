@@ -72,7 +72,7 @@ def measure_updates(sources: Sources, out: Path) -> None:
     for name, agents in (("bfloat16", sources.agents), ("float32", sources.exact)):
         analysis = rs.analyze(sources.base, agents)
         rs.save_analysis(analysis, out / f"{name}.analysis")
-        rs.save_analysis(analysis.profiled(), out / f"{name}-compact.analysis")
+        rs.save_analysis(analysis.compact(), out / f"{name}-compact.analysis")
         found[name] = figures(analysis)
     _write(out / "updates.json", found)
 

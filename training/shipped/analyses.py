@@ -39,9 +39,7 @@ def example_analysis(
 def main() -> None:
     """Write every analysis into the assets folder."""
     for name in SETS:
-        path = save_analysis(
-            example_analysis(name), Path(asset_path(name)) / ANALYSIS_FILE, packed=True
-        )
+        path = save_analysis(example_analysis(name), Path(asset_path(name)) / ANALYSIS_FILE)
         print(f"{path.name} of {name}: {path.stat().st_size} bytes")
 
 

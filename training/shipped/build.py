@@ -215,7 +215,7 @@ def _build_set(job: _Job, set_name: str) -> None:
         job.base, folder, training, common=common, seed=job.seed, force=job.force, say=job.say
     )
     analysis = example_analysis(set_name, tuple(training.skills), job.out)
-    save_analysis(analysis, folder / ANALYSIS_FILE, packed=True)
+    save_analysis(analysis, folder / ANALYSIS_FILE)
     job.say(f"{set_name}: scoring base, agents and merges")
     news = {"seed": job.seed, "versions": _versions(), **_measure(job, set_name, analysis)}
     update_record(folder, news)

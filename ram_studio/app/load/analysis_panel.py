@@ -24,10 +24,10 @@ def build(shared: Shared) -> None:
     """Lay out a box for a path or Hub id, and an upload."""
     is_private = shared.settings.is_private
     where = "file or Hub id" if is_private else "Hub id"
-    kind = "analysis or profile" if is_private else "profile"
+    kind = "An analysis" if is_private else "A compact analysis"
     with gr.Row(elem_classes="actions"):
         source = gr.Textbox(
-            label=f"A {kind} without models · {where}",
+            label=f"{kind} without models · {where}",
             max_lines=1,
             max_length=4096,
             elem_id="analysis-source",
@@ -81,9 +81,9 @@ def analysis_at(text: str, settings: Settings) -> Loaded:
     if settings.is_public and (split_hub_id(source) is None or Path(source).exists()):
         raise SettingsError(
             f"{source[:120]!r} is not a Hub id (owner/name). This public app opens no files here; "
-            "upload a profile instead."
+            "upload a compact analysis instead."
         )
-    return _loaded(Path(source).name, open_analysis(source, only_profiles=settings.is_public))
+    return _loaded(Path(source).name, open_analysis(source, only_compact=settings.is_public))
 
 
 def uploaded(path: str, settings: Settings) -> Loaded:
@@ -93,7 +93,7 @@ def uploaded(path: str, settings: Settings) -> Loaded:
     """
     file = Path(path)
     try:
-        return _loaded(file.name, read_foreign(file, only_profiles=settings.is_public))
+        return _loaded(file.name, read_foreign(file, only_compact=settings.is_public))
     except RamStudioError as error:
         raise SettingsError(str(error).replace(str(file), file.name)) from error
 

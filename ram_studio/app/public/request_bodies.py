@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from ram_studio.checkpoints.hub.analyses import MOST_PROFILE_BYTES
+from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES
 from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES
 
 MAX_BODY_BYTES = 100_000
@@ -34,9 +34,9 @@ UPLOAD_LIMITS = {
     ".yaml": MAX_RECIPE_BYTES,
     ".yml": MAX_RECIPE_BYTES,
     ".json": MAX_RECIPE_BYTES,
-    ".safetensors": MOST_PROFILE_BYTES,
+    ".safetensors": MOST_COMPACT_BYTES,
 }
-"""The largest upload by the ending of its name: recipes and profiles."""
+"""The largest upload by the ending of its name: recipes and compact analyses."""
 _THREAD_BYTES = 20_000
 """Above this the reading of JSON leaves the event loop."""
 
@@ -95,7 +95,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
 async def rewrite_upload(scope: Scope, body: bytes) -> tuple[Scope, bytes]:
     """Return an upload as a form of our own writing, with the scope that announces it.
 
-    Raises: HTTPException for anything but one recipe or profile of a size that is taken.
+    Raises: HTTPException for anything but one recipe or compact analysis of a size that is taken.
     """
     name, content = await _read_file(scope, body)
     kind = PurePosixPath(name).suffix

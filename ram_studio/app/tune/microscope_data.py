@@ -20,7 +20,7 @@ from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.shared import Tuned
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.microscope import view as scope
-from ram_studio.engine.microscope.lens import Seen
+from ram_studio.engine.microscope.probe import ProbeResult
 from ram_studio.engine.microscope.search import SHARED, find_element
 from ram_studio.engine.microscope.worked_example import number
 
@@ -171,7 +171,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
         label: scope.recipe_for(report, choice.method, choice.settings(form.tuned.values), **output)
         for label, choice in _METHODS.items()
     }
-    view = scope.look(report, tensor, spans, recipes, form.tuned.epsilon, loaded.analysis)
+    view = scope.inspect(report, tensor, spans, recipes, form.tuned.epsilon, loaded.analysis)
     # What was looked for; else the first weight that one agent changed alone, for its lambda.
     wanted = view.index == (-1 if form.focus is None else form.focus)
     places = next((p for p in (wanted, view.overlap == 1, view.overlap > 1) if p.any()), wanted)
@@ -245,7 +245,7 @@ def _change(tau: float) -> str:
     return "0" if tau == 0 else ("+" if tau > 0 else "") + number(tau, 4)
 
 
-def _method(label: str, seen: Seen, base: np.ndarray) -> dict[str, Any]:
+def _method(label: str, seen: ProbeResult, base: np.ndarray) -> dict[str, Any]:
     assert seen.exact is not None, "hidden ones are shown separately"
     assert seen.stored is not None
     assert seen.dtype is not None

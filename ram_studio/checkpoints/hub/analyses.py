@@ -19,23 +19,23 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import AnalysisError, HubError
 
-MOST_PROFILE_BYTES = 4_000_000
-"""Of a profile; 28 layers and five agents take less than 2 MB."""
+MOST_COMPACT_BYTES = 4_000_000
+"""Of a compact one; 28 layers and five agents take less than 2 MB."""
 
 MOST_ANALYSIS_BYTES = 200_000_000
 _MOST_TENSORS = 50_000
 _AT_ONCE = threading.BoundedSemaphore(2)
 """Reading takes several times the memory of what is read."""
-_ANALYSIS_FILE = re.compile(r"([^/]+\.)?(analysis|profile)(\.safetensors)?", re.IGNORECASE)
+_ANALYSIS_FILE = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
 
 
-def open_analysis(source: str | Path, *, only_profiles: bool = False) -> Analysis:
-    """Return the analysis or profile in a file, or in a Hub repository `owner/name[@revision]`.
+def open_analysis(source: str | Path, *, only_compact: bool = False) -> Analysis:
+    """Return the analysis in a file, or in a Hub repository `owner/name[@revision]`.
 
-    A repository holds one file called `analysis.safetensors`, `profile.safetensors`, or ending in
-    `.analysis`, `.profile`, `.analysis.safetensors` or `.profile.safetensors`.
+    A repository holds one file called `analysis.safetensors`, or ending in `.analysis` or
+    `.analysis.safetensors`.
 
-    Args: only_profiles: for a shared server: no whole analysis, which may be large.
+    Args: only_compact: for a shared server: no whole analysis, which may be large.
 
     Raises: AnalysisError for anything else or too large; HubError; CheckpointError for a source
     that is neither.
@@ -43,8 +43,8 @@ def open_analysis(source: str | Path, *, only_profiles: bool = False) -> Analysi
     source = str(source)
     path = Path(os.path.expanduser(source))
     if not is_local_source(source, name="analysis"):
-        path = _fetch(source, MOST_PROFILE_BYTES if only_profiles else MOST_ANALYSIS_BYTES)
-    return read_foreign(path, only_profiles=only_profiles)
+        path = _fetch(source, MOST_COMPACT_BYTES if only_compact else MOST_ANALYSIS_BYTES)
+    return read_foreign(path, only_compact=only_compact)
 
 
 def find_analysis(source: str) -> Analysis:
@@ -56,16 +56,16 @@ def find_analysis(source: str) -> Analysis:
     return open_analysis(source) if is_hub_id else load_analysis(source)
 
 
-def read_foreign(path: Path, *, only_profiles: bool = False) -> Analysis:
+def read_foreign(path: Path, *, only_compact: bool = False) -> Analysis:
     """Return an analysis that somebody else made, checked as ``open_analysis`` says."""
-    most = MOST_PROFILE_BYTES if only_profiles else MOST_ANALYSIS_BYTES
+    most = MOST_COMPACT_BYTES if only_compact else MOST_ANALYSIS_BYTES
     if path.is_file() and path.stat().st_size > most:
         raise AnalysisError(
             f"{printable(path.name)} takes {shown_bytes(path.stat().st_size)}, at most "
-            f"{shown_bytes(most)} are opened here; make it compact: ram-studio analysis profile."
+            f"{shown_bytes(most)} are opened here; make it compact: ram-studio analysis compact."
         )
     with _AT_ONCE:
-        analysis = load_analysis(path, only_profiles=only_profiles)
+        analysis = load_analysis(path, only_compact=only_compact)
     _check_words(analysis, path)
     return analysis
 
@@ -111,13 +111,13 @@ def _fetch(source: str, most: int) -> Path:
             what = shown_list(names, separator=", ", show=quoted) or "none"
             raise HubError(
                 f"{repository} holds {what} of the files that an analysis may be in; expected "
-                "one called analysis.safetensors or profile.safetensors. Give its path instead."
+                "one called analysis.safetensors. Give its path instead."
             )
         if sizes[names[0]] > most:
             raise HubError(
                 f"{repository}: {printable(names[0])} takes {shown_bytes(sizes[names[0]])}, at "
-                f"most {shown_bytes(most)} are fetched; ask for its profile (ram-studio analysis "
-                "profile)."
+                f"most {shown_bytes(most)} are fetched; ask for a compact one (ram-studio "
+                "analysis compact)."
             )
         check_rights(listing, names[0])
         where = {"repo_type": listing.kind, "revision": listing.commit}

@@ -32,7 +32,7 @@ from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.read.json_files import check_link
-from ram_studio.checkpoints.record.provenance import PASSPORT_FILE, read_provenance
+from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, read_provenance
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import HubError, VerificationError
 
@@ -115,7 +115,9 @@ def push(
     folder = Path(folder)
     provenance = read_provenance(folder)
     check_push(repository, public=public)
-    names = list(dict.fromkeys([*provenance.shards, *provenance.files, "README.md", PASSPORT_FILE]))
+    names = list(
+        dict.fromkeys([*provenance.shards, *provenance.files, "README.md", PROVENANCE_FILE])
+    )
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise VerificationError(
             f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its provenance "
@@ -131,7 +133,7 @@ def push(
     with _talking_of(repository):
         found = _made(repository, public)
         if _has_model(found):
-            if _provenance_there(repository, found) != (folder / PASSPORT_FILE).read_bytes():
+            if _provenance_there(repository, found) != (folder / PROVENANCE_FILE).read_bytes():
                 raise HubError(
                     f"{repository} holds another model already; push to another name, or remove "
                     f"that one first ({url}/settings)."
@@ -290,6 +292,6 @@ def _check_visibility(repository: str, info: ModelInfo, public: bool) -> None:
 
 
 def _provenance_there(repository: str, info: ModelInfo) -> bytes | None:
-    if PASSPORT_FILE not in _files_of(info):
+    if PROVENANCE_FILE not in _files_of(info):
         return None
-    return fetch_file(repository, PASSPORT_FILE, revision=info.sha).read_bytes()
+    return fetch_file(repository, PROVENANCE_FILE, revision=info.sha).read_bytes()

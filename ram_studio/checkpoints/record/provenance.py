@@ -38,8 +38,8 @@ from ram_studio.checkpoints.record.recipe import (
 )
 from ram_studio.errors import VerificationError
 
-PASSPORT_FILE = "ram_studio.json"
-MAX_PASSPORT_BYTES = 64_000_000
+PROVENANCE_FILE = "ram_studio.json"
+MAX_PROVENANCE_BYTES = 64_000_000
 
 
 def _finite_or_none(value: object) -> object:
@@ -140,11 +140,10 @@ class AgentRecord(SourceRecord):
         changed: elements with |tau| above epsilon; `unique` plus `shared`.
         unique, shared: elements changed by this agent alone, and by others too.
         overlap: changed elements shared with exactly 0, 1, 2, ... other agents.
-        kept, interference: how much of the agent's update what was stored holds, and how much else,
-        as
-            a multiple of the update; null when it changed nothing, or in older provenance files.
+        retained, interference: how much of the agent's update what was stored holds, and how much
+            else, as a multiple of the update; null when it changed nothing.
         interference_rounding: what of `interference` rounding to the output's dtype added or took
-        away.
+            away.
     """
 
     rho: Ratio = None
@@ -181,15 +180,14 @@ class Provenance(Record):
         dtype: of the merged tensors, as safetensors spells it; "mixed" where they follow a base
             of several dtypes.
         rounding, seed: as used.
-        arithmetic: of the numbers before they were rounded, "float32" or "float64"; null where the
-            version that merged did not say.
+        arithmetic: of the numbers before they were rounded.
         elements: of all merged tensors, a tied matrix once.
         shards: by file name.
         files: all other files of the folder, the model card included, by name; only the provenance
             itself is not among them.
         libraries: versions of Python and of the libraries that computed.
         warnings: what the user was told about the sources.
-        seal: BLAKE3 of everything else in the provenance, see `seal_of`.
+        checksum: BLAKE3 of everything else in the provenance, see `checksum_of`.
     """
 
     format: Literal[1] = 1
@@ -200,13 +198,13 @@ class Provenance(Record):
     dtype: str
     rounding: Literal["nearest", "stochastic"]
     seed: Count
-    arithmetic: Literal["float32", "float64"] | None = None
+    arithmetic: Literal["float32", "float64"]
     elements: Count
     shards: dict[FileName, ShardRecord]
     files: dict[FileName, ShardRecord] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    seal: Digest | None = None
+    checksum: Digest | None = None
 
     @model_validator(mode="after")
     def _agents_are_the_recipes(self) -> Provenance:
@@ -249,22 +247,22 @@ class Provenance(Record):
         """The recipe with every source where it was, to be merged again from anywhere."""
         return at_places(self.recipe, {name: s.place for name, s in self.sources.items()})
 
-    def sealed(self, files: Mapping[str, bytes]) -> Provenance:
-        """Return the provenance of a folder that also holds these files, with its seal."""
+    def with_checksum(self, files: Mapping[str, bytes]) -> Provenance:
+        """Return the provenance of a folder that also holds these files, with its checksum."""
         records = {
             name: ShardRecord(nbytes=len(data), blake3=hash_bytes(data))
             for name, data in sorted(files.items())
         }
-        covered = self.model_copy(update={"files": records, "seal": None})
-        seal = seal_of(json.loads(covered.to_json()))
-        return covered.model_copy(update={"seal": seal})
+        covered = self.model_copy(update={"files": records, "checksum": None})
+        checksum = checksum_of(json.loads(covered.to_json()))
+        return covered.model_copy(update={"checksum": checksum})
 
 
-def seal_of(provenance: Mapping[str, Any]) -> str:
-    """Return the BLAKE3 of a provenance file's JSON without its `seal`: keys sorted, no spaces,
+def checksum_of(provenance: Mapping[str, Any]) -> str:
+    """Return the BLAKE3 of a provenance file's JSON without its `checksum`: keys sorted, no spaces,
     UTF-8.
     """
-    rest = {key: value for key, value in provenance.items() if key != "seal"}
+    rest = {key: value for key, value in provenance.items() if key != "checksum"}
     return hash_json(rest)
 
 
@@ -316,7 +314,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
 def _is_provenance(path: Path) -> bool:
     """Say whether a file is a provenance file: by its name, or what a renamed one begins with."""
-    if path.name == PASSPORT_FILE:
+    if path.name == PROVENANCE_FILE:
         return True
     try:
         with open(path, "rb") as file:
@@ -334,23 +332,23 @@ def read_provenance(folder: str | Path) -> Provenance:
     return provenance_of(Folder(Path(os.path.expanduser(folder))))
 
 
-def provenance_of(files: Files, name: str = PASSPORT_FILE) -> Provenance:
+def provenance_of(files: Files, name: str = PROVENANCE_FILE) -> Provenance:
     """Return the provenance among some files, see ``read_provenance``."""
     at = printable(files.at(name))
     if not files.has(name):
         raise VerificationError(
             f"{at} is missing; expected the folder of a checkpoint that RAM Studio merged."
         )
-    data = files.read(name, MAX_PASSPORT_BYTES)
+    data = files.read(name, MAX_PROVENANCE_BYTES)
     try:
         provenance = Provenance.model_validate_json(data)
     except ValidationError as error:
         raise VerificationError(
             f"{at} is damaged: {describe_validation(error)}; merge again."
         ) from error
-    if provenance.seal is not None and provenance.seal != seal_of(json.loads(data)):
+    if provenance.checksum != checksum_of(json.loads(data)):
         raise VerificationError(
-            f"{at} differs from its seal: the provenance was changed after the merge. "
+            f"{at} differs from its checksum: the provenance was changed after the merge. "
             "Restore it, or merge again."
         )
     return provenance

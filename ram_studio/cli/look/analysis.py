@@ -1,4 +1,4 @@
-"""``ram-studio analysis add|profile``."""
+"""``ram-studio analysis add|compact``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ def add(
 ) -> None:
     """Add the analyses of parts; with all parts it is exactly the analysis of the whole model."""
     from ram_studio.algorithm.partial import add_partial, parts_text
-    from ram_studio.checkpoints.record.analysis_file import save_analysis
-    from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
+    from ram_studio.checkpoints.record.analysis_file import load_partial, save_analysis
 
     added = add_partial([load_partial(file) for file in files])
-    if added.missing:
-        save_partial(added, out)
-    else:
-        save_analysis(added.whole(), out)
+    save_analysis(added if added.missing else added.whole(), out)
     if as_json:
         told = {"parts": list(added.parts), "of": added.of, "missing": added.missing}
         print(json.dumps({"analysis": str(out), **told}))
@@ -43,8 +39,8 @@ def add(
         print(f"{out} is the analysis of the whole model. Next: ram-studio merge --plan --part")
 
 
-@commands.command("profile")
-def profile(
+@commands.command("compact")
+def compact(
     file: Annotated[Path, typer.Argument(help="What `analyze --analysis` wrote.")],
     out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
     as_json: options.Json = False,
@@ -54,10 +50,10 @@ def profile(
     Counts of each tensor stay exact; magnitudes, signs and cosines are kept by layer.
     """
     from ram_studio.checkpoints.read.describe import shown_bytes
-    from ram_studio.checkpoints.record.analysis_file import load_analysis, save_profile
+    from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 
-    nbytes = save_profile(load_analysis(file), out).stat().st_size
+    nbytes = save_analysis(load_analysis(file).compact(), out).stat().st_size
     if as_json:
-        print(json.dumps({"profile": str(out), "nbytes": nbytes}))
+        print(json.dumps({"analysis": str(out), "nbytes": nbytes}))
     else:
         print(f"{out} takes {shown_bytes(nbytes)}. It opens in the app; see ram-studio preview.")

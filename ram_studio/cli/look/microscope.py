@@ -14,7 +14,7 @@ from ram_studio.cli.tables import print_table
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-    from ram_studio.engine.microscope.lens import Seen
+    from ram_studio.engine.microscope.probe import ProbeResult
     from ram_studio.engine.microscope.view import Span, View
 
 
@@ -75,7 +75,7 @@ def microscope(
         text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
         for text in method or scope.METHOD_NAMES
     }
-    view = scope.look(report, found, spans, recipes, epsilon, options.known_analysis(analysis))
+    view = scope.inspect(report, found, spans, recipes, epsilon, options.known_analysis(analysis))
     if as_json:
         print(json.dumps(view.to_dict(), allow_nan=False))
         return
@@ -154,7 +154,7 @@ def _print(view: View, worked: int) -> None:
     print(f"Read {view.bytes_read} bytes of tensor data.")
 
 
-def _print_worked(view: View, shown: dict[str, Seen], i: int) -> None:
+def _print_worked(view: View, shown: dict[str, ProbeResult], i: int) -> None:
     from ram_studio.engine.microscope.worked_example import number
 
     print(f"Element {view.index[i]}, worked out:")
@@ -167,7 +167,7 @@ def _print_worked(view: View, shown: dict[str, Seen], i: int) -> None:
         print(f"  {label}: {worked.expression}{result}, stored as {stored}{note}")
 
 
-def _stored(seen: Seen, i: int) -> str:
+def _stored(seen: ProbeResult, i: int) -> str:
     assert seen.stored is not None, "those shown are known"
     assert seen.dtype is not None, "those shown are known"
     return _number(seen.stored[i], seen.dtype)

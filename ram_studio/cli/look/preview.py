@@ -15,7 +15,7 @@ from ram_studio.cli.look.counts import print_agents, print_counts, with_relation
 def preview(
     analysis: Annotated[
         str,
-        typer.Argument(help="A file that analyze or analysis profile wrote, or a Hub id of one."),
+        typer.Argument(help="A file that analyze or analysis compact wrote, or a Hub id of one."),
     ],
     epsilon: Annotated[
         float, typer.Option(help="Threshold of change; snaps to the epsilon grid.")

@@ -57,7 +57,7 @@ class Fit:
         bool,
         typer.Option("--allow-base-mismatch", help="Merge agents that seem to be of another base."),
     ] = False
-    like: Annotated[
+    tokenizer_from: Annotated[
         str | None,
         typer.Option(metavar="AGENT", help="Whose tokenizer and chat template to keep [base]."),
     ] = None
@@ -174,7 +174,10 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
         values["agents"] = options.parse_agents(asked.agent)
     given = {name: getattr(asked, name) for name in ("method", "dtype", "rounding", "seed")}
     given |= {name: getattr(fit, name) for name in ("missing", "extra", "rows")}
-    given |= {"tokenizer": fit.like, "other_base": "accept" if fit.allow_base_mismatch else None}
+    given |= {
+        "tokenizer": fit.tokenizer_from,
+        "other_base": "accept" if fit.allow_base_mismatch else None,
+    }
     values |= {key: value for key, value in given.items() if value is not None}
     name = values.setdefault("method", "ram+")
     if loaded is None or name != loaded.method:

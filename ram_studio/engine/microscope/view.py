@@ -22,7 +22,7 @@ from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyze import load
 from ram_studio.engine.job import OutputKeywords, recipe_of
-from ram_studio.engine.microscope.lens import Lens, Seen
+from ram_studio.engine.microscope.probe import ElementProbe, ProbeResult
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.readers import BlockReader, as_float32
 from ram_studio.engine.reading.sources import Sources
@@ -127,7 +127,7 @@ class View:
     index: np.ndarray
     base: np.ndarray
     agents: np.ndarray
-    methods: Mapping[str, Seen]
+    methods: Mapping[str, ProbeResult]
     bytes_read: int
 
     @property
@@ -170,7 +170,7 @@ class View:
                 for t, name in enumerate(self.agent_names)
             },
             "overlap": self.overlap.tolist(),
-            "methods": {label: seen.to_dict() for label, seen in self.methods.items()},
+            "methods": {label: result.to_dict() for label, result in self.methods.items()},
             "bytes_read": self.bytes_read,
         }
 
@@ -206,7 +206,7 @@ def microscope(
     recipes = {
         name: recipe_for(report, name, own, epsilon, **output) for name, own in methods.items()
     }
-    return look(report, found, run_of(found, start, count), recipes, epsilon, analysis)
+    return inspect(report, found, run_of(found, start, count), recipes, epsilon, analysis)
 
 
 def recipe_for(
@@ -226,7 +226,7 @@ def recipe_for(
     return recipe_of(report, method, values, **output)
 
 
-def look(
+def inspect(
     report: CompatibilityReport,
     tensor: MergeTensor,
     spans: Sequence[Span],
@@ -253,8 +253,10 @@ def look(
     shape = (len(names), sum(piece.n for piece in pieces))
     base, agents = np.empty(shape[1], np.float32), np.empty(shape, np.float32)
     index = np.concatenate([np.arange(p.start, p.start + p.n) for p in pieces])
-    lenses = {label: Lens(report, tensor, recipe, analysis) for label, recipe in recipes.items()}
-    ready = {label: lens for label, lens in lenses.items() if lens.reason is None}
+    probes = {
+        label: ElementProbe(report, tensor, recipe, analysis) for label, recipe in recipes.items()
+    }
+    ready = {label: probe for label, probe in probes.items() if probe.reason is None}
     read = 0
     with Sources(*report.checkpoints, read_ahead=False) as sources:
         reader = BlockReader(sources, size)
@@ -265,8 +267,8 @@ def look(
             base[part] = as_float32(stored_base)
             for t, stored in enumerate(stored_agents):
                 agents[t, part] = as_float32(stored)
-            for lens in ready.values():
-                read += lens.merge(piece, stored_base, stored_agents)
+            for probe in ready.values():
+                read += probe.merge(piece, stored_base, stored_agents)
             read += piece.nbytes
             done += piece.n
         sources.check_unchanged()
@@ -280,6 +282,6 @@ def look(
         index=index,
         base=base,
         agents=agents,
-        methods={label: lens.seen(index, base, agents) for label, lens in lenses.items()},
+        methods={label: probe.result(index, base, agents) for label, probe in probes.items()},
         bytes_read=read,
     )

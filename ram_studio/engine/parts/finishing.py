@@ -18,7 +18,7 @@ from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
 from ram_studio.checkpoints.record.provenance import (
-    PASSPORT_FILE,
+    PROVENANCE_FILE,
     AgentRecord,
     Provenance,
 )
@@ -101,8 +101,8 @@ def finish_opened(
     ).renamed(names)
     card = {"README.md": model_card(provenance).encode()}
     files = opened.small_files | index_files(opened.shards) | card
-    provenance = provenance.sealed(files)
-    files[PASSPORT_FILE] = provenance.to_json()
+    provenance = provenance.with_checksum(files)
+    files[PROVENANCE_FILE] = provenance.to_json()
     run.cancel.raise_if_cancelled()
     output.complete(files)
     return provenance

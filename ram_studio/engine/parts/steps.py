@@ -16,10 +16,10 @@ from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.partial import PartialAnalysis
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
+from ram_studio.checkpoints.record.analysis_file import load_partial, save_analysis
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, ReceiptHeader, read_receipt
-from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
-from ram_studio.checkpoints.record.provenance import PASSPORT_FILE, Provenance, provenance_of
+from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, Provenance, provenance_of
 from ram_studio.checkpoints.write.output import Output
 from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.checkpoints.write.shard_plan import Shard
@@ -90,7 +90,7 @@ def analyze_part(
         which = (plan.digest, part, len(plan.parts))
         found = partial_analysis(opened.job.report, options, own, relations=relations, part=which)
         if file is not None:
-            save_partial(found, file)
+            save_analysis(found, file)
         return found
 
 
@@ -226,7 +226,7 @@ def find_finished(plan: PartPlan, output: Output) -> Provenance | None:
     """
     shards = [name for part in plan.parts for name in part.shards]
     last = INDEX_FILE if len(shards) > 1 else CONFIG_FILE
-    if not output.files.has(PASSPORT_FILE) or not output.files.has(last):
+    if not output.files.has(PROVENANCE_FILE) or not output.files.has(last):
         return None
     try:
         provenance = provenance_of(output.files)

@@ -1,6 +1,6 @@
 """What one merge does to single elements: its stored bytes, from the code that merges, and why.
 
-A lens is one recipe made ready for one tensor. It is shown pieces of that tensor and never reads
+A probe is one recipe made ready for one tensor. It is shown pieces of that tensor and never reads
 elements itself, Fisher files excepted.
 """
 
@@ -32,7 +32,7 @@ from ram_studio.errors import SettingsError
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProbeResult:
     """What one method does to the elements looked at, or why that cannot be said.
 
     reason: None where it is known; otherwise everything below is None.
@@ -82,7 +82,7 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     return last_place(np.where(values == 0, 0, exponent + 126), dtype)
 
 
-class Lens:
+class ElementProbe:
     """One recipe made ready for one tensor, and the merged elements it has seen so far.
 
     ``reason`` says why it can show nothing, or is None.
@@ -132,17 +132,17 @@ class Lens:
         self._arithmetics += [self._plan.arithmetic_of(piece)] * piece.n
         return read
 
-    def seen(self, index: np.ndarray, base: np.ndarray, agents: np.ndarray) -> Seen:
+    def result(self, index: np.ndarray, base: np.ndarray, agents: np.ndarray) -> ProbeResult:
         """Return what it did to the elements of all pieces, given together."""
         settings = self.settings.model_dump(mode="json")
         if self.reason is not None:
-            return Seen(self.recipe.method, settings, self.reason)
+            return ProbeResult(self.recipe.method, settings, self.reason)
         dtype = self._plan.dtypes[self.tensor.name]
         row = self._plan.rows[self.tensor.name]
         bits = np.concatenate(self._stored)
         factors = self._plan.prepared.factors
         worked = self._worked(index, base, agents)
-        return Seen(
+        return ProbeResult(
             method=self.recipe.method,
             settings=settings,
             dtype=dtype,

@@ -1,4 +1,4 @@
-"""Profiles: an analysis made small enough to pass on, the same to look at."""
+"""Compact analyses: small enough to pass on, with the same previews."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save, save_file
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.checkpoints.read.content_hash import hash_bytes
-from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis, save_profile
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.errors import AnalysisError
 from ram_studio.resources import asset_path
 
@@ -30,12 +30,12 @@ def whole() -> Analysis:
 
 @pytest.fixture(scope="module")
 def file(whole: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_profile(whole, tmp_path_factory.mktemp("profile") / "p.safetensors")
+    return save_analysis(whole.compact(), tmp_path_factory.mktemp("compact") / "c.safetensors")
 
 
-def test_a_profile_shows_what_the_analysis_shows(whole, file):
+def test_a_compact_analysis_shows_what_the_whole_shows(whole, file):
     small = load_analysis(file)
-    assert small.is_profile
+    assert small.is_compact
     assert file.stat().st_size < asset_path("independent", "analysis.safetensors").stat().st_size
     for by in ("tensor", "module"):
         expected, found = whole.preview(by=by), small.preview(by=by)
@@ -62,28 +62,16 @@ def close(one: object, other: object) -> bool:
     return False
 
 
-def test_what_a_profile_does_not_hold_is_said(file):
+def test_what_a_compact_analysis_lacks_is_said(file):
     small = load_analysis(file)
     with pytest.raises(AnalysisError, match="by layer, not by tensor; take the whole analysis"):
         small.grouped_relations("tensor")
     assert not small.has_magnitudes
 
 
-def test_a_profile_saved_again_is_the_same_file(file, tmp_path):
+def test_a_compact_analysis_saved_again_is_the_same_file(file, tmp_path):
     again = save_analysis(load_analysis(file), tmp_path / "again")
     assert again.read_bytes() == file.read_bytes()
-
-
-def test_a_packed_analysis_is_the_analysis_bit_for_bit(whole, tmp_path):
-    packed = save_analysis(whole, tmp_path / "packed", packed=True)
-    plain, again = save_analysis(whole, tmp_path / "plain"), tmp_path / "again"
-    assert packed.stat().st_size * 10 < plain.stat().st_size
-    assert save_analysis(load_analysis(packed), again).read_bytes() == plain.read_bytes()
-    # As earlier versions packed it: the arrays as they are, deflated.
-    old = np.frombuffer(zlib.compress(save(load_file(plain))), np.uint8)
-    header = header_of(plain) | {"format": 4}
-    save_file({"packed": old}, tmp_path / "old", {"ram_studio_analysis": json.dumps(header)})
-    assert save_analysis(load_analysis(tmp_path / "old"), again).read_bytes() == plain.read_bytes()
 
 
 def header_of(file: Path) -> dict:
@@ -91,10 +79,10 @@ def header_of(file: Path) -> dict:
         return json.loads(opened.metadata()["ram_studio_analysis"])
 
 
-def test_a_changed_or_damaged_profile_and_other_files_are_refused(file, tmp_path):
+def test_changed_or_damaged_files_are_refused(file, tmp_path):
     changes = {"blake3": "0" * 64, "epsilon_grid": [0.0], "agents": ["one"], "tensors": ["w"]}
     wrong = [("agents", [1, 2, 3]), ("warnings", [None]), ("sources", []), ("dtypes", {"a": 1})]
-    for key, value in [*changes.items(), *wrong, ("format", 3), ("format", 99)]:
+    for key, value in [*changes.items(), *wrong, ("format", 3), ("kind", "whole")]:
         header = json.dumps(header_of(file) | {key: value})
         save_file(load_file(file), tmp_path / "p", {"ram_studio_analysis": header})
         refused(lambda: load_analysis(tmp_path / "p"), kind=AnalysisError)
@@ -106,10 +94,10 @@ def test_a_changed_or_damaged_profile_and_other_files_are_refused(file, tmp_path
 
 
 def forged(file: Path, header: dict, sizes: dict[str, int], words: bytes = b"{}") -> Path:
-    """Write a profile whose arrays are zeros of these sizes, with a right checksum."""
+    """Write an analysis whose arrays are zeros of these sizes, with a right checksum."""
     arrays = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
     packed = zlib.compress(save(arrays | {"shapes": np.frombuffer(words, np.uint8)}), 9)
-    header = header | {"format": 6, "blake3": hash_bytes(packed)}
+    header = header | {"blake3": hash_bytes(packed)}
     told = {"ram_studio_analysis": json.dumps(header)}
     save_file({"packed": np.frombuffer(packed, np.uint8)}, file, told)
     return file
@@ -148,7 +136,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(file, tmp_path, agents, tensor
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "[]", "1", '"x"', '{"format": 6}', '{"format": []}']
+    "text", ["[" * 100_000, "[]", "1", '"x"', '{"format": 1}', '{"format": []}']
 )
 def test_a_header_of_any_words_is_refused(file, tmp_path, text):
     save_file(load_file(file), tmp_path / "p", {"ram_studio_analysis": text})
