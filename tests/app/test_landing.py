@@ -123,6 +123,32 @@ def test_rows_without_epsilon_are_found_by_method(name: str) -> None:
         found.outcome(len(table["rows"]))
 
 
+@pytest.mark.parametrize(
+    ("rule", "given", "wanted"),
+    [
+        ("ties", {"density": 0.52, "scale": 1.0}, {"density": 0.5, "scale": 1.0}),
+        ("ties", {}, {"density": 0.2, "scale": 1.0}),
+        ("task-arithmetic", {"scale": 0.61}, {"scale": 0.6}),
+        ("task-arithmetic", {}, {"scale": None}),
+        ("dare-ties", {"drop_rate": 0.1, "density": 1.0, "scale": 0.7}, None),
+        ("tsv-m", {"scale": 1.0}, None),
+        ("wudi", {}, None),
+    ],
+)
+def test_other_methods_show_the_row_nearest_by_settings(
+    rule: str, given: dict[str, float], wanted: dict[str, Any] | None
+) -> None:
+    found = outcomes_of("shared-style")
+    nearest = found.nearest_of(rule, given)
+    row = found.table["rows"][nearest.number]
+    assert row["method"] == rule
+    if wanted is not None:
+        assert row["settings"] == wanted
+        assert nearest.is_exact == (given in ({}, wanted))
+    with pytest.raises(KeyError):
+        found.nearest_of("fisher", {})
+
+
 _NEAREST = """async ([profile, table, settings]) => {
   const { outcomeOf } = await import("./canvas/outcome.js");
   const { nearestRow, skillsOf } = await import("./canvas/table.js");
@@ -198,6 +224,11 @@ def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     page.click("#to-load")
     assert page.title() == "RAM Studio"
     assert page.evaluate("() => document.activeElement.id") == "landing-title"
+    # The first stop of a keyboard leads past head and steps.
+    page.click("#to-tune")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#step-tune h2:focus")
     # Where nobody acts it comes when the figure has played.
     page.evaluate("() => sessionStorage.clear()")
     page.goto(it.url)

@@ -20,6 +20,7 @@ _GRADIO_TAGS = re.compile(rb'\s*<meta\s+(?:property="og:|name="twitter:)[^>]*>|<
 _GRADIO_SCRIPT = re.compile(
     rb'<script type="module" crossorigin src="(\./assets/[\w.-]+\.js)"></script>'
 )
+_GRADIO_STYLE = re.compile(rb'<link rel="stylesheet" crossorigin href="(\./assets/[\w.-]+\.css)">')
 _BODY = re.compile(rb"<body[^>]*>")
 _PACKING = 5
 
@@ -59,6 +60,8 @@ class Document:
             head = _GRADIO_TAGS.sub(b"", head)
         if self._first_view:
             head = _GRADIO_SCRIPT.sub(rb'<script>window.RAM_APP = "\1";</script>', head)
+            # Else the first paint waits for it.
+            head = _GRADIO_STYLE.sub(rb'<script>window.RAM_APP_STYLE = "\1";</script>', head)
         head = head.replace(b"<head>", b"<head>" + tags + self._opening, 1)
         start = _BODY.search(body)
         at = start.end() if start else 0

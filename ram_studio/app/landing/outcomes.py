@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
 from ram_studio.errors import EvaluationError
@@ -140,27 +141,31 @@ class Outcomes:
     def nearest_of(self, rule: str, given: Mapping[str, float]) -> Outcome:
         """Return the measured row nearest to settings of a method outside the RAM family.
 
-        A setting that is not given has the value of the method's first row.
-
         Raises: KeyError where the method was not measured.
         """
         if rule in (AVERAGE, SUM):
             return self.find(rule)
-        rows = [
-            (number, row["settings"])
-            for number, row in enumerate(self.table["rows"])
-            if row["kind"] == "merge" and row["method"] == rule
-        ]
-        if not rows:
+        wanted = self._complete(rule, given)
+
+        def distance(row: Mapping[str, Any]) -> float:
+            own = self._complete(rule, row["settings"])
+            return sum(abs(own[name] - wanted[name]) for name in own.keys() & wanted.keys())
+
+        rows = enumerate(self.table["rows"])
+        found = [(distance(row), number) for number, row in rows if row["method"] == rule]
+        if not found:
             raise KeyError(rule)
-        usual = rows[0][1]
-
-        def distance(settings: Mapping[str, Any]) -> float:
-            pairs = ((settings[name], given.get(name, usual.get(name))) for name in settings)
-            return sum(abs(own - wanted) for own, wanted in pairs if _is_number(own, wanted))
-
-        away, number = min((distance(settings), number) for number, settings in rows)
+        away, number = min(found)
         return self.outcome(number, is_exact=away < _EXACT)
+
+    def _complete(self, rule: str, given: Mapping[str, Any]) -> dict[str, float]:
+        """Return the numbers among a method's settings; one that is not given has its default."""
+        fields = METHODS[rule].settings.model_fields
+        known = {name: given.get(name, field.default) for name, field in fields.items()}
+        # No scale is 1/N, no density trims nothing.
+        usual = {"scale": 1 / len(self.analysis.agents), "density": 1.0}
+        known |= {name: usual[name] for name in usual if name in known and known[name] is None}
+        return {name: float(v) for name, v in known.items() if isinstance(v, (int, float))}
 
     @cached_property
     def _ram_rows(self) -> list[tuple[int, str, float, list[float]]]:
@@ -207,10 +212,6 @@ class Outcomes:
             if distance < best - 1e-9:
                 best, number = distance, found
         return self.outcome(number, is_exact=best < _EXACT)
-
-
-def _is_number(*values: Any) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
 
 
 def _place(point: int) -> float:
