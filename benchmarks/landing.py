@@ -3,6 +3,7 @@
 The app and an empty Gradio page run in processes of their own. A headless Chromium with an empty
 cache opens each in turn; what a page sends and loads is counted until it asks for nothing more,
 bytes as they come over the line. The first paint is the browser's own (first contentful paint).
+Where a pointer moves, Gradio's scripts and all panels come behind the landing page.
 
     python benchmarks/landing.py [--visits 5] [--query '?step=load'] [--browser PATH] [--list]
 """
@@ -36,6 +37,8 @@ QUIET_MS = 1500
 STREAM = "/heartbeat/"
 """Stays open: it was asked for, and carries nothing yet."""
 
+READY = "#to-load[aria-current=step]"
+
 PAINT = """() => performance.getEntriesByType("paint")
   .find((entry) => entry.name === "first-contentful-paint")?.startTime ?? NaN"""
 
@@ -49,8 +52,11 @@ class Opened(NamedTuple):
     urls: list[tuple[str, int]]
 
 
-def visit(browser: Any, url: str) -> Opened:
-    """Open a page with an empty cache and return what it took."""
+def visit(browser: Any, url: str, ready: str = "") -> Opened:
+    """Open a page with an empty cache and return what it took.
+
+    ready: what shows that the app is there; the pointer moves, and it is waited for.
+    """
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
     session = context.new_cdp_session(page)
@@ -68,6 +74,9 @@ def visit(browser: Any, url: str) -> Opened:
     )
     session.on("Network.loadingFailed", lambda event: failed.add(event["requestId"]))
     page.goto(url)
+    if ready:
+        page.mouse.move(300, 300)
+        page.wait_for_selector(ready, timeout=120_000)
     seen = -1
     while seen != len(asked) or any(
         STREAM not in u for i, u in asked.items() if i not in sizes and i not in failed
@@ -90,7 +99,8 @@ def main() -> None:
     parser.add_argument("--browser", type=Path, help="Chromium; found or fetched by default")
     parser.add_argument("--list", action="store_true", help="print what the app's page fetches")
     options = parser.parse_args()
-    found: dict[str, list[Opened]] = {"an empty Gradio page": [], "the app": []}
+    names = ("an empty Gradio page", "the landing page", "and the app behind it")
+    found: dict[str, list[Opened]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=str(options.browser or find_browser()), args=["--no-sandbox"]
@@ -104,18 +114,19 @@ def main() -> None:
             running_app(commands[0], folders[0], environment) as empty,
             running_app(commands[1], folders[1], environment) as app,
         ):
-            pages = dict(zip(found, (empty, app + options.query), strict=True))
-            for url in pages.values():
-                visit(browser, url)  # files of the server are in the disk's cache then
+            home = app + options.query
+            pages = dict(zip(names, ((empty,), (home,), (home, READY)), strict=True))
+            for page in pages.values():
+                visit(browser, *page)  # files of the server are in the disk's cache then
             for _ in range(options.visits):
-                for kind, url in pages.items():
-                    found[kind].append(visit(browser, url))
+                for kind, page in pages.items():
+                    found[kind].append(visit(browser, *page))
         browser.close()
     print(f"{options.visits} visits in turns. {machine_facts()}")
     rows = [
         (
             kind,
-            *(statistics.median(one) for one in ([v.requests for v in visits],)),
+            f"{statistics.median(v.requests for v in visits):.0f}",
             f"{statistics.median(v.nbytes for v in visits) / 1000:.0f}",
             f"{statistics.median(v.paint for v in visits):.0f}",
             f"{min(v.paint for v in visits):.0f} to {max(v.paint for v in visits):.0f}",
@@ -124,8 +135,8 @@ def main() -> None:
     ]
     print(table(("page", "requests", "kB", "first paint, ms", "of all visits"), rows))
     if options.list:
-        empty_urls = {url.rpartition("/")[2] for url, _ in found["an empty Gradio page"][-1].urls}
-        for url, size in found["the app"][-1].urls:
+        empty_urls = {url.rpartition("/")[2] for url, _ in found[names[0]][-1].urls}
+        for url, size in found[names[-1]][-1].urls:
             mark = " " if url.rpartition("/")[2] in empty_urls else "+"
             print(f"{mark} {size:8} {url[:150]}")
 
