@@ -41,12 +41,14 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:
-        return " or ".join(filter(None, dict.fromkeys(map(_kind, schema["anyOf"]))))
+        kinds = dict.fromkeys(map(_kind, schema["anyOf"]))
+        known = " or ".join(kind for kind in kinds if kind not in ("", "null"))
+        return f"{known} or null".strip() if "null" in kinds else known
     if "enum" in schema or "const" in schema:
         return f"({', '.join(schema.get('enum', [schema.get('const')]))})"
     kind = str(schema.get("type", "anything"))
     if kind == "array":
-        return f"[{_kind(schema.get('items', {}))}]"
+        return f"[{_kind(schema.get('items', {})) or '...'}]"
     if kind == "object":
         inner = schema.get("additionalProperties")
         inside = _kind(inner) if isinstance(inner, Mapping) else ""

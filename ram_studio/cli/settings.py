@@ -97,6 +97,6 @@ class Storing:
             yield answers
 
     def stopped(self) -> Stopped:
-        """Return the error of an experiment that was stopped, whether or not answers were kept."""
-        kept = "no store was kept" if self.no_store else "finished answers are stored"
-        return Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
+        """Return the error of an experiment that was stopped, with or without a store."""
+        what = "no answers were stored" if self.no_store else "finished answers are stored"
+        return Stopped(f"Stopped as asked; {what}. Run the same again to go on.")

@@ -27,11 +27,11 @@ class SuiteRun:
     """One model on one suite.
 
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
-    merged, for History, see `AnswerStore.open_run`. settings: how it is asked; their seed is kept
+    merged, for History, see `AnswerStore.open_run`. settings: how it is asked; their seed is stored
     with each answer beside the versions of the engine's software. rerun: forget stored answers.
     baselines: judged on every question for the chance level; None leaves it out.
     on_marks: told how a domain's questions stand, whenever answers to it came in.
-    run: id in the store, None before `answers` or without a store; runs: all of several draws.
+    run: id in the store, None before `answers` or without a store; runs: all of several samples.
     """
 
     name: str
@@ -51,7 +51,7 @@ class SuiteRun:
         """Raise EvaluationError for a suite of which the model can be asked nothing at all.
 
         What it was asked before, it can be asked: that needs no tokenizer. The engine is left as it
-        is for the first draw, whose room for thinking counts.
+        is for the first sample, whose room for thinking counts.
         """
         self.engine.decoding = self.settings.decodings[0]
         if self.store is not None and not self.rerun and self.store.has_answers(self._key):
@@ -81,7 +81,7 @@ class SuiteRun:
         on_progress: called with (model, domain, done, total) for each domain, stored answers
         counted, and again after each batch. should_stop: polled before each batch and token.
 
-        Raises: Stopped, EvaluationError; both say what was kept.
+        Raises: Stopped, EvaluationError; both say what was stored.
         """
         known = self._stored()
         got: dict[str, Answer] = {}
@@ -94,7 +94,7 @@ class SuiteRun:
             verdict = row.verdict
             if not is_judged:
                 verdict = self._with_baselines(question, self._verdict(question, row.reply))
-                self._keep([(question, row.reply, verdict)], row.origin)
+                self._store_rows([(question, row.reply, verdict)], row.origin)
             got[question.id] = Answer.of(row.reply, verdict, row.origin)
         open_questions = [question for question in questions if question.id not in got]
 
@@ -111,19 +111,19 @@ class SuiteRun:
             for batch in self._reader.answer(open_questions, should_stop) if open_questions else ():
                 rows = [(q, r, self._with_baselines(q, self._verdict(q, r))) for q, r in batch]
                 origin = {"software": dict(self.engine.software), "seed": self.settings.seed}
-                self._keep(rows, origin)
+                self._store_rows(rows, origin)
                 got |= {q.id: Answer.of(reply, verdict, origin) for q, reply, verdict in rows}
                 report({question.domain for question, _ in batch})
         except Stopped:
             raise Stopped(
-                f"The evaluation was stopped; {self._kept(len(got), questions)}"
+                f"The evaluation was stopped; {self._stored_text(len(got), questions)}"
             ) from None
         except EvaluationError as error:
-            kept = self._kept(len(got), questions)
-            raise EvaluationError(f'Model "{self.name}": {error} So far {kept}') from error
+            stored = self._stored_text(len(got), questions)
+            raise EvaluationError(f'Model "{self.name}": {error} So far {stored}') from error
         return [(q, got[q.id]) for q in questions]
 
-    def _keep(self, rows: Sequence[Row], origin: Mapping[str, Any]) -> None:
+    def _store_rows(self, rows: Sequence[Row], origin: Mapping[str, Any]) -> None:
         """Store answers of one origin."""
         if rows and self.store is not None and self.run is not None:
             self.store.record(self.run, rows, origin)
@@ -170,7 +170,7 @@ class SuiteRun:
         notes = "; ".join(note for note in (verdict.note, reply.note) if note)
         return Verdict(verdict.is_correct, notes, verdict.facts)
 
-    def _kept(self, count: int, questions: Sequence[Question]) -> str:
+    def _stored_text(self, count: int, questions: Sequence[Question]) -> str:
         of = f"{count} of {len(questions)} answers to suite {self.suite.name}"
         if self.store is None:
             return f"{of} were in, and as no store was given they are gone."
@@ -183,25 +183,25 @@ def ask_suites(
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
 ) -> list[tuple[Question, Answer]]:
-    """Return one model's first answers to several suites, each with the verdicts on all draws.
+    """Return one model's first answers to several suites, each with the verdicts on all samples.
 
     Args: runs: of one model, all asked in one way. asked: questions by suite.
 
     Raises: what `SuiteRun.answers` raises.
     """
-    drawn: list[list[tuple[Question, Answer]]] = []
-    draws = runs[0].settings.decodings if runs else ()
-    for number, decoding in enumerate(draws):
+    samples: list[list[tuple[Question, Answer]]] = []
+    decodings = runs[0].settings.decodings if runs else ()
+    for number, decoding in enumerate(decodings):
         runs[0].engine.decoding = decoding
 
         def tell(model: str, domain: str, done: int, total: int, before: int = number) -> None:
-            # Of all draws together.
+            # Of all samples together.
             if on_progress:
-                on_progress(model, domain, before * total + done, len(draws) * total)
+                on_progress(model, domain, before * total + done, len(decodings) * total)
 
         rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
-        drawn.append([row for own in rows for row in own])
-    return with_samples(drawn)
+        samples.append([row for own in rows for row in own])
+    return with_samples(samples)
 
 
 def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:

@@ -49,7 +49,7 @@ def evaluate(
         models: name -> local folder, or an engine such as `EndpointEngine` (which stays open, and
             whose own chat, device and batches hold); rows come out in this order.
         settings: all of them, or suites by name, as a sequence or one text with commas.
-        store: where answers are kept; None keeps none.
+        store: where answers are stored; None stores none.
         rerun: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
             tells how many answers were stored already.
@@ -60,7 +60,7 @@ def evaluate(
 
     Raises:
         EvaluationError: unusable settings, a model that cannot be asked, code that may not run.
-        Stopped: `should_stop` returned True; stored answers are kept.
+        Stopped: `should_stop` returned True; stored answers stay.
 
     Example:
         >>> report = evaluate({"base": "base", "merged": "out"}, "tool,math")  # doctest: +SKIP

@@ -56,7 +56,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     page.click("#evaluate")
     answered = ".progress-grid i:not([style='width:0']):not([style='width:0.0%'])"
     it.stop("#stop-evaluate", "#check-status", after=answered)
-    page.wait_for_selector("#check-status:has-text('answers are kept')")
+    page.wait_for_selector("#check-status:has-text('answers are stored')")
     said = page.text_content("#check-status")
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0

@@ -229,7 +229,7 @@ def test_stopping_keeps_what_is_finished(session, panel):
             session.job.stop()
     found = session.experiments["sweep"].result
     assert found.ending == "stopped"
-    assert "What is finished is kept" in update[panel.controls.status]
+    assert "Finished answers are stored" in update[panel.controls.status]
     assert found.recheck is None
     session.load(load_set("dense"))
     assert session.experiments == {}

@@ -130,7 +130,7 @@ def test_stored_reports_have_the_chance_level_and_average(tmp_path):
         mine, theirs = (EvalResult.of(report).reproducibility for report in (found, again))
         assert (mine.prompts, mine.questions) == (theirs.prompts, theirs.questions)
         asked = theirs.models["one"]
-        assert (asked.template, asked.settings["tools"]) == ("the model's own", "native")
+        assert (asked.template, asked.settings["tools"]) == ("own", "native")
         assert (theirs.seed, theirs.software) == (mine.seed, mine.software)
         assert theirs.software == {"ram-studio": __version__}
         said = EvalResult.of(again).lines

@@ -192,7 +192,7 @@ def test_the_table_says_what_differs_beyond_noise(table) -> None:
 def test_the_table_as_json_and_csv(table) -> None:
     _, found = table
     described = json.loads(json.dumps(as_json(found), allow_nan=False))
-    assert described["reproducibility"]["models"]["base"]["template"] == "none, plain text"
+    assert described["reproducibility"]["models"]["base"]["template"] == "none"
     assert [row["label"] for row in described["rows"]] == [
         *("base", "coding", "tool"),
         *("ram+", "average", "sum"),

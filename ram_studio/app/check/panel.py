@@ -259,8 +259,8 @@ class CheckPanel:
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:
             why = "The time for one evaluation on this public app is over."
             done = job.latest.done if isinstance(job.latest, Scoring) else 0
-            kept = f"{done:,} answers are kept; evaluate again to go on."
-            return failure(error, f"{'Stopped.' if job.cancel.is_cancelled else why} {kept}")
+            stored = f"{done:,} answers are stored; evaluate again to go on."
+            return failure(error, f"{'Stopped.' if job.cancel.is_cancelled else why} {stored}")
 
         def finish(report: EvalReport) -> Updates:
             session.report, last = report, session.job and session.job.latest

@@ -14,7 +14,7 @@ from ram_studio.evals.report.eval_result import EvalResult
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
-_BESIDE = {"follow": " (kept?)"}
+_BESIDE = {"follow": " (retention)"}
 _MEASURES = {
     "perplexity": "Perplexity",
     "bits_per_byte": "Bits per byte",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from ram_studio.evals.report.eval_report import ModelAnswers
 from ram_studio.evals.store.records import joined
 from ram_studio.evals.suites.health import repeated_share
 
+_TEMPLATES = {"own": "the model's own", "none": "none, plain text", "unknown": "not known"}
 _COUNTED = ("timed_out", "too_long", "cut_off", "empty", "refused", "failed")
 
 
@@ -58,26 +59,25 @@ class Outcomes:
 class ModelDetails:
     """How one model answered.
 
-    repetition: share of four-word runs that occurred before in their answer. template: the chat
-    template that was used. software: versions by name that gave the answers. settings: it was asked
+    repetition: share of four-word runs that occurred before in their answer. template: whose chat
+    template was used. software: versions by name that gave the answers. settings: it was asked
     with.
     """
 
     outcomes: Outcomes
     repetition: float
-    template: str
+    template: Literal["own", "none", "unknown"]
     software: dict[str, str]
     settings: dict[str, Any]
 
     @staticmethod
     def of(row: ModelAnswers) -> ModelDetails:
         """Return what a row of answers shows."""
-        names = {True: "the model's own", False: "none, plain text"}
         chat = row.settings.get("chat")
         return ModelDetails(
             Outcomes.of(row.every),
             repeated_share([a.text.lower().split() for a in row.every if a.is_scored]),
-            names[chat] if isinstance(chat, bool) else "not known",
+            ("own" if chat else "none") if isinstance(chat, bool) else "unknown",
             joined(answer.origin for answer in row.every),
             dict(row.settings),
         )
@@ -94,7 +94,7 @@ class ModelDetails:
         parts = [
             counts or "every question answered to its end",
             f"{100 * self.repetition:.0f} % repeated",
-            f"template: {self.template}",
+            f"template: {_TEMPLATES[self.template]}",
             *own,
             *([how] if how else []),
         ]

@@ -148,16 +148,16 @@ class SampleScores:
 
 
 def with_samples(
-    drawn: Sequence[Sequence[tuple[Question, Answer]]],
+    samples: Sequence[Sequence[tuple[Question, Answer]]],
 ) -> list[tuple[Question, Answer]]:
     """Return the first sample's answers, each with what became of all samples of its question.
 
-    drawn: by sample the same questions in the same order.
+    samples: the same questions in the same order.
     """
-    if len(drawn) == 1:
-        return list(drawn[0])
+    if len(samples) == 1:
+        return list(samples[0])
     result = []
-    for row in zip(*drawn, strict=True):
+    for row in zip(*samples, strict=True):
         question, first = row[0]
         marks = [answer.is_correct for _, answer in row if answer.is_scored]
         result.append((question, replace(first, facts={**first.facts, SAMPLES: marks})))

@@ -73,7 +73,7 @@ CREATE TABLE answers (
 
 
 def default_store_path() -> Path:
-    """Return where answers are kept: under RAM_STUDIO_HOME, else in the user's data folder."""
+    """Return where answers are stored: under RAM_STUDIO_HOME, else in the user's data folder."""
     return user_folder() / "answers.sqlite3"
 
 
