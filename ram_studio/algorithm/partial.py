@@ -23,6 +23,7 @@ from ram_studio.algorithm.meters.retained import build_energies
 from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
 from ram_studio.algorithm.meters.storage import Finding, combined, pass_findings, texts
 from ram_studio.algorithm.shapes import Float64
+from ram_studio.algorithm.verdict import lost_in
 from ram_studio.errors import AnalysisError
 
 
@@ -89,7 +90,9 @@ class PartialAnalysis:
                 energies=energies,
                 part_factors=PartFactors.of_rows(rows[:, products:], len(analysis.agents)),
             )
-        findings = combined(self.findings, pass_findings(analysis))
+        lost = lost_in(analysis)
+        counted = pass_findings(analysis) + (() if lost is None else (lost.finding,))
+        findings = combined(self.findings, counted)
         return replace(analysis, warnings=texts(findings))
 
 

@@ -6,7 +6,7 @@ by energy (sums of tau^2), never by count: many small changes may be little of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal, NamedTuple
@@ -23,7 +23,7 @@ from ram_studio.algorithm.meters.rounding_meter import (
     estimate,
     lost_rescaling,
 )
-from ram_studio.algorithm.meters.storage import SURVIVING
+from ram_studio.algorithm.meters.storage import SURVIVING, Finding
 
 NOTHING = 0.05
 """Of an agent with less than this share of its update above epsilon nothing is left in effect."""
@@ -150,6 +150,77 @@ def verdict(
     return next(found for check in _CHECKS if (found := check(merge)) is not None)
 
 
+class LostToEpsilon(NamedTuple):
+    """Agents that an epsilon leaves nothing of in effect, and the sentence that says so."""
+
+    agents: tuple[str, ...]
+    lead: str
+    rest: str
+
+    @property
+    def finding(self) -> Finding:
+        """It as a warning."""
+        return Finding("lost-to-epsilon", f"{self.lead} {self.rest}", self.agents)
+
+
+def lost_to_epsilon(
+    epsilon: float,
+    left: Mapping[str, float],
+    changed: Mapping[str, float],
+    bounds: Mapping[str, float],
+    *,
+    is_sampled: bool = False,
+) -> LostToEpsilon | None:
+    """Return which agents an epsilon leaves less than `NOTHING` of, None where there are none.
+
+    Args:
+        left: share of each update above epsilon, by energy, of agents that changed anything.
+        changed: share of all weights that an agent changed at all; is_sampled: by a sample.
+        bounds: what no weight of an agent moved by more than, where that is known.
+    """
+    lost = {name: share for name, share in left.items() if share < NOTHING}
+    if not lost:
+        return None
+    # Of several, the one that has least left speaks for all.
+    worst, most = min(lost, key=lost.__getitem__), max(lost.values())
+    at_most = "at most " if len(lost) > 1 else ""
+    rest = "nothing" if most <= 0 else f"{at_most}{_share(most)}"
+    how_many = "some"
+    if worst in changed:
+        how_many = f"{'about ' if is_sampled else ''}{_share(changed[worst])}"
+    by = f", none by more than {_threshold(bounds[worst])}" if worst in bounds else ""
+    return LostToEpsilon(
+        tuple(lost),
+        f"Epsilon {_threshold(epsilon)} leaves {rest} of {_names(list(lost))}:",
+        f"{'it' if len(lost) == 1 else worst} changed {how_many} of the weights{by}. "
+        "Use epsilon 0.",
+    )
+
+
+def lost_in(analysis: Analysis, point: int = DEFAULT_INDEX) -> LostToEpsilon | None:
+    """Return which agents of an analysis a point of the epsilon grid leaves nothing of.
+
+    Without relations only agents of which no weight is left are known.
+    """
+    active, energies = analysis.model.active[0], analysis.energies
+    moved = {name: t for t, name in enumerate(analysis.agents) if active[0, t]}
+    if energies is None:
+        left = {name: float(active[point, t] > 0) for name, t in moved.items()}
+    else:
+        energy = energies.energy[point].sum(-1)
+        left = {name: float(energy[t]) for name, t in moved.items()}
+    first = {
+        name: next((k for k, n in enumerate(active[:, t]) if not n), None)
+        for name, t in moved.items()
+    }
+    return lost_to_epsilon(
+        EPSILON_GRID[point],
+        left,
+        {name: active[0, t] / analysis.total for name, t in moved.items()},
+        {name: EPSILON_GRID[k] for name, k in first.items() if k is not None},
+    )
+
+
 def _unchanged(merge: _Merge) -> Verdict | None:
     if merge.agents:
         return None
@@ -157,25 +228,8 @@ def _unchanged(merge: _Merge) -> Verdict | None:
 
 
 def _lost_to_epsilon(merge: _Merge) -> Verdict | None:
-    lost = [agent for agent in merge.agents if agent.above_epsilon < NOTHING]
-    if not lost:
-        return None
-    most = max(agent.above_epsilon for agent in lost)
-    at_most = "at most " if len(lost) > 1 else ""
-    left = "nothing" if most <= 0 else f"{at_most}{_share(most)}"
-    # Of several, the one that has least left speaks for all.
-    worst = min(lost, key=lambda agent: agent.above_epsilon)
-    active = merge.analysis.model.active[0, :, worst.index]
-    bound = next((EPSILON_GRID[k] for k, count in enumerate(active) if not count), None)
-    changed = _share(active[0] / merge.analysis.total)
-    by = "" if bound is None else f", none by more than {_threshold(bound)}"
-    return Verdict(
-        "lost-to-epsilon",
-        "bad",
-        f"Epsilon {_threshold(EPSILON_GRID[merge.point])} leaves {left} of {_names(lost)}:",
-        f"{'it' if len(lost) == 1 else worst.name} changed {changed} of the weights{by}. "
-        "Use epsilon 0.",
-    )
+    lost = lost_in(merge.analysis, merge.point)
+    return None if lost is None else Verdict("lost-to-epsilon", "bad", lost.lead, lost.rest)
 
 
 def _almost_lost(merge: _Merge) -> Verdict | None:
@@ -331,12 +385,12 @@ def _little_left(where: str, reduced: Sequence[_Agent]) -> tuple[str, str]:
     share = _share(least.retained)
     if len(reduced) == 1:
         return f"{where} only {share} of {least.name}'s update remains.", ""
-    return f"{where} little of {_names(reduced)} remains:", f"down to {share} ({least.name})."
+    names = _names([agent.name for agent in reduced])
+    return f"{where} little of {names} remains:", f"down to {share} ({least.name})."
 
 
-def _names(agents: Sequence[_Agent]) -> str:
+def _names(names: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c", or how many there are."""
-    names = [agent.name for agent in agents]
     if len(names) > 3:
         return f"{len(names)} agents"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -22,6 +22,7 @@ from ram_studio.algorithm.meters.retained import Retained, retained_dict
 from ram_studio.algorithm.meters.storage import Finding
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
+from ram_studio.algorithm.verdict import lost_to_epsilon
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.storage_report import check_analysis
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -36,9 +37,10 @@ from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.fisher_files import FisherFiles
 from ram_studio.engine.reading.sampling import (
+    Sampled,
     other_bases,
     refuse_other_bases,
-    sampled_densities,
+    sample_changes,
 )
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import AnalysisError, SourceChangedError
@@ -135,9 +137,26 @@ class MergeJob:
             self.options = self.options.with_residence(report.counted)
 
     @cached_property
+    def sampled(self) -> dict[str, Sampled]:
+        """How much agents changed, by a sample."""
+        return sample_changes(self.report)
+
+    @property
     def other_bases(self) -> tuple[Finding, ...]:
         """A warning for each agent that seems to be of another base, by a sample."""
-        return other_bases(sampled_densities(self.report))
+        return other_bases(self.sampled)
+
+    def lost_to_epsilon(self, agents: Mapping[str, AgentResult]) -> tuple[Finding, ...]:
+        """Return a warning where the merge's epsilon left nothing of agents in effect.
+
+        agents: what was measured of the merge.
+        """
+        epsilon = getattr(self.settings, "epsilon", 0.0)
+        found = {n: 1.0 - a.retained.lost_to_epsilon for n, a in agents.items() if a.retained}
+        changed = {n: own.changed for n, own in self.sampled.items()}
+        bounds = {n: epsilon for n, share in found.items() if share <= 0}
+        lost = lost_to_epsilon(epsilon, found, changed, bounds, is_sampled=True)
+        return () if lost is None or not epsilon else (lost.finding,)
 
     def refuse_other_bases(self) -> None:
         """Raise CompatibilityError for agents of another base, unless the recipe accepts them."""

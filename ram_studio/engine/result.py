@@ -128,7 +128,7 @@ def make_provenance(
         arithmetic=job.arithmetic,
         elements=job.elements,
         shards=shards,
-        warnings=job.report.warnings + texts(job.other_bases),
+        warnings=job.report.warnings + texts(job.other_bases + job.lost_to_epsilon(agents)),
         libraries=library_versions(with_torch=with_torch),
     )
 

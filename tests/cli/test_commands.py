@@ -59,7 +59,8 @@ def test_preview_prints_the_contract(cli):
     result = json.loads(out)
     assert code == 0
     counted = {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
-    assert set(result) == counted | {"relations", "rounding", "methods"}
+    assert set(result) == counted | {"relations", "rounding", "methods", "lost_to_epsilon"}
+    assert result["lost_to_epsilon"] is None
     assert list(result["agents"]) == ["coding", "tool", "memory"]
     numbers = "total active unique shared overlap density rho rho_m lambda retained"
     told = {*numbers.split(), "factors", "interference", "interference_rounding"}

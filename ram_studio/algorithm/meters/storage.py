@@ -43,6 +43,7 @@ Kind = Literal[
     "sources",
     "adapter",
     "never-applied",
+    "lost-to-epsilon",
 ]
 Verdict = Literal["training", "partly-storage", "storage", "unchanged", "unknown"]
 

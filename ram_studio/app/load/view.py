@@ -21,7 +21,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import StorageReport, storage_report
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import Progress
-from ram_studio.engine.reading.sampling import other_bases, sampled_densities
+from ram_studio.engine.reading.sampling import sample_changes, sample_findings
 from ram_studio.errors import RamStudioError
 
 _VERBS = {
@@ -68,8 +68,8 @@ def fit_html(
     models = fit.checkpoints
     stored = storage_report(fit, analysis)
     # An analysis has counted; before it a sample tells about how much was changed.
-    sampled = sampled_densities(fit) if analysis is None else {}
-    stored = replace(stored, findings=(*stored.findings, *other_bases(sampled)))
+    sampled = sample_changes(fit) if analysis is None else {}
+    stored = replace(stored, findings=(*stored.findings, *sample_findings(sampled)))
     return templates.render(
         "load/fit.html.j2",
         fit=fit,
@@ -80,7 +80,7 @@ def fit_html(
         pins=[f"{source[:-40]}{source[-40:-32]}" for source in pinned(fit).values()],
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(stored),
-        sampled=sampled,
+        sampled={name: own.changed for name, own in sampled.items()},
         sources=[
             Path(m.source).name if is_public and Path(m.source).is_absolute() else m.source
             for m in models

@@ -14,15 +14,21 @@ if TYPE_CHECKING:
 
 
 def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, Any]:
-    """Return a preview with "relations" and "rounding", null where the analysis has none."""
+    """Return a preview with "relations" and "rounding", null where the analysis has none.
+
+    "lost_to_epsilon" names agents of which epsilon leaves nothing in effect, null without any.
+    """
     from ram_studio.algorithm.epsilon_grid import snap
     from ram_studio.algorithm.meters.relation_preview import relation_preview, rounding_preview
+    from ram_studio.algorithm.verdict import lost_in
 
     point = snap(described["epsilon"])
+    lost = lost_in(analysis, point)
     factors = {name: agent["lambda"] for name, agent in described["agents"].items()}
     return described | {
         "relations": relation_preview(analysis, point),
         "rounding": rounding_preview(analysis, point, factors),
+        "lost_to_epsilon": lost and {"agents": list(lost.agents), "text": lost.finding.text},
     }
 
 

@@ -37,7 +37,7 @@ def inspect(
     from ram_studio.checkpoints.fit.storage_report import storage_report
     from ram_studio.checkpoints.opening import open_checkpoint
     from ram_studio.checkpoints.read.describe import shown_bytes
-    from ram_studio.engine.reading.sampling import other_bases, sampled_densities
+    from ram_studio.engine.reading.sampling import sample_changes, sample_findings
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
     loaded = options.known_analysis(analysis)
@@ -45,8 +45,9 @@ def inspect(
     report = check_compatibility(opened.pop("base"), list(opened.values()), **vars(policies))
     storage = storage_report(report, loaded)
     # An analysis has counted; without one a sample of the files tells about how much was changed.
-    sampled = sampled_densities(report) if loaded is None else {}
-    storage = replace(storage, findings=(*storage.findings, *other_bases(sampled)))
+    found = sample_changes(report) if loaded is None else {}
+    storage = replace(storage, findings=(*storage.findings, *sample_findings(found)))
+    sampled = {name: own.changed for name, own in found.items()}
     if as_json:
         print(json.dumps({**report.to_dict(), "sampled": sampled, "storage": storage.to_dict()}))
         return

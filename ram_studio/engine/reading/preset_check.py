@@ -18,7 +18,7 @@ from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, who
 from ram_studio.checkpoints.record.licenses import bases_of, license_of
 from ram_studio.checkpoints.write.output_folder import nearest_folder
-from ram_studio.engine.reading.sampling import other_bases, sampled_densities
+from ram_studio.engine.reading.sampling import other_bases, sample_changes
 from ram_studio.errors import CompatibilityError, HubError, RamStudioError
 
 BYTES_PER_SECOND = 50e6
@@ -147,8 +147,9 @@ def check_preset(preset: Preset, cancel: CancelSignal | None = None) -> PresetRe
         fit = check_compatibility(opened[0], opened[1:])
         warnings = fit.warnings
         if not refusals:
-            sampled = sampled_densities(fit)
-            refusals += [finding.text for finding in other_bases(sampled)]
+            found = sample_changes(fit)
+            sampled = {name: own.changed for name, own in found.items()}
+            refusals += [finding.text for finding in other_bases(found)]
     except CompatibilityError as error:
         refusals.append(str(error))
     except HubError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ram_studio.algorithm import rounding
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.rounding_meter import PRECISION
 from ram_studio.algorithm.meters.storage import DENSE, Finding, dense_finding, texts
+from ram_studio.algorithm.verdict import lost_to_epsilon
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.read.describe import shown_list
@@ -27,8 +29,20 @@ REMOTE_PAGES = 24
 REMOTE_READERS = 8
 
 
-def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
-    """Return by agent about which share of its elements differs from the base by more than 1e-5.
+class Sampled(NamedTuple):
+    """What a sample of an agent's elements tells: shares.
+
+    changed: elements that differ from the base at all; above: by more than 1e-5; energy_above: of
+    the sum of squared changes, what these are; 1 where nothing changed.
+    """
+
+    changed: float
+    above: float
+    energy_above: float
+
+
+def sample_changes(report: CompatibilityReport) -> dict[str, Sampled]:
+    """Return by agent about which share of its elements differs from the base.
 
     All elements count where there are no more than PAGES * PAGE_ELEMENTS. Base and agent are
     compared in the coarser of their dtypes: what rounding alone makes is left out. Elements that
@@ -39,23 +53,31 @@ def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
     """
     if not all(c.is_readable for c in report.checkpoints):
         return {}
-    changed = np.zeros(len(report.agents), dtype=np.int64)
-    seen = np.zeros(len(report.agents), dtype=np.int64)
+    sums = np.zeros((5, len(report.agents)))
     pages = _pages(report.counted) if report.is_local else _few_pages(report.counted)
     with (
         Sources(*report.checkpoints, read_ahead=False) as sources,
         ThreadPoolExecutor(1 if report.is_local else REMOTE_READERS) as pool,
     ):
         for counted in pool.map(lambda page: _changed(sources, *page), pages):
-            changed += counted[0]
-            seen += counted[1]
-    shares = changed / np.maximum(seen, 1)
-    return {a.name: float(share) for a, share in zip(report.agents, shares, strict=True)}
+            sums += counted
+    elements, changed, above, energy, energy_above = sums
+    shares = np.stack(
+        [
+            changed / np.maximum(elements, 1),
+            above / np.maximum(elements, 1),
+            np.divide(energy_above, energy, out=np.ones_like(energy), where=energy > 0),
+        ]
+    )
+    return {a.name: Sampled(*own) for a, own in zip(report.agents, shares.T.tolist(), strict=True)}
 
 
 def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
-    """Return elements of a page that each agent changed, and those it has: (2, agents)."""
-    found = np.zeros((2, len(tensor.agents)), dtype=np.int64)
+    """Return sums over a page: (5, agents).
+
+    Elements that an agent has, that it changed, and by more than 1e-5; squares of these changes.
+    """
+    found = np.zeros((5, len(tensor.agents)))
     base = sources.decoded(tensor.base, start, count)
     for t, agent in enumerate(tensor.agents):
         n = max(0, min(count, tensor.common_numel[t] - start))
@@ -63,14 +85,35 @@ def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> n
         coarser = min(tensor.base.dtype, agent.dtype, key=PRECISION.__getitem__)
         with np.errstate(invalid="ignore", over="ignore"):
             moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
-            found[:, t] = n - np.count_nonzero(moved <= EPSILON_GRID[DEFAULT_INDEX]), n
+            is_above = ~(moved <= EPSILON_GRID[DEFAULT_INDEX])
+            square = np.where(np.isfinite(moved), moved, 0).astype(np.float64) ** 2
+            found[:, t] = (
+                n,
+                np.count_nonzero(moved),
+                is_above.sum(),
+                square.sum(),
+                square[is_above].sum(),
+            )
     return found
 
 
-def other_bases(shares: Mapping[str, float]) -> tuple[Finding, ...]:
+def other_bases(found: Mapping[str, Sampled]) -> tuple[Finding, ...]:
     """Return a warning for each agent that changed nearly all of the elements sampled."""
-    dense = {name: share for name, share in shares.items() if share > DENSE}
+    dense = {name: own.above for name, own in found.items() if own.above > DENSE}
     return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
+
+
+def sample_findings(found: Mapping[str, Sampled]) -> tuple[Finding, ...]:
+    """Return what a sample has to warn of: other bases, and agents that 1e-5 leaves nothing of."""
+    moved = {name: own for name, own in found.items() if own.changed}
+    lost = lost_to_epsilon(
+        EPSILON_GRID[DEFAULT_INDEX],
+        {name: own.energy_above for name, own in moved.items()},
+        {name: own.changed for name, own in moved.items()},
+        {},
+        is_sampled=True,
+    )
+    return other_bases(found) + (() if lost is None else (lost.finding,))
 
 
 def refuse_other_bases(found: Sequence[Finding]) -> None:
