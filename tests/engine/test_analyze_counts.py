@@ -102,6 +102,7 @@ def test_order_of_shards_does_not_change_what_is_kept(tmp_path, agents, dtype):
     found, other = one.analyze(), many.analyze()
     assert [t.name for t in found.tensors] != [t.name for t in other.tensors]
     assert_same(found.energies, other.energies, "energies")
+    assert_same(found.part_factors, other.part_factors, "part factors")
 
 
 def test_counts_in_mixed_dtypes_are_given_as_stored_and_as_the_base_would_store_them(tmp_path):
@@ -172,7 +173,9 @@ def test_agents_dropped_from_an_analysis_were_never_there(tmp_path):
     # changed by how many last places.
     assert (analysis.relations.cancelled, analysis.steps) == (None, None)
     relations = dataclasses.replace(alone.relations, cancelled=None)
-    assert_same_analysis(analysis, dataclasses.replace(alone, relations=relations, steps=None))
+    # What an agent alone changed grows when others leave; that is not kept.
+    unknown = {"steps": None, "part_factors": None}
+    assert_same_analysis(analysis, dataclasses.replace(alone, relations=relations, **unknown))
 
 
 def test_agents_in_another_order_have_the_same_statistics(tmp_path):
