@@ -162,7 +162,7 @@ class SuiteRun:
 
     def _verdict(self, question: Question, reply: Reply) -> Verdict:
         if reply.finish in NO_ANSWER:
-            return Verdict(False, f"{reply.finish}: {reply.note}")
+            return Verdict(False, f"{reply.finish.replace('_', ' ')}: {reply.note}")
         if question.must_end and reply.finish == "length":
             return Verdict(False, reply.note)
         text = reply.text if question.is_raw else visible(reply.text)

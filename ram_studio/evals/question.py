@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Finish = Literal["end", "length", "empty", "timed out", "too long", "refused", "failed"]
-UNSCORED: tuple[Finish, ...] = ("too long", "refused", "failed")
+Finish = Literal["end", "length", "empty", "timed_out", "too_long", "refused", "failed"]
+UNSCORED: tuple[Finish, ...] = ("too_long", "refused", "failed")
 """How a question ends that says nothing about the model's skill: it is no wrong answer."""
-NO_ANSWER: tuple[Finish, ...] = ("timed out", *UNSCORED)
+NO_ANSWER: tuple[Finish, ...] = ("timed_out", *UNSCORED)
 """How a question ends without anything to judge; one that timed out counts as wrong."""
 TIMED_OUT = "timed_out"
 """The key in `Verdict.facts`: true where the judge ran out of time, which counts as wrong."""
@@ -64,8 +64,8 @@ class Reply:
 
     text: the answer, possibly empty. prompt: the exact text (or chat messages as JSON) that was
     sent. finish: "end" the model ended its answer; "length" it was cut off, be it before it said
-    anything; "empty" it ended without a word; "timed out" it did not end within the time for one
-    answer; "too long" the prompt does not fit the model's context, nothing was asked; "refused" the
+    anything; "empty" it ended without a word; "timed_out" it did not end within the time for one
+    answer; "too_long" the prompt does not fit the model's context, nothing was asked; "refused" the
     server turned this question down; "failed" no usable reply came, asking again may help. note:
     the reason in words. tokens: length of the answer, None when unknown. seconds: this question's
     share of the time.
@@ -81,7 +81,7 @@ class Reply:
     @property
     def is_final(self) -> bool:
         """Whether asking again would bring nothing new."""
-        return self.finish not in ("failed", "timed out")
+        return self.finish not in ("failed", "timed_out")
 
     @property
     def is_reported(self) -> bool:
@@ -130,4 +130,4 @@ class Answer:
     @property
     def has_timed_out(self) -> bool:
         """Whether it is wrong because the model or the judge ran out of time."""
-        return self.finish == "timed out" or bool(self.facts.get(TIMED_OUT))
+        return self.finish == "timed_out" or bool(self.facts.get(TIMED_OUT))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 
-ANSWERS = {"0": Answer("", False), "1": Answer("", True), "x": Answer("", False, finish="too long")}
+ANSWERS = {"0": Answer("", False), "1": Answer("", True), "x": Answer("", False, finish="too_long")}
 
 
 def marked_report(rows: Mapping[str, Mapping[str, str]], seed: int = 0) -> EvalReport:

@@ -161,7 +161,7 @@ def cut(content: str | None) -> dict:
         (cut("Well, "), "length", "cut off after 16 tokens"),
         (cut(None), "length", "cut off after 16 tokens before it said anything"),
         ({"choices": [{"message": {"content": None, "tool_calls": [CALL]}}]}, "end", ""),
-        ((400, b"maximum context length is 4096"), "too long", ".*400:.*4096.*"),
+        ((400, b"maximum context length is 4096"), "too_long", ".*400:.*4096.*"),
         ((422, b"bad field"), "refused", ".*422: bad field"),
     ],
 )
@@ -187,7 +187,7 @@ def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
         (endless,) = ask(engine, question())
         (silent,) = ask(engine, question("silent"))
         go_on.set()
-    assert (endless.finish, silent.finish) == ("timed out", "timed out")
+    assert (endless.finish, silent.finish) == ("timed_out", "timed_out")
     assert "no end after 1 s" in endless.note
     assert "no answer within 1 s" in silent.note
 

@@ -55,7 +55,7 @@ def test_csv_has_a_line_per_answer_and_no_formulas():
     assert rows[2][6] == "'=HYPERLINK()"
 
 
-def test_json_has_scores_breakdown_and_answers():
+def test_json_has_scores_categories_and_answers():
     data = json.loads(exported(EvalResult.of(make_report("x")), ".json"))
     # What got no answer is no wrong one.
     other = data["models"]["other"]["domains"]["tool"]

@@ -58,7 +58,7 @@ def test_cut_answers_long_prompts_and_stopping_are_told(vllm):
     ((_, reply),) = next(engine.answer([ask]))
     assert (reply.finish, reply.note, reply.tokens) == ("length", "cut off after 1 tokens", 1)
     ((_, reply),) = next(engine.answer([replace(ask, prompt="word " * 9000)]))
-    assert reply.finish == "too long"
+    assert reply.finish == "too_long"
     with pytest.raises(Stopped):
         next(engine.answer([ask], lambda: True))
     assert engine.identity["engine"] == "vllm"

@@ -97,7 +97,7 @@ def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
     """Return how an answer ended and what is plainly wrong with it, in words, and a tone."""
     from ram_studio.evals.suites.health import repeated_share
 
-    if reply.finish == "too long":
+    if reply.finish == "too_long":
         return f"Not asked: {reply.note}. Shorten the question.", "warn"
     if reply.finish == "refused":
         return f"Not asked: {reply.note}.", "warn"

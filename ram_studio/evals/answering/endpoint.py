@@ -182,7 +182,7 @@ class EndpointEngine:
                 body, prompt = self._body(question, is_chat, False)
                 status, text = self._answered(client, path, body)
         except _TimedOut as late:
-            return Reply("", prompt, "timed out", str(late), seconds=time.perf_counter() - start)
+            return Reply("", prompt, "timed_out", str(late), seconds=time.perf_counter() - start)
         if status == 404:
             raise EvaluationError(
                 f"{self.url}{path} does not exist (status 404), or has no model {self.model!r}. "
@@ -297,7 +297,7 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
     if status >= 300:
         is_length = any(word in text.lower() for word in _TOO_LONG)
         note = f"the server refused it with status {status}: {_short(text)}"
-        return Reply("", prompt, "too long" if is_length else "refused", note, seconds=seconds)
+        return Reply("", prompt, "too_long" if is_length else "refused", note, seconds=seconds)
     try:
         data = json.loads(text)
         choice = data["choices"][0]

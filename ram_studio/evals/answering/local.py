@@ -244,7 +244,7 @@ class LocalEngine:
                 refused.append((question, Reply("", prompt, "refused", "the prompt has no token")))
             elif context is not None and needed > context:
                 note = f"prompt and answer take {needed} tokens, the model's context is {context}"
-                refused.append((question, Reply("", prompt, "too long", note)))
+                refused.append((question, Reply("", prompt, "too_long", note)))
             else:
                 fitting.append((question, prompt, ids))
         if refused:

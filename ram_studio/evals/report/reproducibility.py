@@ -47,7 +47,7 @@ class Outcomes:
             questions=len(ends),
             asked=sum(end not in UNSCORED for end in ends),
             timed_out=sum(answer.has_timed_out for answer in answers),
-            too_long=ends.count("too long"),
+            too_long=ends.count("too_long"),
             cut_off=ends.count("length"),
             empty=ends.count("empty"),
             refused=ends.count("refused"),
