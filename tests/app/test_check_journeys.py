@@ -239,7 +239,9 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
         page.click(f"#compare-choice label:has(input[name='{name}'])")
     it.set_slider("compare-limit", 10)
     page.click("#compare")
-    page.wait_for_selector("#comparison table")
+    # The rows stand there one by one; the files come with the last.
+    page.wait_for_selector("#compare-csv", state="visible")
+    page.wait_for_selector("#compare-chart .js-plotly-plot")
 
     def column(place: int) -> list[str]:
         cells = page.locator(f"#compare-table [data-testid^=cell-][data-testid$='-{place}']")
@@ -259,7 +261,6 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     assert averages == sorted(averages, reverse=True)
     assert "not significantly different from" in page.text_content("#comparison .statement")
     assert page.locator("#compare-chart .scatterlayer .trace").count() == 4
-    page.wait_for_selector("#compare-csv", state="visible")
     kinds = [row["kind"] for row in _rows(it.download("#compare-csv"))]
     assert kinds == ["base", *["agent"] * 3, *["merge"] * 3]
     with page.expect_download() as download:

@@ -107,7 +107,7 @@ def test_the_table_is_sorted_by_numbers_and_read_as_text() -> None:
     value = table.experiment_grid(RESULT).value()
     heads = value["headers"]
     ties = dict(zip(heads, value["metadata"]["display_value"][2], strict=True))
-    assert ties["Merge"] == "<b>ties</b>"
+    assert ties["Model"] == "<b>ties</b>"
     assert ties["code"] == "90.0 % · 79–96"
     assert ties[f"Against {RAM}"] == "no significant difference · +1 −2, p 0.400"
     assert "scale 1/2" in ties["Settings"]

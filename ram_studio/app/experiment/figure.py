@@ -186,5 +186,5 @@ def _finished(drawn: go.Figure, axis: str) -> go.Figure:
     if axis in ("epsilon", BY_SETTING):
         drawn.update_xaxes(type="category", showticklabels=axis == "epsilon")
     if axis == BY_SECONDS:
-        drawn.update_xaxes(type="log", dtick=1)
+        drawn.update_xaxes(type="log", dtick="D2")
     return drawn.update_yaxes(title="Right answers", ticksuffix=" %", zeroline=False)

@@ -83,7 +83,7 @@ def experiment_grid(result: ExperimentResult) -> Grid:
         line = [_plain(CHANCE), *(known[d] for d in result.skills), Cell(-1, "–"), Cell("2", "–")]
         lines.append([*line, *(known[d] for d in beside), _plain("–"), Cell(0.0, "–"), _plain("")])
     outcome = f"Against {result.reference}" if result.reference else "Outcome"
-    heads = ["Merge", *result.skills, "Average", outcome, *beside, "λ", "Merged in", "Settings"]
+    heads = ["Model", *result.skills, "Average", outcome, *beside, "λ", "Merged in", "Settings"]
     return Grid(heads, lines)
 
 
