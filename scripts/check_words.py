@@ -32,7 +32,7 @@ WORDS = {
     r"step(s|ped)? back": "lower priority",
     r"gibberish|nonsense(?!:)": "trivial baseline, random answers",
     r"made to order": "generated",
-    r"math-made|tool-made|code-made": "math-generated, tool-generated, code-generated",
+    r"math-made|tool-made|code-made": "math, tool, code-generated",
     r"house style|the house's": "shared style, the project's",
     r"ways of asking|how to ask|what to ask": "evaluation settings, benchmark",
     r"licen[c]e[sd]?|colou[r]s?|behaviou[r]s?|neighbou[r]s?|analys(e|ed|ing)|grey": "US spelling",

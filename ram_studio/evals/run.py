@@ -20,7 +20,7 @@ from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
-from ram_studio.evals.suites import HEALTH
+from ram_studio.evals.suites import HEALTH, apart
 from ram_studio.evals.suites.health import HealthRun
 
 Source = str | Path | Engine
@@ -76,7 +76,10 @@ def evaluate(
             part = asked.model_copy(update={"limit": size, "ci_width": None})
             again = rerun and look == 1
             report = _evaluate(models, _Evaluation(part, answers, again, *hooks))
-            scores = [score for row in report.models.values() for score in row.domains.values()]
+            rows = [row.domains.items() for row in report.models.values()]
+            # A column beside the average has few questions.
+            beside = apart(asked.suites)
+            scores = [score for row in rows for domain, score in row if domain not in beside]
             decided = asked.until.look(look, scores)
             if decided.is_decided:
                 break

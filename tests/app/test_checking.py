@@ -156,17 +156,17 @@ def test_draws_and_asking_until_decided_are_told_beside_the_scores(session, work
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": scoring.candidates(session)["base"]._replace(path=str(folder))}
     given = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
-    given |= {"suites": ["math-generated"], "difficulty": 1, "ci_width": 40, "limit": 50}
+    given |= {"suites": ["math"], "difficulty": 1, "ci_width": 40, "limit": 50}
     plan = read_settings(given, workspace.settings)
     report = scoring.score_models(
         chosen, plan, session, workspace, lambda event: None, CancelToken()
     )
-    assert all(item.id.startswith("math-generated-1-3-") for item in report.items["math-generated"])
+    assert all(item.id.startswith("math-1-3-") for item in report.items["math"])
     assert (report.seed, report.until.is_decided) == (3, True)
     html = view.report_html(judge_merges(report, ()), ())
     for said in (
-        "math-generated: mean of 2",
-        "math-generated: pass@2",
+        "math: mean of 2",
+        "math: pass@2",
         "Decided after 50 questions",
     ):
         assert said in html

@@ -66,7 +66,7 @@ BASE = {"models": ["base"], "limit": 2}
             {**BASE, "suites": ["health", "instructions"]},
             "instructions cannot be asked",
         ),
-        ("evaluate", {**BASE, "suites": ["math"], "ci_width": 10}, "Only generated suites"),
+        ("evaluate", {**BASE, "suites": ["code"], "ci_width": 10}, "Only generated suites"),
         ("compare", {"rows": ["blend"]}, "no row 'blend'"),
         ("compare", {"rows": []}, "No method is chosen"),
         ("compare", {"preset": "everything"}, "no preset 'everything'"),

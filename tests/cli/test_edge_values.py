@@ -29,7 +29,7 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
                 "--ci-width",
                 "3",
                 "--suite",
-                "math-generated",
+                "math",
             ),
             *(2, "lm-eval's tasks have an end"),
         ),

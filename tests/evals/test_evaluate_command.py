@@ -68,17 +68,19 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
 
 def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "tok-123")
-    with serve(lambda body: "Answer: 61") as server:
-        options = ("--endpoint", server.url, "--suite", "math", "--limit", "4")
+    with serve(lambda body: "two words") as server:
+        options = ("--endpoint", server.url, "--suite", "instructions", "--limit", "4")
         code, out, error = run("evaluate", "one", *options, "--token-env", "MY_TOKEN")
         assert code == 0, error
-        assert "math: one step" in out
-        assert "1/2" in out
+        assert "instructions: length" in out
+        assert "1/1" in out
         assert server.requests[0][1]["Authorization"] == "Bearer tok-123"
         assert "tok-123" not in out
         code, out, _ = run("evaluate", "one", *options, "--json")
         assert len(server.requests) == 4
-        assert json.loads(out)["models"]["one"]["domains"]["math"]["outcomes"]["failed"] == 0
+        assert (
+            json.loads(out)["models"]["one"]["domains"]["instructions"]["outcomes"]["failed"] == 0
+        )
         run("evaluate", "one", *options, "--rerun")
         assert len(server.requests) == 8
         run("evaluate", "one", *options, "--no-store")

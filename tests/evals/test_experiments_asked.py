@@ -37,16 +37,16 @@ def recipe(tmp_path_factory):
 def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, few, tmp_path):
     rows = {"ram+": recipe}
     with AnswerStore(tmp_path / "s") as store:
-        how = {"suites": "math-generated", "store": store, **DRAWN}
+        how = {"suites": "math", "store": store, **DRAWN}
         table = compare_methods(rows, ci_width=90, limit=200, **how)
         alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
     # The 12 of the first look decided: no answer is right, and the intervals are narrow.
-    assert {row.domains["math-generated"].n for row in table.report.models.values()} == {12}
+    assert {row.domains["math"].n for row in table.report.models.values()} == {12}
     assert table.until.looks == 1
     said = as_json(table)
     assert any(line.startswith("Decided after 12 questions") for line in said["statements"])
-    assert said["rows"][0]["samples"]["math-generated"]["samples"] == 2
-    assert table.sample_rows[1][0] == "math-generated: pass@2"
+    assert said["rows"][0]["samples"]["math"]["samples"] == 2
+    assert table.sample_rows[1][0] == "math: pass@2"
     # The same questions, drawn the same way, and told of every row.
     assert table.report.models["coding"].answers == alone.models["coding"].answers
     asked = said["reproducibility"]["models"]
@@ -59,7 +59,7 @@ def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, fe
 
 
 def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe, few):
-    settings = {"suites": "math-generated", "max_tokens": 2, "device": "cpu", "minutes": None}
+    settings = {"suites": "math", "max_tokens": 2, "device": "cpu", "minutes": None}
     state = sweep(recipe, {"r": "0.1,0.4"}, ci_width=90, limit=400, **settings)
     assert {row.n for row in state.measured} == {12}
     assert state.recheck.winner.n == 12

@@ -13,7 +13,7 @@ from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
-FAMILIES = ("math-generated", "tool-generated", "code-generated")
+FAMILIES = ("math", "tool", "code-generated")
 
 
 def made(name: str, limit: int, seed: int = 1, difficulty: int = 2):
@@ -22,7 +22,7 @@ def made(name: str, limit: int, seed: int = 1, difficulty: int = 2):
 
 def right(question) -> str:
     """Return a right answer, as a model would write it."""
-    if question.domain == "tool-generated":
+    if question.tools:
         calls = [
             {"name": c["name"], "arguments": {k: v[0] for k, v in c["arguments"].items()}}
             for c in question.spec
@@ -57,9 +57,21 @@ def test_right_answers_pass_and_those_to_other_questions_do_not(name):
         assert sum(judge(q, text, "auto").is_correct for q, text in others) <= len(asked) / 10
 
 
+def test_every_fifth_request_fits_no_function_on_offer():
+    for difficulty in (1, 5):
+        for number, question in enumerate(made("tool", 40, 3, difficulty), start=1):
+            is_served = number % 5 > 0
+            assert (question.domain, question.must_end) == (
+                ("tool", False) if is_served else ("irrelevance", True)
+            )
+            offered = {tool["function"]["name"] for tool in question.tools}
+            assert {call["name"] for call in question.spec} <= offered
+            assert len(question.spec) == difficulty * is_served
+
+
 def test_a_steps_number_is_what_the_words_say():
     # The words themselves, worked out once more.
-    for question in made("math-generated", 60, 3, 4):
+    for question in made("math", 60, 3, 4):
         text = question.prompt.partition("How many")[0]
         have = int(re.search(r"has (\d+)", text)[1])
         for sentence in text.split(". ")[1:]:
@@ -78,7 +90,7 @@ def test_a_steps_number_is_what_the_words_say():
 
 
 def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_path):
-    truth = {q.prompt: q.gold for q in made("math-generated", 400, 2026)}
+    truth = {q.prompt: q.gold for q in made("math", 400, 2026)}
 
     def half(body):
         asked = body["messages"][0]["content"]
@@ -87,14 +99,14 @@ def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_pa
     with serve(lambda body: "Answer: none") as wrong, serve(half) as torn:
         sources = {"wrong": EndpointEngine(wrong.url, "one")}
         with AnswerStore(tmp_path / "s") as store:
-            report = evaluate(sources, "math-generated", ci_width=15, limit=200, store=store)
+            report = evaluate(sources, "math", ci_width=15, limit=200, store=store)
         decided = report.until
         assert decided.is_decided
         # Nothing is asked twice, and a score near 0 is decided sooner than one near a half.
         assert len(wrong.requests) == decided.questions == report.n == 50
         sources["torn"] = EndpointEngine(torn.url, "one")
         asked = {"torn": sources["torn"]}
-        open_ = evaluate(asked, "math-generated", ci_width=5, limit=100).until
+        open_ = evaluate(asked, "math", ci_width=5, limit=100).until
         assert (open_.is_decided, open_.questions, open_.looks) == (False, 100, 2)
         assert len(torn.requests) == 100
     assert decided.level == pytest.approx(1 - 0.05 / 3)
@@ -104,11 +116,11 @@ def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_pa
 
 
 @pytest.mark.parametrize(("suite", "options", "message"), [
-    ("math", {"ci_width": 10}, "Only generated suites"),
-    ("math-generated", {"ci_width": 0}, "ci_width is 0; choose more than 0 and less than 100"),
-    ("math-generated", {"ci_width": 10, "limit": 10}, "at most 10 questions"),
-    ("math-generated", {"ci_width": 10, "limit": {"math-generated": 60}}, "one limit holds"),
-    ("math-generated", {"difficulty": 0}, "difficulty is 0; choose 1 to 5"),
+    ("memory", {"ci_width": 10}, "Only generated suites"),
+    ("math", {"ci_width": 0}, "ci_width is 0; choose more than 0 and less than 100"),
+    ("math", {"ci_width": 10, "limit": 10}, "at most 10 questions"),
+    ("math", {"ci_width": 10, "limit": {"math": 60}}, "one limit holds"),
+    ("math", {"difficulty": 0}, "difficulty is 0; choose 1 to 5"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_for_ever_is_refused(suite, options, message):
     with pytest.raises(EvaluationError, match=message):

@@ -1,18 +1,11 @@
-"""Mathematics: the shipped answers, and finding the number in an answer."""
+"""Mathematics: right and near answers, and finding the number in an answer."""
 
 import pytest
 
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.evals.suites.mathematics import find_number, judge
-from ram_studio.evals.suites.suite import load_data
 
 QUESTIONS = GENERAL_SUITES["math"].make(SuiteSettings(len))
-
-
-def test_the_shipped_answers_are_what_their_working_gives():
-    for row in load_data("math")[1]:
-        assert set(row["working"]) <= set("0123456789+-*/() ")
-        assert eval(row["working"]) == float(row["answer"]), row["id"]
 
 
 def test_right_answers_pass_and_near_ones_do_not():

@@ -239,7 +239,7 @@ def test_shipped_agents_are_named_after_their_domains():
             assert is_named_after(agent, settings.domain)
             others = {s.domain for s in trained.skills.values()} - {settings.domain}
             assert not any(is_named_after(agent, domain) for domain in others)
-    assert is_named_after("math", "math-generated")
+    assert is_named_after("math", "math-hard")
     assert not is_named_after("mat", "math")
 
 

@@ -19,7 +19,7 @@ SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
 
 
 def test_every_file_of_questions_states_license_and_version_of_its_suite():
-    for name in ("tool", "code", "math", "instructions"):
+    for name in ("code", "instructions"):
         header, rows = load_data(name)
         assert header["license"] == "Written for RAM Studio; Apache-2.0"
         assert (header["suite"], header["version"]) == (name, GENERAL_SUITES[name].version)
@@ -55,10 +55,10 @@ def test_an_empty_or_garbled_answer_is_wrong_with_a_reason(name):
 
 
 def test_a_limit_takes_evenly_from_the_categories_and_nests():
-    questions = GENERAL_SUITES["tool"].make(SETTINGS)
+    questions = GENERAL_SUITES["code"].make(SETTINGS)
     ten = balanced(questions, 10)
     counts = [sum(q.category == c for q in ten) for c in dict.fromkeys(q.category for q in ten)]
-    assert counts == [2] * 5
+    assert counts == [4, 3, 3]
     assert {q.id for q in balanced(questions, 4)} < {q.id for q in ten}
     assert balanced(questions, 999) == questions
 

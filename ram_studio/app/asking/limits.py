@@ -121,8 +121,8 @@ def offered_lengths(app: Settings) -> tuple[int, ...]:
 
 
 def general_suites() -> tuple[str, ...]:
-    """Return the suites of questions that any model can be asked; generated ones come last."""
-    return tuple(n for n in ALL_SUITES if n != SUITE and n not in GENERATED) + GENERATED
+    """Return the suites of questions that any model can be asked."""
+    return tuple(name for name in ALL_SUITES if name != SUITE)
 
 
 def code_refusal() -> str | None:
@@ -162,4 +162,5 @@ def most_items(suite: str, app: Settings) -> int:
     if suite == SUITE:
         return 300
     # Those written for this program have no more.
-    return app.max_suite_items if suite in GENERAL_SUITES else app.max_made_items
+    is_fixed = suite in GENERAL_SUITES and suite not in GENERATED
+    return app.max_suite_items if is_fixed else app.max_made_items

@@ -19,7 +19,7 @@ table, so that the chance that even one of them is wrong stays below 5 %.
 
 The specialist is chosen without the answers that judge merges against it. The best of several
 agents on the same questions looks better there than it is, and a merge that is as good looks
-damaged. So an agent that is named after a domain (`tool`, or `math` for `math-generated`) is its
+damaged. So an agent that is named after a domain (`tool`, or `code` for `code-generated`) is its
 specialist, whatever it scores. Where no agent or several are, the one that scores best on one half
 of the questions is, and merges are judged on the other half.
 """

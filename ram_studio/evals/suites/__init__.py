@@ -1,6 +1,6 @@
 """The suites that any causal language model can be asked, by name; each states its version.
 
-A new suite is one file here with a `SUITE` (see `suite.Suite`), named in `_GENERAL` below. `demo`
+A new suite is one file here with a `SUITE` (see `suite.Suite`), which `_GENERAL` below has. `demo`
 is the example agents' own suite; `published` benchmarks have their questions elsewhere; `generated`
 families have as many as asked for; `health` (numbers without right answers) is not a suite of
 questions, see `ram_studio.evals.suites.health`.
@@ -11,22 +11,14 @@ from contextlib import contextmanager
 from typing import Literal
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.suites import (
-    code,
-    generated,
-    instructions,
-    mathematics,
-    memory,
-    published,
-    tool,
-)
+from ram_studio.evals.suites import code, generated, instructions, memory, published
 from ram_studio.evals.suites.demo import tasks as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
-_GENERAL = (tool, memory, code, mathematics, instructions)
+_GENERAL = (generated.TOOL, memory.SUITE, code.SUITE, generated.MATH, instructions.SUITE)
 
 HEALTH = "health"
-GENERAL_SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module in _GENERAL}
+GENERAL_SUITES: dict[str, Suite] = {suite.name: suite for suite in _GENERAL}
 ALL_SUITES: dict[str, Suite] = {
     demo.SUITE.name: demo.SUITE,
     **GENERAL_SUITES,

@@ -3,8 +3,9 @@
 No model can have seen them. The difficulty, 1 to 5, says how many steps a question takes. Question
 i of a seed is the same however many are asked, so that a smaller limit gives a part of a larger.
 
-- `math-generated`: word problems in which a number of things changes step by step;
-- `tool-generated`: as many calls as the difficulty says, among functions that do not fit;
+- `math`: word problems in which a number of things changes step by step;
+- `tool`: as many calls as the difficulty says, among functions that do not fit; every fifth request
+  is one that no function on offer can serve;
 - `code-generated`: functions on lists of numbers, put together from steps; run in the sandbox.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from types import ModuleType
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -20,11 +22,13 @@ from ram_studio.evals.suites import code, mathematics, tool
 from ram_studio.evals.suites.suite import Suite, SuiteSettings
 
 USUAL_LIMIT = 60
+IRRELEVANT_EVERY = 5
 HARDEST = 5
 _FRUITLESS = 200
 
-Draw = Callable[[Random, int], dict[str, Any]]
-"""Source of numbers and difficulty -> prompt, gold, spec and category; may repeat itself."""
+Draw = Callable[[Random, int, int], dict[str, Any]]
+"""Source of numbers, difficulty and number of the question -> prompt, gold, spec, category and what
+else it has of its own; may repeat itself."""
 
 
 def _family(
@@ -41,8 +45,8 @@ def _family(
         for number in range(USUAL_LIMIT if settings.limit is None else settings.limit):
             drawn = Random(f"{start}/{number}")
             for _ in range(_FRUITLESS):
-                asked = draw(drawn, difficulty)
-                if asked["prompt"] not in found:
+                fields = {"domain": name, **draw(drawn, difficulty, number)}
+                if fields["prompt"] not in found:
                     break
             else:
                 raise EvaluationError(
@@ -50,7 +54,7 @@ def _family(
                     f"{difficulty}. Ask fewer, or harder ones."
                 )
             key = f"{start}-{number:05d}"
-            found[asked["prompt"]] = Question(key, name, max_new_tokens=max_new_tokens, **asked)
+            found[fields["prompt"]] = Question(key, max_new_tokens=max_new_tokens, **fields)
         return tuple(found.values())
 
     return make
@@ -61,7 +65,7 @@ _THINGS = ("marbles", "stamps", "apples", "cards", "shells", "candles", "buttons
 _CHANGES = ("more", "fewer", "times", "groups", "share")
 
 
-def _problem(drawn: Random, difficulty: int) -> dict[str, Any]:
+def _problem(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     """Return a problem of difficulty + 1 steps; every number on the way is whole and above 0."""
     name, things = drawn.choice(_PEOPLE), drawn.choice(_THINGS)
     have = drawn.randint(12, 60)
@@ -139,24 +143,29 @@ def _schema(name: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _request(drawn: Random, difficulty: int) -> dict[str, Any]:
-    """Return a request for so many calls, with up to as many and two more functions on offer."""
-    offered = drawn.sample(list(_FUNCTIONS), min(len(_FUNCTIONS), difficulty + 2))
+def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
+    """Return a request for that many calls, with up to as many and two more functions on offer."""
+    names = drawn.sample(list(_FUNCTIONS), len(_FUNCTIONS))
+    count = min(len(names) - 1, difficulty + 2)
+    offered, absent = names[:count], names[count:]
+    is_served = (number + 1) % IRRELEVANT_EVERY > 0
     calls: list[tuple[str, dict[str, Any]]] = []
     while len(calls) < difficulty:
-        name = drawn.choice(offered)
+        name = drawn.choice(offered if is_served else absent)
         own = {key: drawn.choice(_VALUES[key]) for key in _FUNCTIONS[name][1]}
         if (name, own) not in calls:
             calls.append((name, own))
     wishes = [_FUNCTIONS[name][2].format(**own) for name, own in calls]
-    wanted = [{"name": n, "arguments": {k: [v] for k, v in own.items()}} for n, own in calls]
-    return {
-        "category": f"{difficulty} calls",
+    shared = {
         "prompt": f"Please {', then '.join(wishes)}.",
-        "gold": "; ".join(map(tool.written, wanted)),
-        "spec": wanted,
         "tools": tuple(map(_schema, offered)),
     }
+    if not is_served:
+        none = {"gold": "(no call)", "spec": [], "must_end": True}
+        return {**shared, **none, "domain": tool.IRRELEVANCE, "category": tool.IRRELEVANCE}
+    wanted = [{"name": n, "arguments": {k: [v] for k, v in own.items()}} for n, own in calls]
+    gold = "; ".join(map(tool.written, wanted))
+    return {**shared, "category": f"{difficulty} calls", "gold": gold, "spec": wanted}
 
 
 Values = list[int]
@@ -180,7 +189,7 @@ _ENTRY = "changed"
 _TESTS = 6
 
 
-def _function(drawn: Random, difficulty: int) -> dict[str, Any]:
+def _function(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     """Return a function of difficulty + 1 steps, with tests that each step matters to."""
     while True:
         chosen = [(step, drawn.randint(2, 5)) for step in drawn.sample(_STEPS, difficulty + 1)]
@@ -219,14 +228,17 @@ def _all_matter(chosen: list[tuple[Step, int]], inputs: list[Values]) -> bool:
     return all([_run(rest, values) for values in inputs] != whole for rest in rests)
 
 
-SUITES = tuple(
-    Suite(name, 1, title, _family(name, own.MAX_NEW_TOKENS, draw), own.judge, about, own is code)
-    for name, title, own, draw, about in (
-        ("math-generated", "Mathematics, generated", mathematics, _problem,
-         "problems drawn from templates, new for each seed"),
-        ("tool-generated", "Tool use, generated", tool, _request,
-         "calls drawn from templates, new for each seed"),
-        ("code-generated", "Code, generated", code, _function,
-         "functions drawn from templates, new for each seed"),
-    )
-)  # fmt: skip
+def _suite(
+    name: str, version: int, title: str, judged_by: ModuleType, draw: Draw, **more: Any
+) -> Suite:
+    make = _family(name, judged_by.MAX_NEW_TOKENS, draw)
+    return Suite(name, version, title, make, judged_by.judge, **more)
+
+
+TOOL = _suite("tool", 6, "Tool use", tool, _request, apart=(tool.IRRELEVANCE,),
+              about="function calls drawn from templates, new for each seed")  # fmt: skip
+MATH = _suite("math", 4, "Mathematics", mathematics, _problem,
+              about="word problems drawn from templates, new for each seed")  # fmt: skip
+CODE = _suite("code-generated", 1, "Code, generated", code, _function, runs_code=True,
+              about="functions drawn from templates, new for each seed")  # fmt: skip
+SUITES = (MATH, TOOL, CODE)

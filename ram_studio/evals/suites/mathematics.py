@@ -1,4 +1,4 @@
-"""Suite `math`: word problems with one number as the answer, compared exactly.
+"""Word problems with one number as the answer, compared exactly; `generated` draws them.
 
 The prompt asks for a last line `Answer: <number>`. Where that line holds a calculation, what stands
 in a box or after its last `=` counts (`Answer: 8 * 12 = 96 books.` is 96). Without such a line, the
@@ -7,11 +7,9 @@ last boxed number, the last "the answer is" or else the last number of the answe
 
 import re
 from fractions import Fraction
-from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, shipped
 
 MAX_NEW_TOKENS = 400
 PROMPT = '{question}\n\nThink step by step. End with a line of the form "Answer: <number>".'
@@ -34,11 +32,6 @@ _FIRST = re.compile(rf"{_LEAD}({_NUMBER})")
 # A dot, though not that of a number or an abbreviation in small letters.
 _SENTENCE_END = re.compile(r"[.;!?]\s+(?=[A-Z])")
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
-
-
-def _asked(row: dict[str, Any]) -> dict[str, Any]:
-    prompt = PROMPT.format(question=row["question"])
-    return {"prompt": prompt, "gold": row["answer"], "spec": row["answer"]}
 
 
 def find_number(text: str) -> Fraction | None:
@@ -84,8 +77,3 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     is_correct = found == Fraction(question.spec)
     shown = found if found.denominator == 1 else f"{float(found):g}"
     return Verdict(is_correct, "" if is_correct else f"found {shown}")
-
-
-make = shipped("math", MAX_NEW_TOKENS, _asked)
-ABOUT = "word problems with one number as the answer"
-SUITE = Suite("math", 3, "Mathematics", make, judge, ABOUT)

@@ -1,10 +1,8 @@
-"""Suite `tool`: call the right functions with the right arguments, or none when none fits.
+"""Function calls, compared by name, types and values; `generated` draws the requests.
 
-Five categories of twelve questions: one function on offer (simple), several (multiple), several
-calls of one (parallel), several calls of several (parallel-multiple), and requests that no function
-on offer can serve (irrelevance). Calls are read by `tool_calls` and compared as values: names,
-types and values must be right, unknown arguments are wrong, optional ones may be left out, the
-order of calls is free. Text is compared without regard to case, blanks and `,./-_*^`.
+Calls are read by `tool_calls` and compared as values: names, types and values must be right,
+unknown arguments are wrong, optional ones may be left out, the order of calls is free. Text is
+compared without regard to case, blanks and `,./-_*^`.
 
 These are the rules of the Berkeley Function Calling Leaderboard's checker; where the two still
 differ is listed and counted in tests/evals/test_bfcl_agreement.py.
@@ -20,7 +18,6 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, load_data, shipped
 from ram_studio.evals.suites.tool_calls import Call, parse_calls
 
 MAX_NEW_TOKENS = 320
@@ -35,21 +32,6 @@ _TYPES: dict[str, Any] = {
     "array": (list,),
     "object": (dict,),
 }
-
-
-def _asked(row: dict[str, Any]) -> dict[str, Any]:
-    functions = load_data("tool")[0]["functions"]
-    return {
-        "prompt": row["request"],
-        "gold": "; ".join(map(written, row["calls"])) or "(no call)",
-        "spec": row["calls"],
-        "domain": IRRELEVANCE if row["category"] == IRRELEVANCE else "tool",
-        "must_end": row["category"] == IRRELEVANCE,
-        "tools": tuple(
-            {"type": "function", "function": {"name": name, **functions[name]}}
-            for name in row["tools"]
-        ),
-    }
 
 
 def written(call: Mapping[str, Any]) -> str:
@@ -198,8 +180,3 @@ def _equal(value: Any, good: Any) -> bool:
 
 def _plain(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
-
-
-make = shipped("tool", MAX_NEW_TOKENS, _asked)
-ABOUT = "function calls, compared by name, types and values"
-SUITE = Suite("tool", 5, "Tool use", make, judge, ABOUT, apart=(IRRELEVANCE,))
