@@ -189,6 +189,7 @@ def test_the_document_is_packed_and_shows_the_page_at_once(app_url: str) -> None
     # Gradio's scripts wait for somebody to act.
     assert re.search(r'window\.RAM_APP = "\./assets/[\w.-]+\.js"', text)
     assert not re.search(r'<script type="module"[^>]*src="\./assets', text)
+    assert "<script>window.gradio_" not in text
 
 
 @pytest.mark.browser

@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
@@ -280,6 +280,46 @@ def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> Non
     assert answer.text.startswith("<html><head><script>ö</script><title>")
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert "script" not in user.get("/other").text
+
+
+def test_the_page_is_made_once_for_each_address_and_titled_for_each_request() -> None:
+    made: list[str] = []
+
+    async def page(request: Request) -> Response:
+        made.append(request.headers["host"])
+        if "fails" in request.headers:
+            return PlainTextResponse("no", status_code=500)
+        text = f"<html><head><title>x</title></head><body>{made[-1]}</body></html>"
+        cookie = {"set-cookie": "one=1"} if "personal" in request.headers else {}
+        return HTMLResponse(text, headers=cookie)
+
+    def tags(request: Request) -> str:
+        return f"<title>{request.query_params.get('set', '')}</title>"
+
+    opening = Middleware(Document, opening="", first_view="<p>first</p>", tags=tags)
+    user = TestClient(Starlette(routes=[Route("/", page)], middleware=[opening]))
+    for name in ("a", "b"):
+        text = user.get("/", params={"set": name}).text
+        assert text == (
+            f"<html><head><title>{name}</title></head><body><p>first</p>testserver</body></html>"
+        )
+    assert made == ["testserver"]
+    assert "other.test" in user.get("/", headers={"host": "other.test"}).text
+    user.get("/", headers={"x-forwarded-host": "proxy.test"})
+    user.get("/", params={"deep_link": "x"})
+    assert len(made) == 4
+    # What is one user's is not kept; what is not a page goes through.
+    for _ in range(2):
+        user.get("/", headers={"host": "fourth.test", "personal": "1"})
+    assert len(made) == 6
+    failed = user.get("/", headers={"host": "third.test", "fails": "1"})
+    assert (failed.status_code, failed.text) == (500, "no")
+    assert user.get("/", headers={"host": "third.test"}).status_code == 200
+    for number in range(9):
+        user.get("/", headers={"host": f"h{number}.test"})
+    before = len(made)
+    user.get("/", headers={"host": "h0.test"})
+    assert len(made) == before + 1, "few are kept"
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,40 @@
 """The page's document before any script runs: title, link preview, the landing page.
 
-Gradio's own document is empty until its scripts have come, and is sent as large as it is. A
-middleware puts into it what readers and link previews are to see at once, and packs it.
+Gradio's own document is empty until its scripts have come, is made anew for each visit (0.1 s of
+processor time) and sent as large as it is. A middleware keeps it, puts into it what readers and
+link previews are to see at once, and packs it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
+from cachetools import LRUCache
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from ram_studio.app.public.request_guard import rewriting
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _GRADIO_TAGS = re.compile(rb'\s*<meta\s+(?:property="og:|name="twitter:)[^>]*>|<title>.*?</title>')
 _GRADIO_SCRIPT = re.compile(
     rb'<script type="module" crossorigin src="(\./assets/[\w.-]+\.js)"></script>'
 )
 _GRADIO_STYLE = re.compile(rb'<link rel="stylesheet" crossorigin href="(\./assets/[\w.-]+\.css)">')
+_GRADIO_FACTS = b"<script>window.gradio_"
 _BODY = re.compile(rb"<body[^>]*>")
 _PACKING = 5
+_MOST_KEPT = 4
+
+
+class _Page(NamedTuple):
+    """Gradio's document: how its answer starts, and its body around a request's tags."""
+
+    start: Message
+    before: bytes
+    after: bytes
 
 
 class Document:
@@ -38,9 +50,11 @@ class Document:
         *,
         opening: str,
         first_view: str = "",
-        tags: Callable[[Request], str] = lambda request: "",
+        tags: Callable[[Request], str] | None = None,
     ) -> None:
-        self._app, self._tags = app, tags
+        self._app, self._has_tags = app, tags is not None
+        self._tags = tags or (lambda request: "")
+        self._kept: LRUCache[tuple[object, ...], _Page] = LRUCache(_MOST_KEPT)
         self._opening, self._first_view = opening.encode(), first_view.encode()
         self._packed = GZipMiddleware(self._rewritten, compresslevel=_PACKING)
 
@@ -51,18 +65,55 @@ class Document:
         await (self._packed if is_page else self._app)(scope, receive, send)
 
     async def _rewritten(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tags = (await run_in_threadpool(self._tags, Request(scope))).encode()
-        await self._app(scope, receive, rewriting(send, lambda page: self._opened(page, tags)))
+        page = self._kept.get(key := self._key(scope)) or await self._made(scope, receive, send)
+        if page is None:
+            return
+        if not any(name == b"set-cookie" for name, _ in page.start["headers"]):
+            self._kept[key] = page  # else it is one user's
+        tags = await run_in_threadpool(self._tags, Request(scope))
+        body = page.before + tags.encode() + page.after
+        start = {**page.start, "headers": [*page.start["headers"]]}
+        MutableHeaders(scope=start)["content-length"] = str(len(body))
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
 
-    def _opened(self, page: bytes, tags: bytes) -> bytes:
+    @staticmethod
+    def _key(scope: Scope) -> tuple[object, ...]:
+        """Return all that Gradio's document depends on: the address by which the app was asked."""
+        headers = Headers(scope=scope).items()
+        names = tuple(item for item in headers if item[0] == "host" or "forwarded" in item[0])
+        query = scope["query_string"] if b"deep_link" in scope["query_string"] else b""
+        return (scope["scheme"], scope.get("root_path", ""), scope["path"], query, names)
+
+    async def _made(self, scope: Scope, receive: Receive, send: Send) -> _Page | None:
+        """Return what Gradio answers; any other answer than a page is sent as it is."""
+        start: Message = {}
+        parts: list[bytes] = []
+
+        async def take(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                start.update(message)
+            elif not start or message["type"] != "http.response.body":
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
+
+        await self._app(scope, receive, take)
+        return _Page(start, *self._opened(b"".join(parts))) if start else None
+
+    def _opened(self, page: bytes) -> tuple[bytes, bytes]:
         head, mark, body = page.partition(b"</head>")
-        if tags:
+        if self._has_tags:
             head = _GRADIO_TAGS.sub(b"", head)
-        if self._first_view:
+        if self._first_view and _GRADIO_SCRIPT.search(head):
             head = _GRADIO_SCRIPT.sub(rb'<script>window.RAM_APP = "\1";</script>', head)
             # Else the first paint waits for it.
+            # As plain text they cost no time before it either; half a megabyte of JSON.
+            later = b'<script type="text/plain" class="ram-later">window.gradio_'
+            head = head.replace(_GRADIO_FACTS, later)
             head = _GRADIO_STYLE.sub(rb'<script>window.RAM_APP_STYLE = "\1";</script>', head)
-        head = head.replace(b"<head>", b"<head>" + tags + self._opening, 1)
+        top, opens, rest = head.partition(b"<head>")
         start = _BODY.search(body)
         at = start.end() if start else 0
-        return head + mark + body[:at] + self._first_view + body[at:]
+        after = self._opening + rest + mark + body[:at] + self._first_view + body[at:]
+        return top + opens, after
