@@ -149,17 +149,25 @@ def test_other_methods_show_the_row_nearest_by_settings(
         found.nearest_of("fisher", {})
 
 
-_NEAREST = """async ([profile, table, settings]) => {
-  const { outcomeOf } = await import("./canvas/outcome.js");
-  const { nearestRow, skillsOf } = await import("./canvas/table.js");
+_NEAREST = """async ([modules, profile, table, settings]) => {
+  const [{ outcomeOf }, { nearestRow }, { skillsOf }] =
+    await Promise.all(modules.map((module) => import(module)));
   profile.skills = skillsOf(table, profile);
+  const numberOf = (row) => row.id ?? table.rows.findIndex((r) => r.right === row.right
+    && r.k === row.k && r.method === row.method
+    && JSON.stringify(r.settings) === JSON.stringify(row.settings));
   return settings.map((s) => {
-    const { row, isExact } = nearestRow(profile, outcomeOf(profile, s));
-    return [table.rows.findIndex((r) => r.right === row.right && r.k === row.k
-      && r.method === row.method && JSON.stringify(r.settings) === JSON.stringify(row.settings)),
-    isExact];
+    const { row, isExact } = nearestRow(profile, { ...s, ...outcomeOf(profile, s) });
+    return [numberOf(row), isExact];
   });
 }"""
+
+
+def _exporting(name: str) -> str:
+    """Return the canvas module that exports a name, wherever it lies."""
+    root = asset_path("canvas")
+    (found,) = (p for p in root.rglob("*.js") if f"export const {name} =" in p.read_text("utf-8"))
+    return f"./canvas/{found.relative_to(root).as_posix()}"
 
 
 @pytest.mark.browser
@@ -171,7 +179,8 @@ def test_the_nearest_measured_row_is_the_canvas_own(page: Any, name: str) -> Non
     given = [Setting(rule, point, r, 2.0) for rule, point, r in grid]
     settings = [{"method": s.rule, "point": s.point, "r": s.r, "alpha": s.alpha} for s in given]
     profile, found = json.loads(set_profile(name)), outcomes_of(name)
-    rows = page.evaluate(_NEAREST, [profile, _table(name), settings])
+    modules = [_exporting(wanted) for wanted in ("outcomeOf", "nearestRow", "skillsOf")]
+    rows = page.evaluate(_NEAREST, [modules, profile, _table(name), settings])
     for setting, (number, is_exact) in zip(given, rows, strict=True):
         nearest = found.nearest(setting)
         assert (nearest.number, nearest.is_exact) == (number, is_exact), setting
