@@ -40,7 +40,7 @@ export const mount = (element, props, watch) => {
     ],
   });
   mountDetails(dialog, redraw);
-  mountSaving(dialog);
+  mountSaving(document);
   const details = document.getElementById("open-details");
   for (const event of ["pointerenter", "focus"]) details.addEventListener(event, readFigures, { once: true });
   onPaint(paintElsewhere);
