@@ -56,7 +56,7 @@ class SuiteRun:
         self.engine.decoding = self.settings.decodings[0]
         if self.store is not None and not self.rerun and self.store.has_answers(self._key):
             return
-        if reason := self._reader.misfit(questions):
+        if reason := self._reader.context_overflow(questions):
             raise EvaluationError(
                 f'Suite {self.suite.name} cannot be asked of model "{self.name}": {reason}. Leave '
                 "the suite out; nothing was asked."

@@ -140,7 +140,7 @@ class PieceReader:
     def __init__(self, engine: Engine, pieces: Pieces) -> None:
         self._engine, self._pieces = engine, pieces
 
-    def misfit(self, questions: Sequence[Question]) -> str:
+    def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return why no piece, or no answer, fits the context with a full memory.
 
         The length of texts is free.
@@ -155,7 +155,7 @@ class PieceReader:
             reading.append(state.next(self._pieces))
             state.read = len(state.pieces)
             answering.append(state.next(self._pieces))
-        return self._engine.misfit(reading) or self._engine.misfit(answering)
+        return self._engine.context_overflow(reading) or self._engine.context_overflow(answering)
 
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites.published.bfcl import question_of
-from ram_studio.evals.suites.published.bfcl_languages import LANGUAGES, written
+from ram_studio.evals.suites.published.bfcl_languages import LANGUAGES, format_value
 
 Calls = list[dict[str, dict[str, Any]]]
 Case = tuple[str, Any]
@@ -149,7 +149,7 @@ def in_language(calls: Calls, category: str, row: dict[str, Any]) -> Calls:
     properties = row["functions"][0]["parameters"]["properties"]
 
     def text(key: str, value: Any) -> str:
-        return written(value, LANGUAGES[category], properties.get(key, {"type": "any"}))
+        return format_value(value, LANGUAGES[category], properties.get(key, {"type": "any"}))
 
     return [
         {name: {k: v if v is None else text(k, v) for k, v in arguments.items()}}

@@ -129,8 +129,8 @@ def test_a_small_model_reads_what_is_longer_than_its_context(tmp_path):
     reader = PieceReader(engine, Pieces(100, 8, 6))
     long = (Pieces(300, 8, 6), Pieces(100, 8))
     for too_long in (engine, *(PieceReader(engine, sizes) for sizes in long)):
-        assert "the model's context is 520" in too_long.misfit([question])
-    assert not reader.misfit([question])
+        assert "the model's context is 520" in too_long.context_overflow([question])
+    assert not reader.context_overflow([question])
     pieces = cut(question.reading[0], 100, engine.count_tokens)
     assert len(pieces) > 4
     assert all(engine.count_tokens(piece) <= 100 for piece in pieces)

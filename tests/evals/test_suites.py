@@ -12,7 +12,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, apart, visible
-from ram_studio.evals.suites.suite import Suite, asked_of, balanced, load_data
+from ram_studio.evals.suites.suite import Suite, balanced, load_data, rows_to_questions
 from ram_studio.resources import asset_path
 
 SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
@@ -80,7 +80,7 @@ def test_questions_differ_in_digest_when_the_model_sees_something_else():
 
 PARROT = Suite(
     "parrot", 1, "Say the word",
-    asked_of("parrot", 8, lambda settings: ("kiwi", "plum", "fig"), lambda _, word: {
+    rows_to_questions("parrot", 8, lambda settings: ("kiwi", "plum", "fig"), lambda _, word: {
         "prompt": f"do: say {word} 1 times . answer:", "gold": word, "spec": None, "is_raw": True,
     }),
     lambda question, text, code: Verdict(question.gold in text.split()),

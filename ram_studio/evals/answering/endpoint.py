@@ -116,7 +116,7 @@ class EndpointEngine:
         """Return an estimate, four characters a token: the server's tokenizer is out of reach."""
         return -(-len(text) // CHARACTERS_PER_TOKEN)
 
-    def misfit(self, questions: Sequence[Question]) -> str:
+    def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return "": the server alone knows its context."""
         return ""
 

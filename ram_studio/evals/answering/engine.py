@@ -83,7 +83,7 @@ class Engine(Protocol):
     def count_tokens(self, text: str) -> int:
         """Return the length of a text in the model's tokens (an estimate where that is all)."""
 
-    def misfit(self, questions: Sequence[Question]) -> str:
+    def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return why not one of these questions can be asked; "" where one can, or none knows."""
 
     def answer(

@@ -56,7 +56,7 @@ COLLECT_ABOVE_BYTES = 200_000_000
 _LOOKED_AT = 12
 
 
-Fitting = tuple[Question, str, list[int]]
+ContextFit = tuple[Question, str, list[int]]
 """A question that fits the context, its prompt and the prompt's tokens."""
 
 
@@ -66,7 +66,7 @@ def check_batch_size(size: int) -> None:
         raise EvaluationError(f"The batch size is {size}. Choose 1 or more.")
 
 
-class Written(NamedTuple):
+class Generation(NamedTuple):
     """An answer: its text, whether it ended by itself, its tokens."""
 
     text: str
@@ -205,7 +205,7 @@ class LocalEngine:
         value = getattr(config.get_text_config(), "max_position_embeddings", None)
         return int(value) if value else None
 
-    def misfit(self, questions: Sequence[Question]) -> str:
+    def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return why no question fits the context with its answer, "" where one does."""
         if self.context is None or not questions:
             return ""
@@ -252,10 +252,10 @@ class LocalEngine:
         for batch in self._batches(fitting):
             yield from self._answer_batch(batch, should_stop)
 
-    def _batches(self, rows: list[Fitting]) -> Iterator[list[Fitting]]:
+    def _batches(self, rows: list[ContextFit]) -> Iterator[list[ContextFit]]:
         """Cut the rows, alike in answer limit and length, into batches that fit in memory."""
         rows = sorted(rows, key=lambda row: (row[0].max_new_tokens, len(row[2])))
-        batch: list[Fitting] = []
+        batch: list[ContextFit] = []
         for row in rows:
             width = len(row[2]) + self._room(row[0])
             full = len(batch) == self.batch_size or (len(batch) + 1) * width > self.batch_tokens
@@ -267,12 +267,12 @@ class LocalEngine:
             yield batch
 
     def _answer_batch(
-        self, batch: list[Fitting], should_stop: ShouldStop | None
+        self, batch: list[ContextFit], should_stop: ShouldStop | None
     ) -> Iterator[list[tuple[Question, Reply]]]:
         """Yield a batch's replies as they end; what has ended is not lost when the rest is."""
         limit = batch[0][0].max_new_tokens
         start, told, left = time.perf_counter(), 0.0, len(batch)
-        for group in self._written(batch, limit, should_stop):
+        for group in self._generate(batch, limit, should_stop):
             # Every answer's share of the time, so that all of them make up the whole.
             share = (time.perf_counter() - start - told) / left
             told, left = told + share * len(group), left - len(group)
@@ -285,9 +285,9 @@ class LocalEngine:
                 replies.append((question, Reply(text, prompt, finish, note, tokens, share)))
             yield replies
 
-    def _written(
-        self, batch: list[Fitting], limit: int, should_stop: ShouldStop | None
-    ) -> Iterator[dict[int, Written]]:
+    def _generate(
+        self, batch: list[ContextFit], limit: int, should_stop: ShouldStop | None
+    ) -> Iterator[dict[int, Generation]]:
         """Yield what was written, by place in the batch, as answers end."""
         model, tokenizer = self.model, self.tokenizer
         ends = ending_ids(model, tokenizer)
@@ -313,9 +313,9 @@ class LocalEngine:
             is_done=has_ended,
         )
 
-        def written(row: int) -> Written:
+        def generation(row: int) -> Generation:
             text = tokenizer.decode(rows[row], skip_special_tokens=True)
-            return Written(text, rows[row][-1] in ends, len(rows[row]))
+            return Generation(text, rows[row][-1] in ends, len(rows[row]))
 
         try:
             with closing(steps):
@@ -324,7 +324,7 @@ class LocalEngine:
                         rows[row].append(token)
                     if self.on_tokens is not None:
                         self.on_tokens(step)
-                    if done := {row: written(row) for row in step if has_ended(row)}:
+                    if done := {row: generation(row) for row in step if has_ended(row)}:
                         yield done
         # Torch says both "out of memory" and "ids outside the embedding" this way.
         except (RuntimeError, IndexError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import ShouldStop, reason_of, versions
-from ram_studio.evals.answering.local import Fitting, LocalEngine, Written
+from ram_studio.evals.answering.local import ContextFit, Generation, LocalEngine
 
 DEFAULT_MEMORY_SHARE = 0.85
 
@@ -62,9 +62,9 @@ class VllmEngine(LocalEngine):
         """Versions of what answers."""
         return versions("torch", "transformers", "vllm")
 
-    def _written(
-        self, batch: list[Fitting], limit: int, should_stop: ShouldStop | None
-    ) -> Iterator[dict[int, Written]]:
+    def _generate(
+        self, batch: list[ContextFit], limit: int, should_stop: ShouldStop | None
+    ) -> Iterator[dict[int, Generation]]:
         # vLLM cannot be interrupted inside a batch.
         if should_stop and should_stop():
             raise Stopped("The evaluation was stopped; finished answers were kept.")
@@ -86,7 +86,9 @@ class VllmEngine(LocalEngine):
                 "leave more of it free; else try the engine 'transformers'."
             ) from error
         answers = [output.outputs[0] for output in outputs]
-        written = [Written(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
+        written = [
+            Generation(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers
+        ]
         yield dict(enumerate(written))
 
     @property

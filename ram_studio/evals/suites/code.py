@@ -51,7 +51,7 @@ _PROMPTS = {
 }
 
 
-def _asked(row: dict[str, Any]) -> dict[str, Any]:
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "prompt": _PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
         "gold": row["tests"] if row["category"] == "unit tests" else row["reference"],
@@ -189,6 +189,6 @@ def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
     return ""
 
 
-make = shipped("code", MAX_NEW_TOKENS, _asked)
+make = shipped("code", MAX_NEW_TOKENS, _fields)
 ABOUT = "programs and unit tests, run in a locked process"
 SUITE = Suite("code", 4, "Code", make, judge, ABOUT, runs_code=True)

@@ -164,7 +164,7 @@ def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
         none = {"gold": "(no call)", "spec": [], "must_end": True}
         return {**shared, **none, "domain": tool.IRRELEVANCE, "category": tool.IRRELEVANCE}
     wanted = [{"name": n, "arguments": {k: [v] for k, v in own.items()}} for n, own in calls]
-    gold = "; ".join(map(tool.written, wanted))
+    gold = "; ".join(map(tool.format_call, wanted))
     return {**shared, "category": f"{difficulty} calls", "gold": gold, "spec": wanted}
 
 

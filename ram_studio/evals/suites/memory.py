@@ -161,7 +161,7 @@ def _question(settings: SuiteSettings, length: int, kind: str, number: int) -> Q
     room = length - MAX_NEW_TOKENS - TEMPLATE_TOKENS
     prompt = _fitted(puzzle, rng, room, settings.count_tokens)
     if prompt is None:
-        needed = settings.count_tokens(_written(puzzle, [], rng))
+        needed = settings.count_tokens(_format_prompt(puzzle, [], rng))
         raise EvaluationError(
             f"A length of {length} tokens is too short for the memory suite: a question of kind "
             f"{kind!r} needs {needed + MAX_NEW_TOKENS + TEMPLATE_TOKENS} without any filler. "
@@ -191,7 +191,7 @@ def _filler(rng: random.Random) -> str:
     )
 
 
-def _written(puzzle: Puzzle, filler: list[str], rng: random.Random) -> str:
+def _format_prompt(puzzle: Puzzle, filler: list[str], rng: random.Random) -> str:
     """Return the prompt with the facts spread over the filler, in their order."""
     positions = sorted(rng.randint(0, len(filler)) for _ in puzzle.facts)
     sentences: list[str] = []
@@ -212,7 +212,7 @@ def _fitted(
     source = random.Random(seed)
 
     def trial(sentences: list[str]) -> str:
-        return _written(puzzle, sentences, random.Random(seed))
+        return _format_prompt(puzzle, sentences, random.Random(seed))
 
     if count_tokens(trial([])) > room:
         return None

@@ -120,16 +120,19 @@ def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     return header, tuple(rows)
 
 
-Asked = Callable[[int, Any], dict[str, Any]]
+RowFields = Callable[[int, Any], dict[str, Any]]
 """Number and content of a row -> prompt, gold, spec and what else a question has of its own."""
 
 
-def asked_of(
-    name: str, max_new_tokens: int, rows: Callable[[SuiteSettings], Iterable[Any]], asked: Asked
+def rows_to_questions(
+    name: str,
+    max_new_tokens: int,
+    rows: Callable[[SuiteSettings], Iterable[Any]],
+    fields: RowFields,
 ) -> Make:
     """Return the `make` of a suite with a question a row: the same ones whatever the seed.
 
-    Unless `asked` says otherwise, a question is called after the suite and its row, and domain and
+    Unless `fields` says otherwise, a question is called after the suite and its row, and domain and
     category are the suite's name.
     """
 
@@ -138,7 +141,7 @@ def asked_of(
         questions = []
         for number, row in enumerate(rows(settings)):
             with reading(name, number):
-                own = {"id": f"{name}-{number:04d}", **usual, **asked(number, row)}
+                own = {"id": f"{name}-{number:04d}", **usual, **fields(number, row)}
                 questions.append(Question(**own))
         return balanced(questions, settings.limit)
 
@@ -161,17 +164,17 @@ def reading(name: str, number: int) -> Iterator[None]:
 
 
 def shipped(
-    name: str, max_new_tokens: int, asked: Callable[[dict[str, Any]], dict[str, Any]]
+    name: str, max_new_tokens: int, fields: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Make:
-    """Return the `make` of a suite whose questions are shipped; `asked` knows rows without number.
+    """Return the `make` of a suite whose questions are shipped; `fields` knows rows without number.
 
     Names and categories of questions are in their file.
     """
-    return asked_of(
+    return rows_to_questions(
         name,
         max_new_tokens,
         lambda settings: load_data(name)[1],
-        lambda _, row: {"id": row["id"], "category": row["category"], **asked(row)},
+        lambda _, row: {"id": row["id"], "category": row["category"], **fields(row)},
     )
 
 

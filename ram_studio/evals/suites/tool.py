@@ -34,7 +34,7 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def written(call: Mapping[str, Any]) -> str:
+def format_call(call: Mapping[str, Any]) -> str:
     """Return a wanted call for people to read, without what may be left out."""
     arguments = {key: values[0] for key, values in call["arguments"].items() if None not in values}
     return f"{call['name']}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"

@@ -74,7 +74,11 @@ def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> 
             argument may be left out; empty where no function fits.
     """
     language = languages.LANGUAGES.get(category)
-    shown = [languages.told(own, language) for own in row["function"]] if language else None
+    shown = (
+        [languages.describe_function(own, language) for own in row["function"]]
+        if language
+        else None
+    )
     tools = tuple(
         {
             "type": "function",
@@ -91,20 +95,20 @@ def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> 
         for call in answer
         for name, arguments in call.items()
     ]
-    gold = "; ".join(_written(call) for call in answer) or "(no call)"
+    gold = "; ".join(_format_answer(call) for call in answer) or "(no call)"
     if language:
         (function,) = row["function"]
         types = function["parameters"]["properties"]
         spec = {"language": language, "calls": spec, "types": types,
                 "schema": languages.schema_of(function)}  # fmt: skip
-        gold = _written_in(language, answer[0], types)
+        gold = _format_answer_in(language, answer[0], types)
     elif _kind(category) == "relevance":
         spec, gold = ANY_CALL, f"{row['function'][0]['name']}()"
     return Question(
         id=row["id"],
         domain=domain,
         category=category,
-        prompt=_said(row["question"][0]),
+        prompt=_format_messages(row["question"][0]),
         gold=gold,
         spec=spec,
         max_new_tokens=MAX_NEW_TOKENS,
@@ -130,7 +134,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return tool.judge_calls(calls, spec["calls"], {spec["calls"][0]["name"]: spec["schema"]})
 
 
-def _written_in(language: str, call: Row, types: Row) -> str:
+def _format_answer_in(language: str, call: Row, types: Row) -> str:
     ((name, arguments),) = call.items()
     shown = {
         key: languages.example_of(values, language, types[key])
@@ -144,7 +148,7 @@ def _kind(category: str) -> str:
     return category.removeprefix("live_")
 
 
-def _said(messages: Sequence[Row]) -> str:
+def _format_messages(messages: Sequence[Row]) -> str:
     texts = [str(message["content"]).strip() for message in messages]
     if [message["role"] for message in messages] in (["user"], ["system", "user"]):
         return "\n\n".join(texts)
@@ -152,7 +156,7 @@ def _said(messages: Sequence[Row]) -> str:
     return "\n\n".join(f"{role}: {text}" for role, text in zip(roles, texts, strict=True))
 
 
-def _written(call: Row) -> str:
+def _format_answer(call: Row) -> str:
     ((name, arguments),) = call.items()
     shown = {key: values[0] for key, values in arguments.items() if values and "" not in values}
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"

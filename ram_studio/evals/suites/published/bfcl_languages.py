@@ -88,7 +88,7 @@ _JS_LIST = re.compile(r"\[(.*?)\]|new\s+Array\((.*?)\)")
 _JS_DICT = re.compile(r"\{(.*?)\}")
 
 
-def told(function: Row, language: str) -> dict[str, Any]:
+def describe_function(function: Row, language: str) -> dict[str, Any]:
     """Return a function as it is shown: every parameter a text, its type told in words."""
     parameters = {}
     for name, given in function["parameters"]["properties"].items():
@@ -250,10 +250,10 @@ def example_of(values: Sequence[Any], language: str, given: Row) -> str:
     if isinstance(value, dict):
         # An object holds lists of acceptable values.
         value = {key: options[0] for key, options in value.items() if "" not in options}
-    return written(value, language, given)
+    return format_value(value, language, given)
 
 
-def written(value: Any, language: str, given: Row) -> str:
+def format_value(value: Any, language: str, given: Row) -> str:
     """Return a value as a text in its language; a text, which may be a variable, as it stands."""
     if isinstance(value, str):
         return value
@@ -278,7 +278,7 @@ def written(value: Any, language: str, given: Row) -> str:
 
 
 def _literal(value: Any, language: str, given: Row) -> str:
-    return _quoted(value) if isinstance(value, str) else written(value, language, given)
+    return _quoted(value) if isinstance(value, str) else format_value(value, language, given)
 
 
 def _quoted(text: str) -> str:

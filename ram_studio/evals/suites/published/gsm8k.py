@@ -25,7 +25,7 @@ _PROMPT = '{question}\n\nThink step by step. End with a line of the form "#### <
 _MARKED = re.compile(r"####\s*(.*)")
 
 
-def _asked(number: int, row: dict[str, Any]) -> dict[str, Any]:
+def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
     found = _MARKED.search(str(row["answer"]))
     answer = mathematics.find_number(found[1]) if found else None
     if answer is None:
@@ -45,4 +45,4 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return mathematics.judge(question, text)
 
 
-SUITE = DATA.suite(1, "GSM8K", DATA.make(512, _asked), judge, "grade-school word problems")
+SUITE = DATA.suite(1, "GSM8K", DATA.make(512, _fields), judge, "grade-school word problems")

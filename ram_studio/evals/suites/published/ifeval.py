@@ -24,7 +24,7 @@ DATA = DataSet(
 )
 
 
-def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     names = [str(name) for name in row["instruction_id_list"]]
     # A table holds every argument of every instruction, those of others empty.
     given = [{k: v for k, v in dict(own or {}).items() if v is not None} for own in row["kwargs"]]
@@ -47,6 +47,6 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {name.replace("_", " level, "): n for name, n in accuracies(facts).items()}
 
 
-make = DATA.make(1280, _asked)
+make = DATA.make(1280, _fields)
 ABOUT = "instructions that a program can check"
 SUITE = DATA.suite(1, "IFEval", make, judge, ABOUT, summary=summary)

@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|[+-]?\.\d+|[+-]
 _IN_BASE = re.compile(r"\d+_\d+")
 
 
-def _asked(number: int, row: dict[str, Any]) -> dict[str, Any]:
+def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": str(row.get("unique_id") or f"math500-{number:03d}"),
         "category": str(row["subject"]),
@@ -103,5 +103,5 @@ def _fraction(text: str) -> Fraction:
     return Fraction(text.replace(",", ""))
 
 
-make = DATA.make(1024, _asked)
+make = DATA.make(1024, _fields)
 SUITE = DATA.suite(2, "MATH-500", make, judge, "competition problems with a boxed answer")

@@ -19,7 +19,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch, run_program
 from ram_studio.evals.suites.code import find_code
 from ram_studio.evals.suites.published.rows import DataSet, Row
-from ram_studio.evals.suites.suite import SuiteSettings, asked_of, reading
+from ram_studio.evals.suites.suite import SuiteSettings, reading, rows_to_questions
 
 TEST_SPLIT = range(11, 511)
 DATA = DataSet(
@@ -42,7 +42,7 @@ print({mark!r})
 """
 
 
-def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     """Of the full or the sanitized version."""
     tests = [str(test) for test in row["test_list"]]
     before = [str(row.get("test_setup_code") or ""), *map(str, row.get("test_imports") or ())]
@@ -98,6 +98,6 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return Verdict(is_over, "" if is_over else "it ended before the tests did")
 
 
-make = asked_of(DATA.name, 512, _tasks, _asked)
+make = rows_to_questions(DATA.name, 512, _tasks, _fields)
 ABOUT = "500 short Python tasks with their tests"
 SUITE = DATA.suite(1, "MBPP", make, judge, ABOUT, runs_code=True)

@@ -33,7 +33,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LEAD = re.compile(r"^(?:(?:final |short )?answer\s*:|a\s*:|.*?\banswer is:?)\s*", re.IGNORECASE)
 
 
-def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     given = row["answer"]
     answers = [given] if isinstance(given, str) else [str(one) for one in given]
     prompt = _PROMPT.format(question=str(row["question"]).strip().rstrip("?"))
@@ -72,6 +72,6 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {"F1": sum(found) / len(found)} if found else {}
 
 
-make = DATA.make(64, _asked)
+make = DATA.make(64, _fields)
 ABOUT = "questions about the world, without a text"
 SUITE = DATA.suite(1, "Natural Questions", make, judge, ABOUT, summary=summary)

@@ -19,13 +19,13 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, HubError, RamStudioError
 from ram_studio.evals.suites.suite import (
-    Asked,
     Judge,
     Make,
+    RowFields,
     Suite,
     SuiteSettings,
-    asked_of,
     json_lines,
+    rows_to_questions,
 )
 
 Row = dict[str, Any]
@@ -58,9 +58,9 @@ class DataSet:
         more |= {"absent": self.absent, "fetch": self.fetch}
         return Suite(self.name, version, title, make, judge, about, **more)
 
-    def make(self, max_new_tokens: int, asked: Asked) -> Make:
-        """Return the `make` of a suite with a question a row, see `asked_of`."""
-        return asked_of(self.name, max_new_tokens, self.rows, asked)
+    def make(self, max_new_tokens: int, fields: RowFields) -> Make:
+        """Return the `make` of a suite with a question a row, see `rows_to_questions`."""
+        return rows_to_questions(self.name, max_new_tokens, self.rows, fields)
 
     def rows(self, settings: SuiteSettings) -> tuple[Row, ...]:
         """Return all rows: of the file in `settings.data` and nowhere else, or else of the Hub's.
