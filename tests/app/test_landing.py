@@ -142,6 +142,7 @@ def test_other_methods_show_the_row_nearest_by_settings(
     nearest = found.nearest_of(rule, given)
     row = found.table["rows"][nearest.number]
     assert row["method"] == rule
+    assert nearest.title != rule, "a name for people"
     if wanted is not None:
         assert row["settings"] == wanted
         assert nearest.is_exact == (given in ({}, wanted))

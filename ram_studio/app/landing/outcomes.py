@@ -34,6 +34,7 @@ _TITLES = {
     "ram+m": "RAM+m",
     AVERAGE: "Average",
     SUM: "Sum",
+    "task-arithmetic": "Task arithmetic",
     "ties": "TIES",
     "dare-ties": "DARE + TIES",
     "dare-ta": "DARE + sum",
