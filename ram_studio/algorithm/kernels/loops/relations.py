@@ -313,17 +313,31 @@ def _add_pair_products(a, b, pair, to):
 @loop
 def _add_pair_factors(a, b, pair, to):
     """Add to the parts of agents a < b the elements that exactly these changed."""
-    tau, n = np.empty(to.dots.shape[0], dtype=np.float32), to.dots.shape[0]
-    order, interval = np.empty(2, dtype=np.int64), np.empty(2, dtype=np.int64)
+    rows, n = to.rows, to.dots.shape[0]
     for t in (a, b):
         to.touched[_factor_row(t, 0, to) : _factor_row(t, 1, to) + n + 3] = 1
     for at in range(pair.shape[1]):
         v, w = _interval_of(pair[2, at], to), _interval_of(pair[3, at], to)
-        if max(v, w) >= to.reference:
-            tau[a], tau[b] = pair[2, at], pair[3, at]
-            order[0], order[1] = (a, b) if v >= w else (b, a)
-            interval[0], interval[1] = max(v, w), min(v, w)
-            _add_factors(tau, order, interval, 2, to)
+        if max(v, w) < to.reference:
+            continue
+        tau_a, tau_b, both = np.float64(pair[2, at]), np.float64(pair[3, at]), min(v, w)
+        total, part = tau_a + tau_b, np.int64(both >= to.reference)
+        # Above the lower of the two only the other is active.
+        upper, alone, moved = (v, a, tau_a) if v > w else (w, b, tau_b)
+        if v >= to.reference:
+            row = _factor_row(a, part, to)
+            rows[row, both] += tau_a * (total * 0.5)
+            rows[row + 1 + alone, upper] += tau_a * moved
+            rows[row + 1 + alone, both] -= tau_a * moved
+            rows[row + 1 + n, 1] += tau_a * total
+            rows[row + 2 + n, 1] += tau_a * tau_a
+        if w >= to.reference:
+            row = _factor_row(b, part, to)
+            rows[row, both] += tau_b * (total * 0.5)
+            rows[row + 1 + alone, upper] += tau_b * moved
+            rows[row + 1 + alone, both] -= tau_b * moved
+            rows[row + 1 + n, 1] += tau_b * total
+            rows[row + 2 + n, 1] += tau_b * tau_b
 
 
 @loop(fastmath={"reassoc", "contract"})
