@@ -1,7 +1,7 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
-import { cardRetained, LOST, usualFormat } from "./canvas/rounding.js";
+import { cardRetained, LOST, usualFormat } from "./canvas/model/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
   count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,

@@ -1,9 +1,8 @@
-// The canvas in a file of its own: the same modules as in the app, its data embedded, nobody to ask.
+// @ts-check
+// The stage in a file of its own: the same modules as in the app, its data embedded, nobody to ask.
 import { mountCanvas, present, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
-import { pictures } from "./canvas/card.js";
-import { focusAgent } from "./canvas/stage.js";
-import { setPin } from "./canvas/pin.js";
-import { accept, state } from "./canvas/store.js";
+import { pictures } from "./canvas/paint/card.js";
+import { accept, hold, setPin, state } from "./canvas/store.js";
 
 const data = JSON.parse(document.getElementById("ram-data").textContent);
 
@@ -17,8 +16,8 @@ head.querySelector("[data-act=present]").addEventListener("click", () => present
 mountCanvas(document.querySelector(".cv-root"), {
   openLayer: null,
   buttons: [
-    { text: "Reset", id: "reset", run: reset },
-    { text: "Share", id: "share", menu: pictures },
+    { at: "curve", text: "Reset", id: "reset", run: reset },
+    { at: "verdict", text: "Share", id: "share", menu: pictures },
   ],
 });
 
@@ -29,8 +28,8 @@ if (data) {
   if (data.table) setTable(data.profile, data.table);
   if (data.settings) accept(data.settings);
   else reset();
+  if (data.dial) hold(data.dial);
   if (data.pin) setPin(data.pin);
-  focusAgent(data.focus ?? null);
 }
 
-window.RAM = { state };
+/** @type {any} */ (window).RAM = { state };

@@ -1,5 +1,5 @@
 // Figures of the details as files: as they are drawn, on the page's own background, in either theme.
-import { picture, save } from "./canvas/card.js";
+import { picture, save } from "./canvas/paint/card.js";
 
 const EDGE = 12;
 const HEAD = 34;

@@ -1,17 +1,13 @@
-// The page's address: the step, and what Tune shows. ram_studio/app/tune/deep_link.py reads it, says what
-// each key means and checks what stands there; here it is only written.
-
+// @ts-check
+// The page's address, without what it shows: the theme stays, everything else is written anew.
 const THEME = "__theme";
 
-const bare = (now) => {
+/** The address now with only these entries; what is null is left out. @param {string} now @param {any[][]} entries */
+export const addressOf = (now, entries) => {
   const url = new URL(now);
   const theme = url.searchParams.get(THEME);
   url.search = "";
   url.hash = "";
-  return { url, theme };
-};
-
-const written = ({ url, theme }, entries) => {
   for (const [key, value] of entries) {
     if (value !== null && value !== undefined) url.searchParams.set(key, String(value));
   }
@@ -19,20 +15,5 @@ const written = ({ url, theme }, entries) => {
   return url;
 };
 
-// The address of what is shown. now: the present one, whose theme stays; shown: the store's state.
-export const linkOf = (now, step, { profile, settings, pin, focus, weight, lesson, isPresented }) => {
-  const epsilon = (point) => profile.epsilon_grid[point];
-  // A scene of the lesson has models and settings of its own.
-  if (lesson && step === "tune") return written(bare(now), [["lesson", lesson], ["present", isPresented ? 1 : null]]);
-  return written(bare(now), [
-    ["step", step === "tune" ? null : step],
-    ["set", profile.set],
-    ["epsilon", epsilon(settings.point)], ["r", settings.r], ["alpha", settings.alpha], ["rule", settings.method],
-    ["pin", pin && [pin.method, epsilon(pin.point), pin.r, pin.alpha].join("_")],
-    ["focus", focus === null ? null : profile.agents[focus]],
-    ["tensor", weight && weight.tensor], ["element", weight && weight.element],
-  ]);
-};
-
-// The address of a page that shows no models, such as the past.
-export const pageLink = (now, step) => written(bare(now), [["step", step]]);
+/** The address of a page that shows no models, such as the past. @param {string} now @param {string} step */
+export const pageLink = (now, step) => addressOf(now, [["step", step]]);

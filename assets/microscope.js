@@ -1,8 +1,8 @@
 // The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
 // while it is dragged. The server sends weights and texts; which of them count is decided here.
-import { focusRows } from "./canvas/stage.js";
+import { focusRows } from "./canvas/paint/weights.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
-import { layerTitle } from "./canvas/words.js";
+import { layerTitle } from "./canvas/model/words.js";
 import { marker, named, onSent, put } from "./nodes.js";
 
 const PAUSE = 300;

@@ -249,7 +249,7 @@ const PRESSED = {
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
   enter, go, mountFirst, mountTicks, need, open, tabKey,
-  ...Object.fromEntries(["mount", "mountMeasured", "mountScope", "mountVerdicts", "mergeMethod", "update"].map((name) => [name, later(name)])),
+  ...Object.fromEntries(["mount", "mountMeasured", "mountScope", "mountVerdicts", "mergeForm", "update"].map((name) => [name, later(name)])),
 };
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

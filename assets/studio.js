@@ -5,14 +5,13 @@ import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { mountLesson, takeLesson } from "./lesson/lesson.js";
 import { mountVerdicts } from "./verdicts.js";
-import { outcomeOf } from "./canvas/outcome.js";
-import { recipeOf as mergeMethod } from "./canvas/methods.js";
+import { outcomeOf } from "./canvas/model/outcome.js";
 import { state } from "./canvas/store.js";
-import { lookAt, mount, remember, setProfile, settings, show, update } from "./tune.js";
+import { lookAt, mergeForm, mount, remember, setProfile, settings, show, update } from "./tune.js";
 
 // For events of the page and tests, as members of window.RAM.
 export const members = {
-  ...numbers, askedPlace, askNumber, mergeMethod, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, settings, update,
+  ...numbers, askedPlace, askNumber, mergeForm, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, settings, update,
 };
 
 // For page.js.

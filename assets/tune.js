@@ -1,25 +1,30 @@
-// The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
+// @ts-check
+// The Tune step on the app's page: the stage, the value of record that other steps, links and recipes read and
+// set, and links.
 import { isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
-import { download, pictures } from "./canvas/card.js";
-import { setPin } from "./canvas/pin.js";
-import { focusAgent } from "./canvas/stage.js";
-import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
+import { linkOf } from "./canvas/model/links.js";
+import { METHODS, settingsText } from "./canvas/model/methods.js";
+import { download, pictures } from "./canvas/paint/card.js";
+import { accept, hold, onChange, onPaint, redraw, setPin, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";
-import { linkOf } from "./link.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { onSent } from "./nodes.js";
-import { epsilon } from "./numbers.js";
 
-const REST = 120; // ms after which the sliders follow a move
+const REST = 120; // ms after which the value of record follows a move
 const WRITE = 200; // ms after which the address does
 
 let root = null;
-let timer = 0;
-let recorded = { ...state.settings }; // what the sliders last said or were told
+let [timer, writing, saying] = [0, 0, 0];
+let recorded = ""; // the value of record
+let told = ""; // what Merge's form was told last
+/** @type {any} what it said before there was anything to show */
+let wanted = null;
 
-// Gradio calls this when the panel is mounted; `watch` reports new values from the server.
+const press = (id) => document.getElementById(id)?.click();
+
+/** Gradio calls this when the panel is mounted; `watch` reports new values from the server. */
 export const mount = (element, props, watch) => {
   root = element;
   const dialog = element.querySelector(".cv-details");
@@ -29,16 +34,18 @@ export const mount = (element, props, watch) => {
       openScope(state.profile.layers[layer]);
     },
     buttons: [
-      { text: "Reset", id: "reset", run: reset },
-      { text: "Share", id: "share", menu: [
+      { at: "curve", text: "Reset", id: "reset", run: reset },
+      { at: "weights", text: "Details", id: "open-details", run: () => openDetails(dialog) },
+      { at: "verdict", text: "Share", id: "share", menu: [
         { text: "Copy link", id: "copy-link", run: copyLink },
         ...pictures,
         { text: "This page as a file", id: "save-page", run: savePage },
       ] },
-      { text: "Details", id: "open-details", css: "cv-wide", run: () => openDetails(dialog) },
-      { text: "Next: merge", css: "cv-main next", "data-open": "merge" },
+      { at: "verdict", text: "Next: merge", css: "cv-main next", "data-open": "merge" },
     ],
   });
+  const measure = document.getElementById("measure-box");
+  if (measure) element.querySelector(".cv-acts").prepend(measure);
   mountDetails(dialog, redraw);
   mountSaving(document);
   const details = document.getElementById("open-details");
@@ -46,24 +53,25 @@ export const mount = (element, props, watch) => {
   onPaint(paintElsewhere);
   onPaint(rememberView);
   onChange(follow);
-  // Whatever is pressed next finds the sliders where the canvas is.
+  // Whatever is pressed next finds the value of record where the stage is.
   document.addEventListener("pointerup", record);
   onSent(props, watch, setProfile);
 };
 
 // What draws figures is large: it is read while the server works on them, or a hand is on its way.
 const readFigures = () => {
-  if (window.RAM_FIGURES) import(new URL(window.RAM_FIGURES, document.baseURI)).catch(() => {});
+  const { RAM_FIGURES } = /** @type {any} */ (window);
+  if (RAM_FIGURES) import(String(new URL(RAM_FIGURES, document.baseURI))).catch(() => {});
 };
 
-// What the server draws is laid out by Gradio beside the canvas, and shown in the dialog with the rest.
+// What the server draws is laid out by Gradio beside the stage, and shown in the dialog with the rest.
 const openDetails = (dialog) => {
   const figures = document.getElementById("details-figures");
   if (figures) dialog.append(figures);
   readFigures();
   dialog.showModal();
   record();
-  document.getElementById("draw-details")?.click();
+  press("draw-details");
   redraw();
 };
 
@@ -71,66 +79,75 @@ export const setProfile = (profile) => {
   setCanvasProfile(profile);
   leaveScope();
   if (!profile) return;
+  if (wanted) accept(wanted);
+  wanted = null;
   settingsRest();
   fetchTable(profile);
 };
 
-// ---------------------------------------------------------------- the values of record
+// ---------------------------------------------------------------- the value of record
 
 const follow = () => {
   clearTimeout(timer);
-  timer = setTimeout(record, REST);
+  timer = window.setTimeout(record, REST);
   settingsRest();
   remember();
 };
 
 const record = () => {
   clearTimeout(timer);
-  if (sameSettings(recorded, state.settings)) return;
-  recorded = { ...state.settings };
-  document.getElementById("record-settings")?.click();
+  if (!state.settings || settings() === recorded) return;
+  recorded = settings();
+  press("record-settings");
 };
 
-// Read by Gradio when the button above is pressed.
-export const settings = () => {
-  const { point, r, alpha, method } = state.settings;
-  return [point, r, alpha, method];
+/** Read by Gradio when the button above is pressed: one JSON value. */
+export const settings = () => JSON.stringify({ ...state.settings, ...METHODS[state.settings.method].fixed });
+
+/** The value of record changed: by a link, a recipe, a reload, or because the stage said so. It may say a part. */
+export const update = (text) => {
+  if (!text || text === recorded) return; // an echo
+  recorded = text;
+  const said = JSON.parse(text);
+  if (state.profile) accept(said);
+  else wanted = { ...wanted, ...said };
+  follow(); // it says the whole then
 };
 
-// A slider of record changed: by a link, a recipe, a reload, or because the canvas said so.
-export const update = (point, r, alpha, method) => {
-  const said = { point: Number(point), r: Number(r), alpha: Number(alpha), method: method || state.settings.method };
-  if (sameSettings(said, recorded)) return; // an echo
-  recorded = said;
-  accept(said);
-  settingsRest();
-  remember();
+/** What Merge's form is told when another method is chosen here, or set otherwise: [method, ...a value for each of
+ * its own controls]. controls: [{ name, methods }], method and values: the form's now. */
+export const mergeForm = (controls, text, method, values) => {
+  const said = text ? JSON.parse(text) : {};
+  const { dials = [], fixed = {} } = METHODS[said.method] ?? {};
+  const own = { ...fixed, ...Object.fromEntries(dials.filter((key) => key !== "point").map((key) => [key, said[key]])) };
+  const before = told;
+  told = JSON.stringify([said.method, own]);
+  if (!said.method || told === before || document.body.dataset.step === "merge") return [method, ...values];
+  return [said.method, ...controls.map(({ name, methods }, i) => (methods.includes(said.method) ? own[name] ?? values[i] : values[i]))];
 };
 
 const paintElsewhere = () => {
   if (root.querySelector(".cv-details").open) drawDetails(state.profile, state.settings, shown.result);
-  const { profile, settings: { point, r, alpha } } = state;
-  for (const node of document.querySelectorAll("[data-live=settings]")) {
-    node.textContent = `ε ${epsilon(profile.epsilon_grid[point])} · r ${r} · α ${alpha}`;
-  }
+  for (const node of document.querySelectorAll("[data-live=settings]")) node.textContent = settingsText(state.settings, state.profile);
 };
 
-// The step was opened: it is measured only when it is seen.
+/** The step was opened: it is measured only when it is seen. */
 export const show = () => { if (root && state.profile) relayout(); };
 
 // ---------------------------------------------------------------- links
 
 const link = () => linkOf(window.location.href, document.body.dataset.step, { ...state, isPresented: isPresenting() });
 
-// The same canvas as one HTML file, with what is shown and measured now: the server sends the page, which
+// The same stage as one HTML file, with what is shown and measured now: the server sends the page, which
 // has room for data where its script of JSON says null.
 const savePage = async () => {
-  const { profile, settings, pin, focus } = state;
+  const { profile, pin, dial } = state;
   if (!profile) return;
   try {
     const answer = await fetch("ram/canvas.html");
-    if (!answer.ok) throw new Error(answer.status);
-    const data = { title: profile.agents.join(", "), profile: { ...profile, skills: undefined }, table: tableOf(profile), settings, pin, focus };
+    if (!answer.ok) throw new Error(String(answer.status));
+    const bare = { ...profile, skills: undefined, dials: undefined, axis: undefined };
+    const data = { title: profile.agents.join(", "), profile: bare, table: tableOf(profile), settings: state.settings, pin, dial };
     const text = JSON.stringify(data).replaceAll("<", "\\u003c");
     const page = (await answer.text()).replace(/(id="ram-data">)null(?=<)/, (_, head) => head + text);
     download("ram-canvas.html", new Blob([page], { type: "text/html" }));
@@ -139,16 +156,15 @@ const savePage = async () => {
   }
 };
 
-let writing = 0;
 export const remember = () => {
   clearTimeout(writing);
-  writing = setTimeout(() => {
+  writing = window.setTimeout(() => {
     if (state.profile && document.body.dataset.step !== "load") history.replaceState(history.state, "", link());
   }, WRITE);
 };
 
 // What a link carries besides the settings.
-const VIEW = ["pin", "focus", "weight", "lesson"];
+const VIEW = ["pin", "weight", "lesson", "dial"];
 let viewed = {};
 const rememberView = () => {
   if (VIEW.every((key) => viewed[key] === state[key])) return;
@@ -156,29 +172,29 @@ const rememberView = () => {
   remember();
 };
 
-// Show what a link says, as deep_link.py understood it.
-export const lookAt = ({ pin, focus, tensor, element }) => {
+/** Show what a link says, as deep_link.py understood it. */
+export const lookAt = ({ pin, dial, tensor, element }) => {
   if (!state.profile) return;
   viewed = {};
   if (pin) setPin(pin);
-  focusAgent(focus);
+  if (dial && METHODS[state.settings.method].dials.includes(dial)) hold(dial);
   if (tensor) openWeight({ tensor, element });
 };
 
 const say = (text) => {
   const box = root.querySelector("[data-part=link]");
   box.textContent = text;
-  clearTimeout(say.timer);
-  say.timer = setTimeout(() => { box.textContent = ""; }, 6000);
+  clearTimeout(saying);
+  saying = window.setTimeout(() => { box.textContent = ""; }, 6000);
 };
 
 const copyLink = async () => {
   if (!state.profile) return;
-  const url = link().toString();
+  const url = String(link());
   history.replaceState(history.state, "", url);
   try {
     await navigator.clipboard.writeText(url);
-    say(state.profile?.set
+    say(state.profile.set
       ? "Link copied. It opens this example with these settings."
       : "Link copied. It carries the settings; your models stay on this machine.");
   } catch {

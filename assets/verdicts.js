@@ -1,9 +1,9 @@
 // Did the skills survive: the verdicts of a check as the dumbbells of Tune, a group for each merge.
-import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/dumbbell.js";
-import { hideTip, showTip } from "./canvas/tip.js";
+import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/paint/dumbbell.js";
+import { hideTip, showTip } from "./canvas/paint/tip.js";
 import { onSent, put } from "./nodes.js";
-import { brief } from "./canvas/words.js";
-import { rightOf } from "./canvas/table.js";
+import { brief } from "./canvas/model/words.js";
+import { rightOf } from "./canvas/model/data.js";
 
 let root = null;
 let rows = [];

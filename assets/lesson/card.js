@@ -1,6 +1,6 @@
 // The lesson's card, first of what is left on the canvas: question, prediction, task, answer.
 import { put } from "../nodes.js";
-import { isPhone } from "../canvas/geometry.js";
+import { isPhone } from "../canvas/canvas.js";
 import { drawBars, drawCurve } from "./chart.js";
 
 let part = null;

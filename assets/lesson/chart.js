@@ -1,6 +1,6 @@
 // The small figures of the lesson: measured shares as bars with their intervals, and curves.
 import { marker, put } from "../nodes.js";
-import { brief } from "../canvas/words.js";
+import { brief } from "../canvas/model/words.js";
 
 // rows: [{ name, agent, figure or share, css, isStrong }]; a figure has an interval. guess: a share, or null.
 export const drawBars = (box, { rows, guess = null, label }) => {

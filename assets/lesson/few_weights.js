@@ -1,6 +1,6 @@
 // The scene of epsilon: how few weights carry a skill, against as many random ones.
 import { count, epsilon } from "../numbers.js";
-import { brief } from "../canvas/words.js";
+import { brief } from "../canvas/model/words.js";
 import { breakingPoint, changedBy, figureText, learned } from "./figures.js";
 import { thriftiest } from "./record.js";
 import { usual } from "./states.js";
@@ -26,6 +26,7 @@ const broken = (facts) => {
 
 export const epsilonScene = {
   id: "epsilon",
+  shows: "weights answers",
   title: "How few weights carry a skill?",
   set: "independent",
   needs: ["skills", "few_weights"],

@@ -1,8 +1,9 @@
 // The figures of the lesson. Each is read from the models' profile, from their table of measured settings
 // or from the record of how they were trained; none is typed. Knows nothing of the page.
-import { outcomeOf } from "../canvas/outcome.js";
-import { baseOf, nearestRow, scoreOf, specialistOf, wilson } from "../canvas/table.js";
-import { brief } from "../canvas/words.js";
+import { wilson } from "../canvas/model/data.js";
+import { exactRow } from "../canvas/model/nearest.js";
+import { outcomeOf } from "../canvas/model/outcome.js";
+import { brief } from "../canvas/model/words.js";
 import { sum } from "../numbers.js";
 
 // right of n prompts, as a share with its 95 % interval.
@@ -24,9 +25,9 @@ export const figureText = ({ right, n, share, low, high }) =>
 
 // The skills that an agent learned: [{ name, domain, agent }], agent an index.
 export const learned = (skills) => skills.domains.flatMap((name, domain) =>
-  (skills.specialists[domain] === null ? [] : [{ name, domain, agent: skills.specialists[domain] }]));
+  (skills.agents[domain] === null ? [] : [{ name, domain, agent: skills.agents[domain] }]));
 
-export const scoreAt = (skills, row, { domain }) => figure(scoreOf(skills, row, domain), skills.n);
+export const scoreAt = (skills, row, { domain }) => figure(row.score[domain], skills.n);
 
 // All prompts of the learned skills, for one row of the table.
 export const scoreOfAll = (skills, row) =>
@@ -35,19 +36,16 @@ export const scoreOfAll = (skills, row) =>
 // The same, of the row that was measured at some settings.
 export const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
 
-export const baseScore = (skills) => scoreOfAll(skills, baseOf(skills));
+export const baseScore = (skills) => scoreOfAll(skills, skills.base);
 
-export const specialistScore = (skills, skill) => scoreAt(skills, specialistOf(skills, skill.domain), skill);
+export const specialistScore = (skills, skill) => scoreAt(skills, skills.specialists[skill.domain], skill);
 
 // Every agent on the skill it learned.
 export const specialistsScore = (skills) =>
   together(learned(skills).map((skill) => specialistScore(skills, skill)));
 
 // The row that was measured at exactly these settings, or null.
-export const rowAt = (profile, settings) => {
-  const near = nearestRow(profile, outcomeOf(profile, settings));
-  return near?.isExact ? near.row : null;
-};
+export const rowAt = (profile, settings) => (profile.skills ? exactRow(profile, settings) : null);
 
 // The number of weights that an agent changed, at a grid point.
 export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);

@@ -1,16 +1,15 @@
 // The lesson on the canvas: predict, drag, and see what was measured. Which scene is open, what is loaded
 // for it, and when its answer is reached. The canvas knows nothing of it; the store tells what is shown.
 import { relayout } from "../canvas/canvas.js";
-import { focusAgent } from "../canvas/stage.js";
-import { choose, onPaint, redraw, state } from "../canvas/store.js";
-import { brief } from "../canvas/words.js";
+import { choose, hold, onPaint, redraw, state } from "../canvas/store.js";
+import { brief } from "../canvas/model/words.js";
 import { remember } from "../tune.js";
 import { bringCard, bringControl, drawCard, focusCard, mountCard, unmountCard } from "./card.js";
 import { answerOf, forget, openScene, setAnswer, setOpenScene } from "./progress.js";
 import { missingOf } from "./record.js";
 import { SCENES } from "./scenes.js";
 
-const LOCKED = ".cv-method-box, .cv-dials, .cv-mech"; // until something was said
+const LOCKED = ".cv-methods, .cv-curve, .cv-weights"; // until something was said
 const END = SCENES.length; // after the last scene: what was said, and what was measured
 
 let run = null; // { index, isStarted, isLoading, isMoved, phase, key }
@@ -60,8 +59,8 @@ const leave = () => {
   lock(false);
   unmountCard();
   canvas().classList.remove("ls-on");
+  delete canvas().dataset.shows;
   document.documentElement.classList.remove("ls-lesson");
-  focusAgent(null);
   relayout();
   remember();
 };
@@ -127,7 +126,7 @@ const mount = () => {
   if (root.classList.contains("ls-on")) return;
   root.classList.add("ls-on");
   document.documentElement.classList.add("ls-lesson");
-  mountCard(root.querySelector(".cv-choose"), SCENES.map(stepOf), {
+  mountCard(root, SCENES.map(stepOf), {
     go, leave, guess, again, show: () => choose(SCENES[run.index].target(factsAt(state.settings))),
   });
   relayout();
@@ -143,7 +142,7 @@ const start = (scene, phase) => {
   if (phase === "missing") return;
   // After this frame: the others that are drawn in it belong to one state.
   queueMicrotask(() => {
-    focusAgent(scene.focus ? scene.focus(facts) : null);
+    if (scene.dial) hold(scene.dial);
     choose(phase === "answer" ? answerOf(scene.id).settings : scene.start(facts));
   });
 };
@@ -189,6 +188,7 @@ const draw = (phase) => {
   if (key === run.key) return;
   run.key = key;
   lock(phase === "predict");
+  canvas().dataset.shows = scene ? scene.shows : "answers parts";
   for (const control of document.querySelectorAll(".ls-target")) control.classList.remove("ls-target");
   if (phase === "drag") {
     for (const control of scene.controls) document.querySelector(control)?.classList.add("ls-target");

@@ -1,10 +1,10 @@
 // The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
 // cannot help.
-import { cardRetained } from "../canvas/rounding.js";
-import { outcomeOf } from "../canvas/outcome.js";
-import { brief, lambdaText, listText } from "../canvas/words.js";
+import { cardRetained } from "../canvas/model/rounding.js";
+import { outcomeOf } from "../canvas/model/outcome.js";
+import { brief, lambdaText, listText } from "../canvas/model/words.js";
 import { aloneShare, baseScore, figureText, specialistsScore, totalAt } from "./figures.js";
-import { average, sumUp, usual } from "./states.js";
+import { average, isShown, sumUp, usual } from "./states.js";
 
 const GENTLE = 0.02; // r at which lambda asks for a few per cent
 const SMALL = 1.05; // lambda up to which the answer counts as reached
@@ -25,10 +25,12 @@ const gentle = (facts) => usual(facts, { r: GENTLE });
 
 export const roundingScene = {
   id: "rounding",
+  shows: "curve",
   title: "A small push",
   set: "dense",
   needs: ["rounding"],
-  controls: ["#dial-r"],
+  controls: ["#curve-plot", "#dial-r"],
+  dial: "r",
   start: usual,
   target: gentle,
   ask: (facts) => {
@@ -74,11 +76,12 @@ const SUM = ["It breaks here as well", "About the same as RAM+", "Far better tha
 
 export const limitsScene = {
   id: "limits",
+  shows: "methods answers",
   title: "A last word: when RAM cannot help",
   isLastWord: true,
   set: "dense",
   needs: ["skills"],
-  controls: ["[data-method=task-arithmetic-sum]"],
+  controls: ["[data-choose=sum]"],
   start: usual,
   target: sumUp,
   ask: (facts) => {
@@ -92,7 +95,7 @@ export const limitsScene = {
   },
   guess: SUM,
   task: () => ["Choose ", ["Sum"], "."],
-  isReached: ({ settings }) => settings.method === "task-arithmetic-sum",
+  isReached: (facts) => isShown(facts, "sum"),
   measured: (facts) => {
     const [found, ram] = [totalAt(facts, facts.settings), totalAt(facts, usual(facts))];
     const value = found.high < ram.low ? 0 : found.low > ram.high ? 2 : 1;

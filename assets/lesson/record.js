@@ -1,6 +1,6 @@
 // What the record of a shipped set tells beyond its table: curves of the mechanism, few weights against
 // random ones, rivals whose settings were tuned. Every reader returns null or nothing where a record lacks it.
-import { brief } from "../canvas/words.js";
+import { brief } from "../canvas/model/words.js";
 import { sum } from "../numbers.js";
 import { learned, recorded } from "./figures.js";
 

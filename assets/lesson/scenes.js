@@ -4,12 +4,12 @@
 // A scene has: id and title; isLastWord, of what comes after the last counted scene; set, the models it is
 // about; needs, what must be known of them; start(facts) and target(facts), settings to begin with and one
 // that answers; controls, which lead there; ask, task and reveal (facts) -> pieces, a piece being text or
-// [strong text]; guess, what can be said: "share" for a share of something, or a list of texts;
+// [strong text]; shows: the panels of the stage that it needs; dial: the one in hand, if not epsilon; guess, what can be said: "share" for a share of something, or a list of texts;
 // measured(facts) -> { value, text }, value a share or an index into the list; isReached(facts);
 // chart(facts), of chart.js, or null. facts: { profile, skills, record, settings }, the last as they are on
 // the canvas, or as they were when the answer was reached.
 import { epsilon } from "../numbers.js";
-import { brief, listText } from "../canvas/words.js";
+import { brief, listText } from "../canvas/model/words.js";
 import {
   aloneShare, baseScore, byLearning, figureText, leastAlone, learned, metShare, rowAt,
   scoreAt, specialistScore, specialistsScore, totalAt,
@@ -17,7 +17,7 @@ import {
 import { epsilonScene } from "./few_weights.js";
 import { limitsScene, roundingScene } from "./limits.js";
 import { dilution, overshoot, rivals, stepsText } from "./record.js";
-import { asBase, average, sumUp, usual } from "./states.js";
+import { asBase, average, isShown, sumUp, usual } from "./states.js";
 
 const share = (found) => ({ value: found.share, text: figureText(found) });
 
@@ -36,10 +36,10 @@ const bySkill = (facts, settings) => learned(facts.skills).map((skill) => ({
 
 const changed = {
   id: "changed",
+  shows: "weights",
   title: "What training changed",
   set: "shared-style",
   needs: [],
-  focus: (facts) => leastAlone(facts, facts.profile.default_index),
   controls: ["#epsilon-line", "#dial-epsilon"],
   start: asBase,
   target: usual,
@@ -87,10 +87,11 @@ const changed = {
 
 const dilutes = {
   id: "average",
+  shows: "methods answers parts",
   title: "Average them",
   set: "shared-style",
   needs: ["skills"],
-  controls: ["[data-method=task-arithmetic-mean]"],
+  controls: ["[data-choose=average]"],
   start: asBase,
   target: average,
   ask: (facts) => {
@@ -102,7 +103,7 @@ const dilutes = {
   },
   guess: "share",
   task: () => ["Choose ", ["Average"], "."],
-  isReached: ({ settings }) => settings.method === "task-arithmetic-mean",
+  isReached: (facts) => isShown(facts, "average"),
   measured: (facts) => share(totalAt(facts, facts.settings)),
   reveal: (facts) => {
     const n = facts.profile.agents.length;
@@ -124,10 +125,11 @@ const OVERSHOOT = [
 
 const overshoots = {
   id: "sum",
+  shows: "methods answers parts",
   title: "Add them up",
   set: "shared-style",
   needs: ["skills"],
-  controls: ["[data-method=task-arithmetic-sum]"],
+  controls: ["[data-choose=sum]"],
   start: average,
   target: sumUp,
   ask: (facts) => [
@@ -135,7 +137,7 @@ const overshoots = {
   ],
   guess: OVERSHOOT,
   task: () => ["Choose ", ["Sum"], "."],
-  isReached: ({ settings }) => settings.method === "task-arithmetic-sum",
+  isReached: (facts) => isShown(facts, "sum"),
   measured: (facts) => {
     const found = totalAt(facts, facts.settings);
     const text = figureText(found);
@@ -159,10 +161,11 @@ const overshoots = {
 
 const keeps = {
   id: "ram",
+  shows: "methods answers parts",
   title: "Keep and average",
   set: "shared-style",
   needs: ["skills"],
-  controls: ["[data-method='ram+']", "[data-method=ram]"],
+  controls: ["[data-choose='ram+']", "[data-choose=ram]"],
   start: sumUp,
   target: usual,
   ask: (facts) => {

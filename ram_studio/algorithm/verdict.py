@@ -1,7 +1,7 @@
 """What RAM does to these agents, in one sentence: the worst that can be said, first.
 
-The same rule as ``assets/canvas/verdict.js``: one table of cases holds both to it. Everything is
-by energy (sums of tau^2), never by count: many small changes may be little of an update.
+Everything is by energy (sums of tau^2), never by count: many small changes may be little of an
+update.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ def _mean_cosine(norm2: np.ndarray, cross: np.ndarray) -> float:
     return float(cross.sum()) / sizes if sizes > 0 else 0.0
 
 
-# ------------------------------------------------------------------ words, as in verdict.js
+# ------------------------------------------------------------------ words
 
 
 def _little_left(where: str, reduced: Sequence[_Agent]) -> tuple[str, str]:

@@ -49,9 +49,7 @@ ENTRY = "page.js"
 def script_names() -> list[str]:
     """Return the page's modules, as paths under assets/."""
     root = asset_path(ENTRY).parent
-    return sorted(
-        p.relative_to(root).as_posix() for p in (*root.glob("*.js"), *root.glob("*/*.js"))
-    )
+    return sorted(p.relative_to(root).as_posix() for p in root.rglob("*.js"))
 
 
 FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")

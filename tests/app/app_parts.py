@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,12 +11,10 @@ import gradio as gr
 import orjson
 import pytest
 
-from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.session.shared import Shared, Tuning
 from ram_studio.app.session.workspace import Workspace
 
 Panel = TypeVar("Panel")
-TUNE = (DEFAULT_INDEX, 0.1, 2.0, "ram+")
 
 
 def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
@@ -31,14 +30,8 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "new_event_loop", stored_loop)
         with gr.Blocks():
-            tuning = Tuning(
-                gr.Slider(0, len(EPSILON_GRID) - 1, step=1),
-                gr.Slider(0, 5),
-                gr.Slider(0, 10),
-                gr.Radio(["ram", "ram+", "ram+s", "ram+m"]),
-            )
             shared = Shared(workspace, {})
-            shared.tuning = tuning
+            shared.tuning = Tuning(gr.Textbox())
             panel = make(shared)
             shared.connect()
     asyncio.set_event_loop(None)
@@ -47,9 +40,9 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
     return panel
 
 
-def tuned(shared: Shared, values: tuple[float, ...] = TUNE) -> dict[Any, Any]:
-    """Return Tune's values keyed by component, as a handler reads them."""
-    return dict(zip(shared.tuning, (*values, *TUNE[len(values) :]), strict=True))
+def tuned(shared: Shared, **settings: Any) -> dict[Any, Any]:
+    """Return Tune's settings keyed by their component, as a handler reads them."""
+    return {shared.tuning.value: json.dumps(settings)}
 
 
 class Clock:

@@ -32,8 +32,8 @@ _STRAY = """(meant) => {
   }
   return [...found];
 }"""
-UNIQUE = "[class*=unique], .cv-fill-boost"
-MEANT = f"{UNIQUE}, [class*=shared], .cv-lost, .scope-cell, #landing, #chart-patterns"
+UNIQUE = "[class*=unique]"
+MEANT = f"{UNIQUE}, [class*=shared], .scope-cell, #landing, #chart-patterns"
 
 
 def stray_colors(page) -> list[str]:

@@ -17,9 +17,9 @@ from ram_studio.app.merge import view, work
 from ram_studio.app.merge.controls import tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.deep_link import Link, read_link
-from ram_studio.app.session.deep_link import Settings as Tuned
 from ram_studio.app.session.session import Loaded, Merged
 from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.shared import Tuned, read_tuned
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub.presets import presets
@@ -48,10 +48,25 @@ def test_a_link_is_read_and_clamped() -> None:
     link = read_link(
         {"set": "shared-style", "epsilon": "1e-5", "r": "7", "alpha": "-3", "rule": "ram+"}
     )
-    assert link == Link("shared-style", Tuned(DEFAULT_INDEX, 1.0, 0.0, "ram+"))
+    said = {"method": "ram+", "point": DEFAULT_INDEX, "r": 1.0, "alpha": 0.0}
+    assert link == Link("shared-style", said)
     # An unquoted plus arrives as a space.
-    assert read_link({"rule": "ram "}).settings.rule == "ram+"
-    assert read_link({"epsilon": "inf"}).settings.point == len(EPSILON_GRID) - 1
+    assert read_link({"rule": "ram "}).settings == {"method": "ram+"}
+    assert read_link({"epsilon": "inf"}).settings == {"point": len(EPSILON_GRID) - 1}
+    # One name a method: of a scale two places have one.
+    assert read_link({"rule": "average"}).settings == {"method": "task-arithmetic"}
+    assert read_link({"rule": "sum"}).settings == {"method": "task-arithmetic", "scale": 1.0}
+    rival = read_link({"rule": "ties", "density": "0.5", "scale": "99"}).settings
+    assert rival == {"method": "ties", "density": 0.5, "scale": 10.0}
+
+
+def test_what_tune_shows_is_read_and_clamped() -> None:
+    assert read_tuned("") == read_tuned("no JSON") == read_tuned("[1]") == Tuned()
+    said = read_tuned('{"method": "ties", "point": 999, "r": -1, "alpha": "x", "density": 0.5}')
+    assert said == Tuned("ties", len(EPSILON_GRID) - 1, 0.0, 2.0, {"density": 0.5})
+    assert said.settings == {"density": 0.5}
+    assert read_tuned('{"method": "<b>"}').method == "ram+"
+    assert set(Tuned().settings) == {"epsilon", "r", "alpha"}
     for set_name in ("shared-style", "independent", "dense"):
         assert read_link({"set": set_name}).set_name == set_name
 
@@ -63,8 +78,8 @@ def test_a_link_is_read_and_clamped() -> None:
         {"set": "../etc"},
         {"epsilon": "x", "r": "nan", "alpha": "", "rule": "<b>"},
         {"step": "<b>", "lesson": "-1", "element": "9" * 5000},
-        {"lesson": "0", "pin": "ram+_1e-5_0.1"},
-        {"lesson": "²", "pin": "ram+_x_0.1_2"},
+        {"lesson": "0", "pin": "what~epsilon=1e-5", "dial": "<b>"},
+        {"lesson": "²", "pin": "~r=1", "scale": "x"},
     ],
 )
 def test_a_senseless_link_is_ignored(query: dict[str, str]) -> None:
@@ -81,18 +96,17 @@ TENSOR = "model.layers.1.mlp.up_proj.weight"
         ({"step": "tune", "lesson": "3"}, {"step": "tune", "lesson": "3"}),
         ({"lesson": "ram", "present": "1"}, {"lesson": "ram", "present": True}),
         (
-            {"pin": "ram+s_1e-5_0.25_77"},
+            {"pin": "ram+s~epsilon=1e-5~r=0.25~alpha=77~x"},
             {"pin": {"point": DEFAULT_INDEX, "r": 0.25, "alpha": 10.0, "method": "ram+s"}},
         ),
-        ({"focus": "tool"}, {"focus": 1}),
-        ({"focus": "<b>tool</b>"}, {}),
+        ({"pin": "average", "dial": "r"}, {"pin": {"method": "task-arithmetic"}, "dial": "r"}),
         ({"tensor": TENSOR, "element": "7"}, {"tensor": TENSOR, "element": 7}),
         ({"tensor": TENSOR, "element": "9" * 17}, {"tensor": TENSOR, "element": "last"}),
         ({"tensor": "../../etc/passwd", "element": "0"}, {}),
     ],
 )
 def test_a_link_shows_what_there_is(query: dict[str, str], shown: dict) -> None:
-    nothing = {"step": None, "lesson": None, "pin": None, "focus": None, "tensor": None}
+    nothing = {"step": None, "lesson": None, "pin": None, "dial": None, "tensor": None}
     nothing["present"] = False
     view = read_link(query).view(load_set("shared-style"))
     if shown.get("element") == "last":
@@ -100,7 +114,7 @@ def test_a_link_shows_what_there_is(query: dict[str, str], shown: dict) -> None:
     assert view == {**nothing, "element": 0, **shown}
     # Before anything is loaded there is nothing to point at.
     empty = read_link(query).view(None)
-    assert (empty["focus"], empty["tensor"]) == (None, None)
+    assert empty["tensor"] is None
 
 
 def test_rows_without_a_source_are_left_out_and_names_are_made() -> None:

@@ -43,27 +43,43 @@ def _wait_for_lambda(page, agent: str, value: float) -> None:
     )
 
 
+def _recorded(page) -> dict:
+    """Return the value of record, which Merge and links read."""
+    return json.loads(page.input_value("#settings :is(textarea, input)"))
+
+
 def _is_at(page, values: dict[str, float]) -> None:
-    """Return once the sliders of record, which Merge and links read, have followed."""
-    for name, value in values.items():
-        page.wait_for_function(
-            "([id, value]) => Math.abs("
-            "document.querySelector(`#${id} input[type=range]`).value - value) < 1e-9",
-            arg=[name, value],
-        )
+    """Return once the value of record has followed."""
+    page.wait_for_function(
+        "(wanted) => { const { value } = document.querySelector('#settings :is(textarea, input)');"
+        " const said = JSON.parse(value || '{}');"
+        " return Object.entries(wanted).every(([k, v]) => Math.abs(said[k] - v) < 1e-9); }",
+        arg=values,
+    )
 
 
 _CUT = """() => {
   const found = [];
   if (document.documentElement.scrollHeight > innerHeight) found.push("the page");
-  for (const column of document.querySelectorAll(".cv-col")) {
-    if (column.scrollHeight > column.clientHeight + 1) found.push(column.className);
+  for (const part of document.querySelectorAll(".cv > section, .cv-card, .cv-agents:not(.many)")) {
+    if (!part.checkVisibility() || part.matches(".cv-answers.many")) continue;
+    if (part.scrollHeight > part.clientHeight + 2) found.push(part.className);
   }
-  const list = document.querySelector(".cv-skill-list");
-  if (list && list.scrollHeight > list.clientHeight + 6) found.push("skills");
   return found;
 }"""
 SIZES = [(1280, 800), (1280, 680)]
+
+_LEAST_TEXT = """() => {
+  const walker = document.createTreeWalker(document.querySelector(".cv"), NodeFilter.SHOW_TEXT);
+  let least = Infinity;
+  while (walker.nextNode()) {
+    const { parentElement: node, data } = walker.currentNode;
+    const isSeen = node.checkVisibility({ visibilityProperty: true }) && !node.closest(".unseen");
+    if (data.trim() && isSeen) least = Math.min(least, parseFloat(getComputedStyle(node).fontSize));
+  }
+  return least;
+}"""
+"""The size of the smallest text on the stage."""
 
 
 def _assert_all_is_seen(it, what: str) -> None:
@@ -71,53 +87,47 @@ def _assert_all_is_seen(it, what: str) -> None:
     for size in SIZES:
         it.page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
         for method in ("ram+", "ties"):
-            it.page.click(f"[data-method='{method}']")
+            it.page.click(f"[data-choose='{method}']")
             it.settle()
             assert it.page.evaluate(_CUT) == [], (what, size, method)
-        it.page.click("[data-method='ram+']")
+        it.page.click("[data-choose='ram+']")
 
 
 def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> None:
     it, page = example, example.page
     assert page.is_visible("#dial-epsilon")
+    first = page.text_content(".cv-big")
     _assert_cards(it.cards(), DEFAULT_INDEX, "ram+", 0.1, 2.0)
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
     # Sixty fast moves end on the last value.
     it.settle()
     before = len(it.requests)
-    page.evaluate(
-        """async () => {
-          const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-          for (let i = 0; i < 60; i += 1) {
-            for (const [id, value] of [["epsilon", i % 40], ["r", (i % 50) / 50],
-                                       ["alpha", (i % 20) / 2]]) {
-              const input = document.getElementById(`dial-${id}`);
-              input.value = value;
-              input.dispatchEvent(new Event("input", {bubbles: true}));
-            }
-            await wait(16);
-          }
-        }"""
-    )
-    last = {"epsilon": 59 % 40, "r": (59 % 50) / 50, "alpha": (59 % 20) / 2}
-    point, r, alpha = last.values()
-    expected = load_set("shared-style").analysis.preview(point, "ram+", r, alpha)
-    _wait_for_lambda(page, "tool", expected["agents"]["tool"]["lambda"])
-    _assert_cards(it.cards(), point, "ram+", r, alpha)
-    _is_at(page, last)
+    box = page.locator("#curve-plot").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 60, middle)
+    page.mouse.down()
+    for i in range(60):
+        page.mouse.move(box["x"] + 60 + (i * 37) % 250, middle)
+    page.mouse.up()
+    page.wait_for_function(f"() => document.querySelector('.cv-big').textContent !== '{first}'")
+    point = int(page.get_attribute("#epsilon-line", "aria-valuenow"))
+    _is_at(page, {"point": point, "r": 0.1, "alpha": 2})
+    _assert_cards(it.cards(), point, "ram+", 0.1, 2.0)
     # The microscope, which asks after a pause, is closed.
-    page.focus("#dial-r")
+    page.click("#dial-r")
+    page.focus("#curve-plot")
     page.keyboard.press("End")
-    _is_at(page, {"r": float(page.get_attribute("#dial-r", "max"))})
+    _is_at(page, {"r": 1})
     page.wait_for_timeout(1000)
     it.settle()
     assert it.requests[before:] == []
     assert "epsilon=" in page.url
 
     # All of it is seen at once, also far from what the paper tried, where most is said.
-    page.fill("#dial-alpha-number", "10")
-    page.press("#dial-alpha-number", "Tab")
+    page.click("#dial-alpha")
+    page.fill("#dial-number", "10")
+    page.press("#dial-number", "Tab")
     page.click("[data-act=pin]")
     _assert_all_is_seen(it, "shared-style")
     for layers, agents in ((4, 1), (4, 8), (28, 5), (80, 8)):
@@ -148,16 +158,26 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     keys.press("Enter")
     page.wait_for_selector("[data-agent]", state="visible")
     it.settle()
-    # Method, then the line of epsilon, then a layer's weights and back.
-    _tab_to(page, "[data-method='ram+']")
-    keys.press("ArrowDown")
+    # Share, method, the line of epsilon, then a layer's weights and back.
     _tab_to(page, "#share")
     keys.press("Enter")
     page.wait_for_selector("#copy-link:focus")
     keys.press("Escape")
     page.wait_for_selector("#share:focus")
+    _tab_to(page, ".cv-more")
+    keys.press("Enter")
+    page.wait_for_selector("[id='method-ram+s']:focus")
+    keys.press("Enter")
+    # A prompt of one skill, then the curve, which is the slider.
+    _tab_to(page, ".cv-dots")
+    item = page.get_attribute(".cv-card", "data-item")
+    keys.press("ArrowRight")
+    page.wait_for_function(f"() => document.querySelector('.cv-card').dataset.item !== '{item}'")
+    assert "Right answer: " in page.get_attribute(".cv-dots", "aria-valuetext")
+    _tab_to(page, "#curve-plot")
+    keys.press("Shift+ArrowRight")
     _tab_to(page, "#epsilon-line")
-    for _ in range(3):
+    for _ in range(2):
         keys.press("ArrowRight")
     expected = load_set("shared-style").analysis.preview(DEFAULT_INDEX + 3, "ram+s")
     _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
@@ -171,11 +191,12 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     page.wait_for_selector(f".scope .facts:has-text('more than {moved} ')")
     keys.press("Escape")
     page.wait_for_selector(".cv-rows:focus")
-    page.focus("[data-method='ram+s']")
+    page.focus(".cv-more")
     _tab_to(page, "#reset")
     keys.press("Enter")
     reset = load_set("shared-style").analysis.preview()["agents"]["coding"]["lambda"]
     _wait_for_lambda(page, "coding", reset)
+    page.focus("#share")
     _tab_to(page, "#step-tune .next")
     keys.press("Enter")
     page.wait_for_selector("#plan .plan")
@@ -201,9 +222,9 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     it, page = example, example.page
     page.click("#to-load")
     page.click("[data-opens=dense]")
-    page.wait_for_selector("[data-part=verdict]:has-text('task arithmetic')")
+    page.wait_for_selector("[data-part=verdict]:has-text('damaged')")
     it.settle()
-    assert page.get_attribute("[data-part=verdict]", "data-tone") == "warn"
+    assert page.get_attribute("[data-part=verdict]", "data-tone") == "part"
     said = page.text_content("#watch").split()
     assert said == watch_html("dense").striptags().replace("&#39;", "'").split()
     page.click("#to-check")
@@ -215,13 +236,11 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     page.click("#to-load")
     it.use_example()
     page.wait_for_selector("#watch >> text=Drag to see why")
-    # Retained counts own parts only: what the others do alike is said beside it.
-    page.wait_for_selector("[data-part=along] >> text=of every update")
-    # TIES has no sums: it is merged when it is looked at.
-    page.click("[data-method=ties]")
-    page.wait_for_selector(".cv-legend >> text=trimmed")
-    page.wait_for_selector("[data-agent=tool]:not([data-retained=''])")
-    page.click("[data-method='ram+']")
+    # The name of the place on the scale is the link's.
+    page.click("[data-choose=sum]")
+    page.wait_for_selector("[data-part=verdict][data-tone=bad]:has-text('Broken.')")
+    page.wait_for_url("**rule=sum**")
+    page.click("[data-choose='ram+']")
     page.wait_for_selector("[data-agent=tool][data-lambda^='1']")
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
@@ -231,7 +250,7 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     page = it.page
     # The former Look step is Tune now; alpha is clamped.
     tensor = "model.layers.2.mlp.up_proj.weight"
-    view = f"pin=ram_0.001_0.2_1&focus=tool&tensor={tensor}&element=129"
+    view = f"pin=ram~epsilon=0.001&dial=alpha&tensor={tensor}&element=129"
     it.open(f"?step=tune&set=shared-style&epsilon=1e-4&r=0.25&alpha=99&rule=ram%2B&{view}")
     page.wait_for_selector("[data-agent]", state="visible")
     assert page.get_attribute("#to-tune", "aria-current") == "step"
@@ -240,8 +259,11 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     expected = load_set("shared-style").analysis.preview(point, "ram+", 0.25, 10.0)
     _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
     _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
-    assert "RAM ε 9.98 · 10⁻⁴" in page.text_content(".cv-pinned")
-    assert page.get_attribute("[data-agent=tool]", "aria-pressed") == "true"
+    assert page.get_attribute("#dial-alpha", "aria-checked") == "true"
+    assert page.text_content("[data-answer=a] .cv-who") == "ARAM"
+    # What the server reads has followed the link whole.
+    _is_at(page, {"point": point, "r": 0.25, "alpha": 10})
+    assert _recorded(page)["method"] == "ram+"
     page.wait_for_selector(".scope-cell[data-element='1'][aria-selected]")
     assert page.text_content(".scope-detail h3") == "Weight 129"
     assert page.text_content(".scope-tensor") == tensor
@@ -250,16 +272,15 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, t
     page.keyboard.press("ArrowRight")
     page.wait_for_url("**element=130**")
     query = parse_qs(urlsplit(page.url).query)
-    assert query["pin"] == [f"ram_{EPSILON_GRID[snap(0.001)]}_0.2_1"]
-    assert (query["focus"], query["tensor"]) == (["tool"], [tensor])
+    assert query["pin"] == [f"ram~epsilon={EPSILON_GRID[snap(0.001)]}"]
+    assert (query["dial"], query["tensor"]) == (["alpha"], [tensor])
     page.keyboard.press("Escape")
-    page.click("[data-agent=tool]")
-    page.wait_for_function("() => !/focus|tensor|element/.test(location.search)")
+    page.wait_for_function("() => !/tensor|element/.test(location.search)")
     # Nobody asked this setting before: its skills are those of another one until it is asked here.
-    page.wait_for_selector("[data-part=skills][data-measured=nearest]")
-    assert page.text_content("[data-part=verdict]").endswith("nearest measured setting.")
+    page.wait_for_selector(".cv[data-tested=nearest]:not([data-nearest=''])")
+    assert "was not measured. Shown: the nearest" in page.text_content("[data-part=verdict]")
     page.click("#measure")
-    page.wait_for_selector("[data-part=skills][data-measured=here]")
+    page.wait_for_selector(".cv[data-tested=here][data-nearest='']")
     assert "Measured: code" in page.text_content("[data-part=verdict]")
     assert page.is_hidden("#measure")
 
@@ -406,13 +427,25 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
             page.locator(f"#step-{step} button.primary:visible").first.hover()
         it.settle()
         assert stray_colors(page) == [], step
+    # With a rival beside it.
+    page.click("[data-act=pin]")
+    page.click("[data-choose=average]")
+    it.check_access("tune, beside A")
+    page.click("[data-act=pin]")
     page.click("#share")
     it.check_access("share")
     page.keyboard.press("Escape")
     page.click("#present")
     page.wait_for_selector(".cv-leave", state="visible")
-    it.check_access("presentation")
-    assert page.evaluate(_CUT) == [], "all of it is seen when it is shown large"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    for key, part in enumerate(("answers", "curve", "map", "weights", "parts"), 1):
+        page.keyboard.press(str(key))
+        page.wait_for_selector(f"[data-part={part}]", state="visible")
+        assert page.locator(".cv > section:visible").count() == 2, "the verdict and one panel"
+        it.settle()
+        assert page.evaluate(_LEAST_TEXT) >= 20, part
+        assert page.evaluate(_CUT) == [], part
+        it.check_access(f"presentation, {part}")
     page.keyboard.press("Escape")
     page.wait_for_selector("#top", state="visible")
     page.click("#open-history")

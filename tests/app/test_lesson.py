@@ -30,10 +30,12 @@ OF_TABLE = ["average", "sum", "ram", "epsilon", "limits"]
 SCENES_JS = """async (sets) => {
   const { SCENES } = await import('./lesson/scenes.js');
   const { missingOf } = await import('./lesson/record.js');
-  const { skillsOf } = await import('./canvas/table.js');
+  const { skillsOf } = await import('./canvas/model/data.js');
+  const { axisOf } = await import('./canvas/model/histogram.js');
   const flat = (pieces) => pieces.flat().join("");
   return SCENES.map((scene) => {
     const { profile, table, record } = sets[scene.set];
+    profile.axis ??= axisOf(profile);
     if (table) profile.skills ??= skillsOf(table, profile);
     const at = (settings) => ({ profile, record, settings, skills: profile.skills || null });
     const told = { id: scene.id, set: scene.set, missing: missingOf(scene, at(null)).length,
@@ -152,7 +154,7 @@ class Learner:
     def predict(self, scene: int, *, by_keyboard: bool) -> None:
         """Say something; until then the canvas waits."""
         self.wait(scene, "predict")
-        assert self.page.locator(".cv-mech[inert]").count() == 1
+        assert self.page.locator(".cv-weights[inert]").count() == 1
         field = self.page.locator(".ls-guess :is(input, button)").first
         if by_keyboard:
             field.focus()
@@ -163,7 +165,7 @@ class Learner:
         else:
             self.page.locator(".ls-guess button").first.click()
         self.wait(scene, "drag")
-        assert self.page.locator(".cv-mech[inert]").count() == 0
+        assert self.page.locator(".cv-weights[inert]").count() == 0
         assert self.page.locator(".ls-target").count() > 0
 
     def answered(self, scene: int) -> str:
@@ -178,15 +180,18 @@ class Learner:
 
     def drag_line(self, to: float) -> None:
         """Pull the line of epsilon, to 0 (far left) ... 1; nothing is told while it is held."""
-        pill, stage = (self.page.locator(s).bounding_box() for s in ("#epsilon-line", ".cv-stage"))
+        pill, stage = (
+            self.page.locator(s).bounding_box() for s in ("#epsilon-line", ".cv-weights .cv-plot")
+        )
         y = pill["y"] + pill["height"] / 2
-        self.drag(pill["x"] + pill["width"] / 2, stage["x"] + 4 + to * (stage["width"] - 8), y)
+        self.drag(
+            pill["x"] + pill["width"] / 2, stage["x"] + 4 + to * (stage["width"] - 8) * 0.8, y
+        )
 
     def drag_dial(self, to: float) -> None:
-        """Pull the dial of r, from where it stands to 0 (far left) ... 1."""
-        dial = self.page.locator("#dial-r")
-        box, now = dial.bounding_box(), dial.evaluate("d => (d.value - d.min) / (d.max - d.min)")
-        at = [box["x"] + 8 + place * (box["width"] - 16) for place in (now, to)]
+        """Pull the curve, whose dial is r, to 0 (far left) ... 1."""
+        box = self.page.locator("#curve-plot").bounding_box()
+        at = [box["x"] + box["width"] * (0.07 + 0.7 * place) for place in (0.4, to)]
         self.drag(*at, box["y"] + box["height"] / 2)
 
     def drag(self, start: float, end: float, y: float) -> None:
@@ -205,21 +210,21 @@ class Learner:
 MOVES: dict[bool, list[Callable[[Learner], None]]] = {
     True: [
         lambda it: it.press("#epsilon-line", "Home"),
-        lambda it: it.press("[data-method='ram+']", *["ArrowRight"] * 4),
-        lambda it: it.press("[data-method=task-arithmetic-mean]", "ArrowRight"),
-        lambda it: it.press("[data-method=task-arithmetic-sum]", *["ArrowLeft"] * 4),
+        lambda it: it.press("[data-choose='ram+']", *["ArrowRight"] * 2),
+        lambda it: it.press("[data-choose=average]", "ArrowRight"),
+        lambda it: it.press("[data-choose=sum]", *["ArrowLeft"] * 3),
         lambda it: it.press("#epsilon-line", "End"),
-        lambda it: it.press("#dial-r", "Home", "ArrowRight"),
-        lambda it: it.press("[data-method='ram+']", *["ArrowRight"] * 5),
+        lambda it: it.press("#curve-plot", "Home", "Shift+ArrowRight"),
+        lambda it: it.press("[data-choose='ram+']", *["ArrowRight"] * 3),
     ],
     False: [
         lambda it: it.drag_line(0),
-        lambda it: it.page.click("[data-method=task-arithmetic-mean]"),
-        lambda it: it.page.click("[data-method=task-arithmetic-sum]"),
-        lambda it: it.page.click("[data-method='ram+']"),
+        lambda it: it.page.click("[data-choose=average]"),
+        lambda it: it.page.click("[data-choose=sum]"),
+        lambda it: it.page.click("[data-choose='ram+']"),
         lambda it: it.drag_line(1),
         lambda it: it.drag_dial(0.02),
-        lambda it: it.page.click("[data-method=task-arithmetic-sum]"),
+        lambda it: it.page.click("[data-choose=sum]"),
     ],
 }
 """How each scene's answer is reached, by keyboard or not."""
@@ -245,9 +250,9 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
             learner.wait(scene, "drag")
             assert page.locator(".ls-head .done").count() == scene
         elif scene == IDS.index("epsilon"):
-            # Other models of the same names, at the same settings: the formula is theirs.
-            rho = record_of("independent")["agents"]["coding"]["rho"]
-            page.wait_for_selector(f".cv-formula:has-text('= {rho:.1f}')")
+            # Other models of the same names, at the same settings: the numbers are theirs.
+            rho = load_set("independent").analysis.preview()["agents"]["coding"]["rho"]
+            page.wait_for_selector(f"[data-agent=coding][data-rho^='{str(rho)[:8]}']", state="attached")
         move(learner)
         said = learner.answered(scene)
         if scene == IDS.index("changed"):

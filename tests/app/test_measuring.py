@@ -15,13 +15,13 @@ from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session.deep_link import SHOWN
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.shared import Tuned
-from ram_studio.app.tune import measured, ties
+from ram_studio.app.tune import measured
 from ram_studio.app.tune.measured import measure_work, measured_rows, shipped_table, tuned_recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.settings import EvalSettings
 
-DEFAULT = Tuned(DEFAULT_INDEX, 0.1, 2.0, "ram+")
+DEFAULT = Tuned()
 
 
 def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace) -> None:
@@ -52,27 +52,21 @@ def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace
 
 def test_every_method_of_the_canvas_has_a_recipe_and_plain_merges_are_rows(session) -> None:
     for method in SHOWN:
-        recipe = tuned_recipe(session.models, DEFAULT._replace(rule=method))
-        assert recipe.method == method.removesuffix("-mean").removesuffix("-sum")
+        recipe = tuned_recipe(session.models, DEFAULT._replace(method=method, own={"scale": 0.8}))
+        assert recipe.method == method
+        assert recipe.settings.get("scale", 0.8) == 0.8
         assert measured._is_of(recipe.model_dump(), session.models)
     others = {"dtype": "float32", "rounding": "stochastic", "base": "other", "agents": {"a": "b"}}
     for name, value in others.items():
         assert not measured._is_of({**recipe.model_dump(), name: value}, session.models), name
 
 
-def test_of_large_models_ties_is_merged_by_a_job(session, workspace) -> None:
-    shipped = ties.find_ties(session)
+def test_own_models_without_questions_are_not_asked(session, workspace) -> None:
     session.load(replace(session.models, set_name=None, title="mine"))
     # Nor are one's own models asked a shipped set's questions.
     with pytest.raises(SettingsError, match="a merge the same ones in Check"):
         measure_work(tuned_recipe(session.models, DEFAULT), session, workspace)
     assert measured_rows(session, workspace) is None
-    assert session.ties is None
-    ties.ties_work(session)(print, CancelToken())
-    assert session.ties == shipped
-    assert 0.3 < session.ties[1]["retained"] < 1.1
-    session.load(load_set("dense"))
-    assert session.ties is None
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ MATRIX = "model.layers.0.mlp.up_proj.weight"
 WIDTH = 128
 """Columns of the example's matrices."""
 
-TUNED = Tuned(DEFAULT_INDEX, 0.1, 2.0, "ram+")
+TUNED = Tuned()
 
 
 def make(shared: Shared) -> ScopePanel:
@@ -219,9 +219,10 @@ def test_a_user_looks_at_single_weights(example) -> None:
         """() => {
           const refresh = document.querySelector("#scope-refresh");
           refresh.addEventListener("click", () => { document.body.dataset.renewed = "yes"; });
-          const dial = document.querySelector("#dial-r");
-          dial.value = 0.3;
-          dial.dispatchEvent(new Event("input", { bubbles: true }));
+          document.querySelector("#dial-r").click();
+          const typed = document.querySelector("#dial-number");
+          typed.value = 0.3;
+          typed.dispatchEvent(new Event("change", { bubbles: true }));
           setTimeout(() => document.querySelector("#scope-jump").click(), 250);
         }"""
     )
@@ -258,7 +259,8 @@ def test_a_user_looks_at_single_weights(example) -> None:
     alone.click()
     shown = page.inner_text("[data-part=formula]")
     weight = page.inner_text(".scope-detail h3")
-    page.focus("#dial-r")
+    page.click("#dial-r")
+    page.focus("#curve-plot")
     page.keyboard.press("End")
     page.wait_for_function(
         "(old) => document.querySelector('[data-part=formula]')?.innerText !== old", arg=shown

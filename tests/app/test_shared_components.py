@@ -15,7 +15,7 @@ from ram_studio.app import templates
 from ram_studio.app.session import jobs
 from ram_studio.app.session.jobs import JobControls, watch
 from ram_studio.app.session.session import Loaded, Session
-from ram_studio.app.session.shared import Change, Tuning
+from ram_studio.app.session.shared import Change
 from ram_studio.errors import OutputError, RamStudioError, SettingsError, Stopped
 
 NASTY = "<img src=x onerror='a()'>&\""
@@ -171,11 +171,3 @@ def test_a_change_is_shown_by_every_listener_once(session: Session) -> None:
     change.listen(["b", "c"], lambda s: {"c": 2})
     assert change.components == ["a", "b", "c"]
     assert change.updates(session) == {"a": "key", "b": 1, "c": 2}
-
-
-@pytest.mark.parametrize(("point", "used"), [(0, 0), (-3, 0), (None, 0), (10**6, -1)])
-def test_a_threshold_from_elsewhere_is_clamped(point: int | None, used: int) -> None:
-    from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
-
-    tuned = Tuning("e", "r", "a", "rule").read({"e": point, "r": 0.1, "a": 2.0, "rule": "ram+"})
-    assert tuned.values == {"epsilon": EPSILON_GRID[used], "r": 0.1, "alpha": 2.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def values(panel: SweepPanel, **changes) -> dict:
         "minutes": 5,
         **changes,
     }
-    data = tuned(panel.shared, (DEFAULT_INDEX, 0.2, 3.0))
+    data = tuned(panel.shared, r=0.2, alpha=3.0)
     data[panel.asked.choice.box] = held.pop("suites")
     for name, line in panel.ranges.items():
         data |= dict(zip(line, held.pop(name), strict=True))
@@ -176,19 +177,22 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
 def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session, panel):
     def use(label: str) -> tuple:
         updates = panel.use_setting(label, session)
-        tune = [updates.get(box) for box in panel.shared.tuning]
+        tune = json.loads(updates.get(panel.shared.tuning.value, "{}"))
         return tune, updates[panel.note], updates[panel.target]
 
     session.experiments["sweep"] = Experiment(state, ())
     tune, note, step = use("start")
-    assert tune == [3, 0.2, 2.0, "ram+"]
+    assert tune == {"method": "ram+", "point": 3, "r": 0.2, "alpha": 2.0}
     assert "start is now set in Tune" in note
     assert step == "tune"
-    other = replace(state.rows[0], label="ties", method="ties", settings={"scale": 1.0})
-    session.experiments["sweep"] = Experiment(replace(state, rows=(*state.rows, other)), ())
-    tune, note, step = use("ties")
+    rival = replace(state.rows[0], label="ties", method="ties", settings={"scale": 1.0})
+    other = replace(state.rows[0], label="fisher", method="fisher", settings={"scale": 1.0})
+    rows = (*state.rows, rival, other)
+    session.experiments["sweep"] = Experiment(replace(state, rows=rows), ())
+    assert use("ties")[0] == {"method": "ties", "scale": 1.0}
+    tune, note, step = use("fisher")
     assert "choose this method and its setting in Merge" in note
-    assert (tune, step) == ([None] * 4, "")
+    assert (tune, step) == ({}, "")
     assert use("unknown")[-1] == ""
 
 

@@ -1,34 +1,41 @@
-// What a setting does to each agent, by hand-made sums.
+// What a setting applies of each agent's own and shared part, by hand-made sums.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { retainedCurves, outcomeOf } from "../../assets/canvas/outcome.js";
+import { factorsOf, outcomeOf } from "../../assets/canvas/model/outcome.js";
 
-// Two agents at epsilon 0 and 1: the first changed two elements alone (one of them by at most 1), the second none.
+// Two agents at epsilon 0 and 1: the first changed two weights alone and shares one, the second only that one.
 const profile = {
-  agents: ["trained", "unchanged"], epsilon_grid: [0, 1], total: 10,
-  overlap: [[[2, 0], [0, 0]], [[1, 0], [0, 0]]],
-  energy: [[[1, 0], [0, 0]], [[0.8, 0], [0, 0]]],
-  cross: [[[0, 0], [0, 0]], [[0, 0], [0, 0]]],
-  meet: [[0, 5, 0], [0, 4, 0]],
-  norm2: [5, 0], others_all: [0, 0],
+  agents: ["first", "second"], epsilon_grid: [0, 1], total: 10, default_index: 0, defaults: { r: 0.5, alpha: 2, rule: "ram+" },
+  overlap: [[[2, 1], [0, 1]], [[1, 0], [0, 0]]],
+  parts: { own: [[[0, 1, 0], null], [[0, 0.6, 0], null]], shared: [[[0.75, 0, 0], [0.5, 0, 0]], [[0, 0.25, 0], [0, 0.25, 0]]] },
+  sum: { own: [1, null], shared: [1.5, 1] },
+};
+const usual = { point: 0, r: 0.5, alpha: 2, scale: 1, density: 0.2, drop_rate: 0.5 };
+const factors = (settings, near) => {
+  const found = factorsOf(profile, outcomeOf(profile, { ...usual, ...settings }), near);
+  return found && [found.own, found.shared, found.isExact];
 };
 
-for (const method of ["ram", "ram+", "task-arithmetic-mean", "task-arithmetic-sum"]) {
-  test(`an agent that changed nothing has null for what is retained of it by ${method}`, () => {
-    const settings = { point: 1, r: 0.1, alpha: 2, method };
-    const { agents: [trained, unchanged], hasRetained } = outcomeOf(profile, settings);
-    assert.equal(hasRetained, true);
-    assert.deepEqual([unchanged.retained, unchanged.others, unchanged.along], [null, null, null]);
-    assert.equal(trained.retained.sum, { "ram": 0.8, "ram+": 0.8, "task-arithmetic-mean": 0.5, "task-arithmetic-sum": 1 }[method]);
-    const [curve, none] = retainedCurves(profile, settings);
-    assert.equal(curve[1], trained.retained.sum);
-    assert.deepEqual(none, [null, null]);
-  });
-}
+test("of RAM's rules the factors are a + sum of lambda times b", () => {
+  assert.deepEqual(factors({ method: "ram" }), [[1, null], [0.75, 0.5], true]);
+  // rho of the first is 1 / 2: lambda 1.25; the second has no unique weight: rho is infinite.
+  assert.deepEqual(factors({ method: "ram+" }), [[1.25, null], [0.75, 0.5], true]);
+  assert.deepEqual(factors({ method: "ram", point: 1 }), [[0.6, null], [0.25, 0.25], true]);
+});
 
-test("TIES has null for an agent that changed nothing, which its merge did not measure", () => {
-  const found = { retained: 0.5, interference: 2, unique: 0.5, boost: 0, shared: 0, lost_to_averaging: 0, lost_to_epsilon: 0.5 };
-  const { agents } = outcomeOf({ ...profile, ties: [found, null] }, { point: 0, r: 0.1, alpha: 2, method: "ties" });
-  assert.deepEqual(agents.map((a) => [a.retained && a.retained.sum, a.others]), [[0.5, 2], [null, null]]);
+test("a scale applies both parts of the sum alike", () => {
+  assert.deepEqual(factors({ method: "task-arithmetic", scale: 0.5 }), [[0.5, null], [0.75, 0.5], true]);
+});
+
+test("methods without a formula have what was measured of their row, or nothing", () => {
+  const row = { factors: { own: [0.8, null], shared: [0.6, 0.5] } };
+  assert.deepEqual(factors({ method: "ties" }, { row, isExact: false }), [[0.8, null], [0.6, 0.5], false]);
+  assert.equal(factors({ method: "ties" }, { row: { factors: null }, isExact: true }), null);
+  assert.equal(factorsOf({ ...profile, parts: undefined }, outcomeOf(profile, { ...usual, method: "ram" })), null);
+});
+
+test("means leave out agents that have no such part", () => {
+  const found = factorsOf(profile, outcomeOf(profile, { ...usual, method: "ram+" }));
+  assert.deepEqual([found.ownMean, found.sharedMean], [1.25, 0.625]);
 });

@@ -26,7 +26,7 @@ from ram_studio.app.load.view import report_of, storage_html
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.session.shared import Shared, clamp_grid_index
+from ram_studio.app.session.shared import Shared, read_tuned
 from ram_studio.checkpoints.hub.rights import acting_as
 
 NARROW = 700
@@ -120,14 +120,14 @@ class DetailsPanel:
 
     def _wire(self) -> None:
         width = gr.Number(None, visible=False)
-        view = [self.shared.tuning.epsilon, self.agent, self.scale, width]
+        view = [self.shared.tuning.value, self.agent, self.scale, width]
         quick = {**LIGHT, "show_progress": "minimal"}
         plots = itertools.chain(*self.plots.values())
         self.draw.click(
             self.shared.with_session(self._draw),
             [*view, self.drawn],
             [self.drawn, self.stored, *plots, self.map],
-            js="(point, agent, scale, _, drawn) => [point, agent, scale, window.innerWidth, drawn]",
+            js="(tuned, agent, scale, _, drawn) => [tuned, agent, scale, window.innerWidth, drawn]",
             **quick,
             show_progress_on=self.stored,
         )
@@ -136,24 +136,24 @@ class DetailsPanel:
             self.shared.with_session(self._draw_map),
             view,
             self.map,
-            js="(point, agent, scale) => [point, agent, scale, window.innerWidth]",
+            js="(tuned, agent, scale) => [tuned, agent, scale, window.innerWidth]",
             **quick,
         )
 
     def _draw_map(
-        self, point: float, agent: str | None, scale: str, pixels: float | None, session: Session
+        self, tuned: str, agent: str | None, scale: str, pixels: float | None, session: Session
     ) -> go.Figure | None:
         if session.loaded is None:
             return None
         analysis, is_narrow = session.loaded.analysis, _is_narrow(pixels)
         known = agent if agent in analysis.agents else analysis.agents[0]
         return layer_map(
-            analysis, clamp_grid_index(point), known, is_log=scale == "log", narrow=is_narrow
+            analysis, read_tuned(tuned).point, known, is_log=scale == "log", narrow=is_narrow
         )
 
     def _draw(
         self,
-        point: float,
+        tuned: str,
         agent: str | None,
         scale: str,
         pixels: float | None,
@@ -163,16 +163,16 @@ class DetailsPanel:
         if session.loaded is None:
             return gr.skip()
         loaded, is_narrow = session.loaded, _is_narrow(pixels)
-        wanted = f"{loaded.identity}|{clamp_grid_index(point)}|{is_narrow}"
+        wanted = f"{loaded.identity}|{read_tuned(tuned).point}|{is_narrow}"
         if wanted == drawn:
             return gr.skip()
         with acting_as(session.token):
-            stored, figures = shown(loaded, clamp_grid_index(point), is_narrow)
+            stored, figures = shown(loaded, read_tuned(tuned).point, is_narrow)
         updates: Updates = {self.drawn: wanted, self.stored: stored}
         for name, figure in figures.items():
             box, plot = self.plots[name]
             updates |= {box: gr.update(visible=figure is not None), plot: figure}
-        return updates | {self.map: self._draw_map(point, agent, scale, pixels, session)}
+        return updates | {self.map: self._draw_map(tuned, agent, scale, pixels, session)}
 
 
 def _head(title: str, note: str) -> Markup:

@@ -186,9 +186,8 @@ class ExperimentPanel:
         if values is None:
             text = f"{label} has no sliders in Tune: choose this method and its setting in Merge."
             return {self.note: callout(text, "note"), self.target: ""}
-        pairs = zip(self.shared.tuning, values, strict=True)
         return {
-            **{box: value for box, value in pairs if value is not None},
+            **self.shared.tuning.update(**values),
             self.note: callout(f"{label} is now set in Tune.", "good"),
             self.target: "tune",
         }

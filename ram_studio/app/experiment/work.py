@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.asking.limits import asking_effort, count_answers
 from ram_studio.app.merge.controls import OFFERED, tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import open_answers
+from ram_studio.app.session.deep_link import SHOWN, TUNE_DIALS
 from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.workspace import Workspace
@@ -229,15 +229,14 @@ def count_text(plan: SweepPlan) -> str:
     return f"{many}, {questions} questions each at most{draws}."
 
 
-def tune_values(row: Row) -> list[Any] | None:
-    """Return a setting as Tune's four values (grid point, r, alpha, rule), None if it has none.
-
-    A value that the rule does not have is None.
-    """
-    if row.method not in RULES:
+def tune_values(row: Row) -> dict[str, Any] | None:
+    """Return a setting as Tune's, by name, None for methods that Tune does not show."""
+    if row.method not in SHOWN:
         return None
-    settings = row.settings
-    return [snap(settings["epsilon"]), settings.get("r"), settings.get("alpha"), row.method]
+    epsilon = row.settings.get("epsilon")
+    point = {} if epsilon is None else {"point": snap(epsilon)}
+    dials = {name: row.settings.get(name) for name in ("r", "alpha", *TUNE_DIALS)}
+    return {"method": row.method, **point, **dials}
 
 
 def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:

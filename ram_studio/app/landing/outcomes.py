@@ -1,7 +1,7 @@
 """What the measured merges of a shipped set solve: for the landing page and for links' pictures.
 
 Read from the set's skill table; nothing is interpolated. A setting that was not measured shows the
-nearest one that was, by the rule of assets/canvas/table.js, and says so.
+nearest one that was, by the rule of assets/canvas/model/nearest.js, and says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
 
 _BELOW_GRID = -8.5
-"""Where epsilon 0 stands among log10 of epsilons, as in table.js."""
+"""Where epsilon 0 stands among log10 of epsilons, as in nearest.js."""
 
 _EXACT = 1e-6
 

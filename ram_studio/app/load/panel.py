@@ -215,8 +215,7 @@ class LoadPanel:
                 updates |= self._use(link.set_name, session)
             elif session.loaded is not None:
                 updates |= shared.loaded.updates(session)
-            sliders = zip(shared.tuning, link.settings, strict=True)
-            updates |= {component: value for component, value in sliders if value is not None}
+            updates |= shared.tuning.update(**link.settings)
             loaded = session.loaded
             begin = {
                 "job": unfinished(session),

@@ -138,12 +138,6 @@ def show_controls(
     return updates
 
 
-def control_of(method: str, name: str, built: Sequence[Any]) -> Any:
-    """Return the component of a method's own setting."""
-    pairs = zip(CONTROLS, built, strict=True)
-    return next(c for control, c in pairs if control.name == name and method in control.methods)
-
-
 def own_settings(method: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return a method's own settings among the values of CONTROLS; empty ones are left out."""
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,13 +185,13 @@ class MergePanel:
         self.upload.upload(taken, self.upload, [self.upload_status, *filled], **LIGHT).then(
             plan, self._form, shown, **LIGHT
         )
-        # The method chosen in Tune is the one offered here; no request for that.
-        gr.on(
-            [tuning.rule.input, tuning.rule.change],
+        # The method chosen in Tune is the one offered here, as it is set there; no request.
+        told = json.dumps([{"name": c.name, "methods": c.methods} for c in controls.CONTROLS])
+        tuning.value.change(
             fn=None,
-            inputs=tuning.rule,
-            outputs=[self.method, controls.control_of("task-arithmetic", "scale", self.own)],
-            js="(rule) => window.RAM.mergeMethod(rule)",
+            inputs=[tuning.value, self.method, *self.own],
+            outputs=[self.method, *self.own],
+            js=f"(text, method, ...own) => window.RAM.mergeForm({told}, text, method, own)",
         )
 
     def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
@@ -227,14 +228,14 @@ class MergePanel:
             "Hub ids it names are not opened.",
             *taken.notes,
         ]
-        rule = recipe.method if recipe.method in RULES else None
-        values = (taken.point, taken.r, taken.alpha, rule)
-        sliders = zip(self.shared.tuning, values, strict=True)
+        tuned = {"point": taken.point, "r": taken.r, "alpha": taken.alpha}
+        if recipe.method in RULES:
+            tuned["method"] = recipe.method
         tone: templates.Tone = "note" if taken.notes else "good"
         return {
             self.upload_status: templates.callout(" ".join(said), tone),
             self.method: recipe.method,
-            **{component: value for component, value in sliders if value is not None},
+            **self.shared.tuning.update(**tuned),
             **controls.show_controls(recipe.method, self.own, recipe.settings),
             self.dtype: recipe.dtype or "",
             self.rounding: recipe.rounding,

@@ -1,12 +1,13 @@
-"""What the page's address carries, read and checked here; assets/link.js writes it.
+"""What the page's address carries, read and checked here; assets/canvas/model/links.js writes it.
 
 | key | says |
 | --- | --- |
 | ``set`` | the shipped set to load: ``shared-style``, ``independent`` or ``dense`` |
-| ``epsilon``, ``r``, ``alpha``, ``rule`` | Tune's settings; ``rule`` is the method that it shows |
+| ``rule`` | Tune's method, as recipes name it, or ``average`` or ``sum`` |
+| ``epsilon``, ``r``, ``alpha``, ``scale``, ``density``, ``drop_rate`` | its settings |
+| ``dial`` | the one in hand: ``point`` (epsilon), or one of the other names |
 | ``step`` | the step to open, ``tune`` where a set is named |
-| ``pin`` | the settings of A: ``METHOD_EPSILON_R_ALPHA`` |
-| ``focus`` | the agent that is looked at, by name |
+| ``pin`` | the settings of A: ``RULE~NAME=VALUE~...``; what is left out is usual |
 | ``tensor``, ``element`` | the weight under the microscope: its tensor and its place there |
 | ``lesson`` | a scene of the lesson (assets/lesson/): its number, from 1, or its name |
 | ``present`` | ``1``: in presentation mode |
@@ -19,6 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -30,32 +32,33 @@ from ram_studio.app.session.sets import TITLES
 R_MAX = 1.0
 ALPHA_MAX = 10.0
 
-SHOWN = (*RULES, "task-arithmetic-mean", "task-arithmetic-sum", "ties")
-"""Methods that the canvas shows, as assets/canvas/methods.js names them."""
+SHOWN = (*RULES, "task-arithmetic", "ties", "dare-ta", "dare-ties", "tsv-m", "iso-c", "wudi")
+"""Methods that Tune shows, as assets/canvas/model/methods.js and recipes name them."""
+
+PLACES: Mapping[str, Mapping[str, Any]] = {
+    "average": {"method": "task-arithmetic"},
+    "sum": {"method": "task-arithmetic", "scale": 1.0},
+}
+"""Scales of task arithmetic that have a name; its usual scale is 1/N."""
+
+TUNE_DIALS = {"scale": 10.0, "density": 1.0, "drop_rate": 0.99}
+"""Settings of methods other than RAM's that Tune has a dial for, and the most of each."""
 
 STEPS = ("load", "tune", "merge", "check", "history")
-
-
-class Settings(NamedTuple):
-    """Tune's settings; None where the address says nothing usable."""
-
-    point: int | None = None
-    r: float | None = None
-    alpha: float | None = None
-    rule: str | None = None
 
 
 class Link(NamedTuple):
     """What the address asks for; None where it says nothing usable.
 
-    pin: complete settings. focus, tensor: not yet compared with what is loaded, see ``view``.
+    settings, pin: of Tune, by name: method, point (on the epsilon grid), r, alpha and TUNE_DIALS.
+    tensor: not yet compared with what is loaded, see ``view``.
     """
 
     set_name: str | None = None
-    settings: Settings = Settings()
+    settings: Mapping[str, Any] = MappingProxyType({})
     step: str | None = None
-    pin: Settings | None = None
-    focus: str | None = None
+    pin: Mapping[str, Any] | None = None
+    dial: str | None = None
     tensor: str | None = None
     element: int = 0
     lesson: str | None = None
@@ -64,18 +67,15 @@ class Link(NamedTuple):
     def view(self, loaded: Loaded | None) -> dict[str, Any]:
         """Return what the browser is to show of what is loaded; parts that do not fit are None.
 
-        Keys: step, lesson, present; pin (point, r, alpha, method); focus (the agent's place);
-        tensor and element.
+        Keys: step, lesson, present; pin (settings); dial; tensor and element.
         """
         sizes = {} if loaded is None else _sizes(loaded)
-        agents = () if loaded is None else loaded.analysis.agents
-        pin = self.pin
         return {
             "step": self.step,
             "lesson": self.lesson,
             "present": self.present,
-            "pin": pin and dict(zip(("point", "r", "alpha", "method"), pin, strict=True)),
-            "focus": agents.index(self.focus) if self.focus in agents else None,
+            "pin": self.pin and dict(self.pin),
+            "dial": self.dial,
             "tensor": self.tensor if self.tensor in sizes else None,
             "element": min(self.element, sizes.get(self.tensor or "", 1) - 1),
         }
@@ -93,15 +93,14 @@ def read_link(query: Mapping[str, str]) -> Link:
     ``epsilon`` goes to the nearest grid point. A ``+`` in an unquoted ``rule=ram+`` arrives as a
     space and is understood.
     """
-    set_name = query.get("set")
-    step = query.get("step")
+    set_name, step, dial = query.get("set"), query.get("step"), query.get("dial")
     lesson = query.get("lesson") or ""
     return Link(
         set_name if set_name in TITLES else None,
-        _settings(query.get("epsilon"), query.get("r"), query.get("alpha"), query.get("rule")),
+        _settings(query.get("rule"), query),
         step if step in STEPS else None,
         _pin(query.get("pin")),
-        query.get("focus"),
+        dial if dial in ("point", "r", "alpha", *TUNE_DIALS) else None,
         query.get("tensor"),
         _whole(query.get("element")) or 0,
         lesson if re.fullmatch("[1-9]|[a-z]{1,20}", lesson) else None,
@@ -109,25 +108,25 @@ def read_link(query: Mapping[str, str]) -> Link:
     )
 
 
-def _settings(epsilon: str | None, r: str | None, alpha: str | None, rule: str | None) -> Settings:
-    threshold = _number(epsilon, EPSILON_GRID[-1])
+def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
     rule = (rule or "").replace(" ", "+")
-    return Settings(
-        None if threshold is None else snap(threshold),
-        _number(r, R_MAX),
-        _number(alpha, ALPHA_MAX),
-        rule if rule in SHOWN else None,
-    )
+    found = dict(PLACES.get(rule, {"method": rule} if rule in SHOWN else {}))
+    threshold = _number(values.get("epsilon"), EPSILON_GRID[-1])
+    if threshold is not None:
+        found["point"] = snap(threshold)
+    for name, most in {"r": R_MAX, "alpha": ALPHA_MAX, **TUNE_DIALS}.items():
+        value = _number(values.get(name), most)
+        if value is not None:
+            found[name] = value
+    return found
 
 
-def _pin(text: str | None) -> Settings | None:
-    """Return the settings of A; None unless all four are there."""
-    parts = (text or "").split("_")
-    if len(parts) != len(Settings._fields):
-        return None
-    rule, epsilon, r, alpha = parts
-    found = _settings(epsilon, r, alpha, rule)
-    return None if None in found else found
+def _pin(text: str | None) -> dict[str, Any] | None:
+    """Return the settings of A; None without a method that Tune shows."""
+    rule, *entries = (text or "").split("~")
+    values = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    found = _settings(rule, values)
+    return found if "method" in found else None
 
 
 def _number(text: str | None, high: float) -> float | None:
@@ -148,10 +147,10 @@ def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> 
 
     settings: the recipe's; those that are no numbers are left out.
     """
-    if rule not in RULES:
+    if rule not in SHOWN:
         return ""
     known = {"step": "tune"} | ({} if set_name is None else {"set": set_name})
-    for name in ("epsilon", "r", "alpha"):
+    for name in ("epsilon", "r", "alpha", *TUNE_DIALS):
         value = settings.get(name)
         if isinstance(value, (int, float)):
             known[name] = repr(value)

@@ -115,7 +115,6 @@ class Session:
     History compares. data: folder with the rows of data sets, "" for the Hub's cache. client,
     address: who called last; token: theirs for the Hub, when they signed in (from their request,
     in memory only).
-    ties: what TIES keeps of the loaded models, by agent, once it was merged (see tune/ties.py).
     looks: the client and number of what was asked last of the microscope.
     job_queue: where its heavy jobs run. is_public: others use this server too.
     """
@@ -130,7 +129,6 @@ class Session:
     found: EvalReport | None = None
     chat: Chat | None = None
     data: str = ""
-    ties: list[dict[str, float] | None] | None = None
     looks: tuple[str, float] = ("", 0.0)
     job: QueuedJob | None = None
     touched: float = field(default_factory=time.monotonic)
@@ -166,7 +164,6 @@ class Session:
             self.report = None
             self.chat = None
             self.experiments.clear()
-            self.ties = None
         self.loaded = loaded
 
     def free_name(self, wanted: str) -> str:

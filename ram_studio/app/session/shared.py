@@ -14,13 +14,19 @@ keyed by component. Two rules join the panels:
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gradio as gr
 
-from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_R, DEFAULT_RULE
+from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX, TUNE_DIALS
 from ram_studio.app.session.jobs import Updates
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.workspace import Workspace
@@ -48,12 +54,16 @@ class Change:
 
 
 class Tuned(NamedTuple):
-    """The values of Tune's settings; point: on the epsilon grid of thresholds."""
+    """What Tune shows: a method by its recipe's name, and its settings; of all dials, by name.
 
-    point: int
-    r: float
-    alpha: float
-    rule: str
+    point: epsilon's place on the grid of thresholds. own: settings other than RAM's three.
+    """
+
+    method: str = DEFAULT_RULE
+    point: int = DEFAULT_INDEX
+    r: float = DEFAULT_R
+    alpha: float = DEFAULT_ALPHA
+    own: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def epsilon(self) -> float:
@@ -65,24 +75,60 @@ class Tuned(NamedTuple):
         """epsilon, r and alpha by name."""
         return {"epsilon": self.epsilon, "r": self.r, "alpha": self.alpha}
 
+    @property
+    def name(self) -> str:
+        """The method's name in Compare and the microscope, where two scales have one each."""
+        if self.method != "task-arithmetic":
+            return self.method
+        return "task-arithmetic-sum" if self.own.get("scale") == 1 else "task-arithmetic-mean"
 
-def clamp_grid_index(point: float | None) -> int:
-    """Return a slider's value as a grid point, clamped: it comes from the browser."""
-    return min(max(0, int(point or 0)), len(EPSILON_GRID) - 1)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that the method has, as a recipe writes them."""
+        known = {**self.values, **self.own}
+        fields = METHODS[self.method].settings.model_fields
+        return {name: known[name] for name in fields if name in known}
+
+
+def read_tuned(text: str | None) -> Tuned:
+    """Return what the browser says, clamped; what it leaves out is the paper's.
+
+    text: JSON with any of method, point, r, alpha and further settings' names.
+    """
+    try:
+        said = json.loads(text or "{}")
+    except ValueError:
+        said = {}
+    said = said if isinstance(said, dict) else {}
+
+    def number(name: str, usual: float, most: float) -> float:
+        value = said.get(name)
+        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        return min(max(0.0, float(value)), most) if is_number else usual
+
+    method = said.get("method")
+    return Tuned(
+        method if method in METHODS else DEFAULT_RULE,
+        int(number("point", DEFAULT_INDEX, len(EPSILON_GRID) - 1)),
+        number("r", DEFAULT_R, R_MAX),
+        number("alpha", DEFAULT_ALPHA, ALPHA_MAX),
+        {name: said[name] for name in (*TUNE_DIALS, "solver") if name in said},
+    )
 
 
 class Tuning(NamedTuple):
-    """The components of Tune's settings, which other panels read and set; in ``Tuned``'s order."""
+    """The component of Tune's settings, one JSON value, which other panels read and set."""
 
-    epsilon: gr.Slider
-    r: gr.Slider
-    alpha: gr.Slider
-    rule: gr.Radio
+    value: gr.Textbox
 
     def read(self, data: Mapping[Any, Any]) -> Tuned:
-        """Return their values among a handler's inputs."""
-        point, r, alpha, rule = (data[component] for component in self)
-        return Tuned(clamp_grid_index(point), float(r), float(alpha), rule)
+        """Return what it says among a handler's inputs."""
+        return read_tuned(data[self.value])
+
+    def update(self, **settings: Any) -> Updates:
+        """Return the update that sets some of method, point, r, alpha and the others' dials."""
+        said = {name: value for name, value in settings.items() if value is not None}
+        return {self.value: json.dumps(said)} if said else {}
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""Measure here: merge what the canvas shows in memory, and ask it the questions of the skill table.
+"""Test now: merge what the stage shows in memory, and ask it the questions of the skill table.
 
-The browser shows the button where something about a setting is not known yet, and takes what is:
-rows that the store has (``measured``), and what TIES keeps (``ties``), which small sets find when
-TIES is looked at.
+The browser shows the button where a setting was not tested yet, and takes what is known: rows that
+the store has, see ``measured``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,8 +20,7 @@ from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_contr
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared, Tuned
 from ram_studio.app.templates import progress
-from ram_studio.app.tune import measured, ties
-from ram_studio.checkpoints.hub.rights import acting_as
+from ram_studio.app.tune import measured
 from ram_studio.engine.events import Progress
 from ram_studio.errors import RamStudioError
 
@@ -29,29 +28,26 @@ from ram_studio.errors import RamStudioError
 class MeasurePanel:
     """The panel. known: what is measured besides the shipped table, for the browser:
 
-    {"agents": names, "table": rows or None, "ties": by agent or None, "is_quick": whether TIES is
-    merged unasked}.
+    {"table": rows or None}.
     """
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         with gr.Column(elem_id="measure-box"):
             ids = {"start": "measure", "stop": "stop-measure", "status": "measure-status"}
-            self.controls = job_controls("Measure here", **ids)
+            self.controls = job_controls("Test now", **ids)
             self.known = html(
                 None,
                 html_template="<div></div>",
                 js_on_load="window.RAM_READY.then((RAM) => RAM.mountMeasured(props, watch))",
                 elem_id="measured",
             )
-            self.ask_ties = gr.Button("", visible="hidden", elem_id="ask-ties")
         shared.loaded.listen([self.known], self.show)
         shared.when_built(self._wire)
 
     def _wire(self) -> None:
         shared, outputs = self.shared, [self.known]
         connect(self.controls, shared.workspace, self._run, {*shared.tuning}, outputs)
-        self.ask_ties.click(shared.with_session(self._merge_ties), None, outputs, **LIGHT)
         # Checks, comparisons and sweeps may have answered since.
         shared.steps["tune"].click(shared.with_session(self.show), None, outputs, **LIGHT)
 
@@ -65,31 +61,17 @@ class MeasurePanel:
         )
 
     def _work(self, tuned: Tuned, session: Session) -> Work[None]:
-        loaded = session.models
-        if tuned.rule == "ties" and session.ties is None and loaded.set_name is None:
-            return ties.ties_work(session)
-        recipe = measured.tuned_recipe(loaded, tuned)
+        recipe = measured.tuned_recipe(session.models, tuned)
         return measured.measure_work(recipe, session, self.shared.workspace)
 
-    def _merge_ties(self, session: Session) -> Updates:
-        with acting_as(session.token):
-            return self.show(session, merges_ties=True)
-
-    def show(self, session: Session, *, merges_ties: bool = False) -> Updates:
+    def show(self, session: Session) -> Updates:
         """Return what is measured of the loaded models; nothing where that cannot be read."""
         if session.loaded is None:
             return {self.known: None}
-        agents = list(session.loaded.analysis.agents)
-        known: dict[str, Any] = {"agents": agents, "table": None, "ties": session.ties}
-        known["is_quick"] = False
-        try:
-            known["is_quick"] = ties.is_quick(session.loaded)
-            if merges_ties and known["is_quick"]:
-                known["ties"] = ties.find_ties(session)
+        known: dict[str, Any] = {"table": None}
+        # Merge, Check and History say what is wrong with files or store; Tune works without.
+        with contextlib.suppress(RamStudioError):
             known["table"] = measured.measured_rows(session, self.shared.workspace)
-        except RamStudioError:
-            # Merge, Check and History say what is wrong with files or store; Tune works without.
-            pass
         # Text: Gradio looks for files at every number of a nested value.
         return {self.known: json.dumps(known)}
 

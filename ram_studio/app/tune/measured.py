@@ -17,7 +17,6 @@ from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.asking.limits import asking_effort, most_items, offered_lengths
 from ram_studio.app.check.work import BASE
-from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
@@ -49,14 +48,11 @@ NOTHING_TO_ASK = (
 
 
 def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
-    """Return the recipe of what the canvas shows.
+    """Return the recipe of what the stage shows.
 
-    Raises: SettingsError for a method that it does not show.
+    Raises: SettingsError that names the field.
     """
-    choice = CHOICES.get(tuned.rule)
-    if choice is None:
-        raise SettingsError(f"There is no method {tuned.rule!r}; there are {', '.join(CHOICES)}.")
-    return recipe_from(loaded, choice.method, choice.settings(tuned.values))
+    return recipe_from(loaded, tuned.method, tuned.settings)
 
 
 def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work[None]:

@@ -182,7 +182,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
         "facts": _facts(view, tensor),
         "agents": list(view.agent_names),
         "focus": focus,
-        "rule": form.tuned.rule,
+        "rule": form.tuned.name,
         "rows": _rows(view, form.layout, width),
         "elements": [_element(view, i, width) for i in range(len(view.index))],
         "methods": [

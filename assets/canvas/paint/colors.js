@@ -1,11 +1,13 @@
+// @ts-check
 // The page's colors for drawing on a canvas, read again when light and dark are switched.
 
-const NAMES = ["ink", "panel", "sunken", "hair", "unique", "shared", "unchanged", "outline", "left"];
+const NAMES = ["ink", "panel", "sunken", "hair", "unique", "shared", "unchanged", "outline", "left", "good", "bad", "accent-ink"];
 
 let known = null;
 
 export const forgetColors = () => { known = null; };
 
+/** @returns {any} */
 export const colors = () => {
   if (known) return known;
   const style = getComputedStyle(document.body);

@@ -1,5 +1,5 @@
-// A button with a short menu above it. items: [{ text, id, run }].
-import { put } from "../nodes.js";
+// A button with a short menu beside it. items: [{ text, id, run }].
+import { put } from "../../nodes.js";
 
 const GAP = 6;
 
@@ -18,9 +18,10 @@ export const mountMenu = (parent, button, items) => {
     const isOpen = newState === "open";
     button.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
-    const { left, top } = button.getBoundingClientRect();
+    const { left, top, bottom } = button.getBoundingClientRect();
+    const under = bottom + GAP + menu.offsetHeight < window.innerHeight;
     menu.style.left = `${Math.max(GAP, Math.min(left, window.innerWidth - menu.offsetWidth - GAP))}px`;
-    menu.style.top = `${Math.max(GAP, top - menu.offsetHeight - GAP)}px`;
+    menu.style.top = `${Math.max(GAP, under ? bottom + GAP : top - menu.offsetHeight - GAP)}px`;
     menu.querySelector("button").focus();
   });
 };

@@ -1,5 +1,5 @@
 // The box beside the pointer.
-import { put } from "../nodes.js";
+import { put } from "../../nodes.js";
 
 let box = null;
 let shownFor = null;

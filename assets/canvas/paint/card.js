@@ -1,9 +1,9 @@
 // The report card: mechanism and outcome of a setting as one picture, drawn from what is on the page; and
 // how pictures are saved.
-import { put, SVG } from "../nodes.js";
-import { settingsText } from "./pin.js";
+import { put, SVG } from "../../nodes.js";
+import { settingsText } from "../model/methods.js";
+import { state } from "../store.js";
 import { snapshot } from "./snapshot.js";
-import { state } from "./store.js";
 
 const EDGE = 20;
 const HEAD = 56;
@@ -26,9 +26,9 @@ export const picture = (elements, { left, top, width, height }, write) => {
 };
 
 const card = () => {
-  const title = settingsText(state.profile, state.settings);
-  const columns = [...document.querySelectorAll(".cv-mech, .cv-out")];
-  const boxes = columns.flatMap((column) => [column, ...column.children]).map((n) => n.getBoundingClientRect()).filter((b) => b.width);
+  const title = settingsText(state.settings, state.profile);
+  const columns = [...document.querySelectorAll(".cv > section")];
+  const boxes = columns.map((n) => n.getBoundingClientRect()).filter((b) => b.width);
   const left = Math.min(...boxes.map((b) => b.left));
   const top = Math.min(...boxes.map((b) => b.top));
   const width = Math.ceil(Math.max(...boxes.map((b) => b.right)) - left) + 2 * EDGE;

@@ -1,6 +1,6 @@
 // A part of the page as SVG: boxes, texts and drawings where they stand, with the styles they have. Text
 // stays text, held to its width wherever another font has to do.
-import { put, SVG } from "../nodes.js";
+import { put, SVG } from "../../nodes.js";
 
 const STYLES = [
   "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity",

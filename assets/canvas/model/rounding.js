@@ -1,5 +1,5 @@
 // What the merge's number format keeps of lambda, in the format that a merge has unless another is chosen.
-import { dtypeName, retainedToNearest, roundingCurve } from "../numbers.js";
+import { dtypeName, retainedToNearest, roundingCurve } from "../../numbers.js";
 
 export const LOST = 0.1; // more than this share of the rescaling lost is worth a word
 

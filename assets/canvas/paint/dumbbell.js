@@ -1,9 +1,9 @@
 // A skill as a dumbbell: from the base's score to the specialist's, the merge between them, above one dot a
 // prompt. The dots are the axis: the base's circle stands above the end of its own. Tune draws it of measured
 // settings, Check of what was just asked; here nothing is known of either. Answers are one character, 0 or 1, a prompt.
-import { put, shape } from "../nodes.js";
-import { rightOf, wilson } from "./table.js";
-import { brief } from "./words.js";
+import { put, shape } from "../../nodes.js";
+import { rightOf, wilson } from "../model/data.js";
+import { brief } from "../model/words.js";
 
 const MIDDLE = 8; // y of the line
 const TOP = 17; // y of the dots

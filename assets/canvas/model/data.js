@@ -1,0 +1,107 @@
+// @ts-check
+// The table of measured settings, decoded: what was asked, what was answered, who was right. Knows nothing of
+// the page.
+//
+// A shipped table has n prompts a domain, domains, rows, prompts, gold, answers. A row: kind "source" or
+// "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 a prompt, domain
+// after domain, answers: an index into answers[prompt] each; factors {own, shared} of methods without a formula.
+import { settingsOf } from "./methods.js";
+
+const Z = 1.96;
+
+/** @typedef {{ id: number, name: string, set: any, right: Uint8Array, said: number[], score: number[], total: number, factors: any }} Row */
+
+/** The 95 % interval of a share, after Wilson. @param {number} right @param {number} n */
+export const wilson = (right, n) => {
+  const p = right / n;
+  const scale = 1 + Z ** 2 / n;
+  const center = (p + Z ** 2 / 2 / n) / scale;
+  const half = (Z * Math.sqrt((p * (1 - p)) / n + Z ** 2 / 4 / n ** 2)) / scale;
+  return [Math.max(0, center - half), Math.min(1, center + half)];
+};
+
+/** Exact two-sided sign test: the chance of at least this uneven a split of prompts that differ. */
+export const signTest = (lost, won) => {
+  const m = lost + won;
+  let [chance, ways] = [0, 1];
+  for (let i = 0; i <= Math.min(lost, won); i += 1) {
+    chance += ways * 0.5 ** m;
+    ways = (ways * (m - i)) / (i + 1);
+  }
+  return m ? Math.min(1, 2 * chance) : 1;
+};
+
+/** Of prompts from..to: how many another row solves and this one does not, the reverse, and the sign test. */
+export const compareRows = (row, other, from = 0, to = row.right.length) => {
+  let [lost, won] = [0, 0];
+  for (let i = from; i < to; i += 1) {
+    lost += Number(other.right[i] > row.right[i]);
+    won += Number(row.right[i] > other.right[i]);
+  }
+  return { lost, won, p: signTest(lost, won) };
+};
+
+export const rightOf = (marks) => {
+  let right = 0;
+  for (const mark of marks) if (mark === "1") right += 1;
+  return right;
+};
+
+const countOf = (table, row, domain) => rightOf(row.right.slice(domain * table.n, (domain + 1) * table.n));
+
+/** For a domain the agent that learned it: its index, or null where none is better than the base beyond noise. */
+const learner = (table, profile, domain) => {
+  const row = (name) => table.rows.find((r) => r.kind === "source" && r.method === name);
+  const scores = profile.agents.map((name) => (row(name) ? countOf(table, row(name), domain) : 0));
+  const best = scores.indexOf(Math.max(...scores));
+  return scores[best] / table.n > wilson(countOf(table, row("base"), domain), table.n)[1] ? best : null;
+};
+
+/** What the canvas uses of a table: the domains that an agent learned (all, where none was), each with its
+ * prompts in the order of how many merges solve them. items: of every prompt its place in the table. */
+export const skillsOf = (table, profile) => {
+  const { n } = table;
+  const learned = table.domains.map((_, d) => learner(table, profile, d));
+  const isKnown = learned.some((t) => t !== null);
+  const kept = table.domains.flatMap((_, d) => (!isKnown || learned[d] !== null ? [d] : []));
+  const items = kept.flatMap((d) => Array.from({ length: n }, (_, i) => d * n + i));
+  const rows = table.rows.flatMap((row, id) => decoded(row, id, items, n, profile) ?? []);
+  const sources = Object.fromEntries(rows.filter((r) => !r.set).map((r) => [r.name, r]));
+  const merges = rows.filter((r) => r.set);
+  const solvedBy = items.map((_, i) => merges.reduce((count, row) => count + row.right[i], 0));
+  const { right } = sources.base;
+  return {
+    n, rows, sources, merges, items, base: sources.base, asked: items.length,
+    domains: kept.map((d) => table.domains[d]),
+    agents: kept.map((d) => learned[d]),
+    specialists: kept.map((d) => (learned[d] === null ? null : sources[profile.agents[learned[d]]])),
+    prompts: items.map((i) => table.prompts[i]), gold: items.map((i) => table.gold[i]), answers: items.map((i) => table.answers[i]),
+    order: kept.map((_, d) => Array.from({ length: n }, (__, i) => d * n + i)
+      .sort((a, b) => right[b] - right[a] || solvedBy[b] - solvedBy[a] || a - b)),
+  };
+};
+
+/** @returns {Row | null} */
+const decoded = (row, id, items, n, profile) => {
+  const set = row.kind === "source" ? null : settingsOf(row.method, row.settings, row.k, profile);
+  if (!set && row.kind !== "source") return null;
+  const right = Uint8Array.from(items, (i) => Number(row.right[i]));
+  const score = Array.from({ length: items.length / n }, (_, d) => right.subarray(d * n, (d + 1) * n).reduce((a, b) => a + b, 0));
+  return {
+    id, name: row.method, set, right, said: items.map((i) => row.answers[i]), score,
+    total: score.reduce((a, b) => a + b, 0), factors: row.factors ?? null,
+  };
+};
+
+export const answerOf = (skills, row, i) => skills.answers[i][row.said[i]];
+
+/** A table with the merges of another one on the same questions: those measured since, which come first. */
+export const withRows = (table, more) => {
+  const answers = table.answers.map((texts) => [...texts]);
+  const place = (i, text) => {
+    const known = answers[i].indexOf(text);
+    return known < 0 ? answers[i].push(text) - 1 : known;
+  };
+  const rows = more.rows.map((row) => ({ ...row, answers: row.answers.map((a, i) => place(i, more.answers[i][a])) }));
+  return { ...table, answers, rows: [...rows, ...table.rows] };
+};

@@ -1,0 +1,117 @@
+// @ts-check
+// The methods that a table may hold and Tune can choose, under one name each, and the dials of each. Pure.
+import { epsilonText, plain } from "./words.js";
+
+/** @typedef {{ method: string, point: number, r: number, alpha: number, scale: number, density: number, drop_rate: number }} Settings
+ * @typedef {{ key: string, name: string, symbol: string, title: string, steps: number[], ticks: number[], x: (v: number) => number, text: (v: number) => string }} Dial */
+
+const upTo = (most, step) => Array.from({ length: Math.round(most / step) + 1 }, (_, i) => Number((i * step).toFixed(4)));
+const root = (most) => (v) => Math.sqrt(Math.min(1, v / most));
+
+/** Every dial but epsilon's, which has the profile's own axis. */
+const DIALS = {
+  point: { name: "epsilon", symbol: "ε", title: "Ignore changes smaller than (epsilon)" },
+  r: { name: "r", symbol: "r", title: "Boost for unique changes (r)", steps: upTo(1, 0.005), ticks: [0, 0.05, 0.1, 0.2, 0.3, 0.5, 1], x: root(1) },
+  alpha: { name: "alpha", symbol: "α", title: "Limit of the boost (alpha)", steps: upTo(10, 0.05), ticks: [0, 0.5, 1, 2, 5, 10], x: root(10) },
+  scale: { name: "scale", symbol: "scale", title: "Scale: factor on the changes", steps: upTo(2, 0.05), ticks: [0, 0.1, 0.5, 1, 1.5, 2], x: root(2) },
+  density: { name: "density", symbol: "density", title: "Share kept of each agent (density)", steps: upTo(1, 0.05), ticks: [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1], x: root(1) },
+  drop_rate: { name: "drop rate", symbol: "drop", title: "Share dropped at random (drop rate)", steps: upTo(0.95, 0.05), ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], x: (v) => v },
+};
+
+const USUAL = { point: 22, r: 0.1, alpha: 2, scale: 1, density: 0.2, drop_rate: 0.5 };
+const ram = (title, dials, says) => ({ title, dials, says, isRam: true });
+const other = (title, dials, says, fixed = {}) => ({ title, dials, says, fixed, isRam: false });
+
+/** isRam: unique changes times lambda, shared ones averaged. fixed: settings that go with the name. */
+export const METHODS = {
+  "ram+": ram("RAM+", ["point", "r", "alpha"], "Changed by one agent: kept, times λ. Changed by several: averaged."),
+  "ram": ram("RAM", ["point"], "Changed by one agent: kept. Changed by several: averaged."),
+  "task-arithmetic": other("Scale", ["scale"], "Every change is added and multiplied by one scale."),
+  "ties": other("TIES", ["density", "scale"], "Trim each agent to its largest changes; where signs differ, the majority."),
+  "dare-ties": other("DARE + TIES", ["drop_rate", "density", "scale"], "Drop changes at random, enlarge the rest, then TIES."),
+  "ram+s": ram("RAM+s", ["point", "r"], "As RAM+, with a soft limit of the boost."),
+  "ram+m": ram("RAM+m", ["point", "r", "alpha"], "As RAM+, with ρ by size of change instead of count."),
+  "dare-ta": other("DARE + sum", ["drop_rate", "scale"], "Drop changes at random, enlarge the rest, add."),
+  "tsv-m": other("TSV-M", ["scale"], "The strongest singular vectors of each agent, made orthogonal."),
+  "iso-c": other("Iso-C", ["scale"], "The sum with equal singular values."),
+  "wudi": other("WUDI", [], "Least interference a layer, in closed form.", { solver: "closed" }),
+};
+
+/** What stands side by side, and what is behind More. Average and Sum are two places on one scale. */
+export const MAIN = ["ram+", "ram", "average", "sum", "ties", "dare-ties"];
+export const MORE = ["ram+s", "ram+m", "dare-ta", "tsv-m", "iso-c", "wudi"];
+const PLACES = { average: (n) => 1 / n, sum: () => 1 };
+const SAYS = {
+  average: (n) => `Every change is added and divided by the ${n} agents.`,
+  sum: () => "Every change is added in full.",
+};
+
+export const isSame = (a, b) => Math.abs(a - b) < 1e-9;
+
+/** The name that links, buttons and the stage use: of a scale "average", "sum" or "task-arithmetic". */
+export const nameOf = ({ method, scale }, n) =>
+  (method !== "task-arithmetic" ? method : Object.keys(PLACES).find((name) => isSame(scale, PLACES[name](n))) ?? method);
+
+export const methodOf = (name) => (PLACES[name] ? "task-arithmetic" : name);
+
+export const titleOf = (settings, n) => {
+  const name = nameOf(settings, n);
+  return { average: "Average", sum: "Sum", "task-arithmetic": `Scale ${plain(settings.scale)}` }[name] ?? METHODS[name].title;
+};
+
+export const nameTitle = (name) => ({ average: "Average", sum: "Sum" })[name] ?? METHODS[name].title;
+export const nameSays = (name, n) => SAYS[name]?.(n) ?? METHODS[name].says;
+
+/** Complete settings of a method, by its name or a place's: the paper's, or its usual ones. @returns {Settings} */
+export const usualOf = (name, profile) => ({
+  ...USUAL, r: profile.defaults.r, alpha: profile.defaults.alpha, point: profile.default_index,
+  scale: PLACES[name]?.(profile.agents.length) ?? (["task-arithmetic", "dare-ta"].includes(name) ? 1 / profile.agents.length : 1),
+  method: methodOf(name),
+});
+
+/** A setting in words: RAM+ epsilon 10⁻⁵, r 0.1, alpha 2. */
+export const settingsText = (settings, profile) => {
+  const n = profile.agents.length;
+  const name = nameOf(settings, n);
+  if (name === "average") return `Average (scale 1/${n})`;
+  if (methodOf(name) === "task-arithmetic") return name === "sum" ? "Sum (scale 1)" : `Sum times ${plain(settings.scale)}`;
+  const { title, dials } = METHODS[name];
+  return [title, dials.map((key) => `${DIALS[key].name} ${valueText(profile, key, settings[key])}`).join(", ")].join(" ").trim();
+};
+
+export const valueText = (profile, key, value) => (key === "point" ? epsilonText(profile.epsilon_grid[value]) : plain(value));
+
+/** Settings of a recipe as the canvas has them, or null for what it cannot show. point: on the epsilon grid. */
+export const settingsOf = (method, recipe, point, profile) => {
+  const known = METHODS[method];
+  if (!known || (known.isRam && point === null)) return null;
+  const own = known.dials.map((key) => (key === "point" ? "epsilon" : key));
+  if (!Object.keys(recipe).every((key) => own.includes(key) || key in (known.fixed ?? {}))) return null;
+  if (!Object.entries(known.fixed ?? {}).every(([key, value]) => recipe[key] === value)) return null;
+  const given = Object.fromEntries(Object.entries(recipe).filter(([key, value]) => key in DIALS && value !== null));
+  return { ...usualOf(method, profile), ...given, ...(known.isRam ? { point } : {}) };
+};
+
+/** Whether two settings are one: of the same method, equal on its dials. */
+export const areSame = (a, b) => a.method === b.method && METHODS[a.method].dials.every((key) => isSame(a[key], b[key]));
+
+/** A dial of a method: measured values are its steps, where there are some. @returns {Dial} */
+export const dialOf = (profile, method, key) => {
+  const made = profile.dials ??= new Map();
+  const id = `${method}.${key}`;
+  if (!made.has(id)) made.set(id, makeDial(profile, method, key));
+  return made.get(id);
+};
+
+const makeDial = (profile, method, key) => {
+  const text = (value) => valueText(profile, key, value);
+  if (key === "point") return { key, ...DIALS.point, ...profile.axis, text };
+  const rows = METHODS[method].isRam ? [] : profile.skills?.merges.filter((row) => row.set.method === method) ?? [];
+  const measured = [...new Set(rows.map((row) => row.set[key]))].sort((a, b) => a - b);
+  return { key, ...DIALS[key], ...(measured.length > 1 ? { steps: measured } : {}), text };
+};
+
+export const nearestStep = (dial, value) =>
+  dial.steps.reduce((best, v) => (Math.abs(dial.x(v) - dial.x(value)) < Math.abs(dial.x(best) - dial.x(value)) ? v : best));
+
+export const stepAt = (dial, at) => dial.steps.reduce((best, v) => (Math.abs(dial.x(v) - at) < Math.abs(dial.x(best) - at) ? v : best));

@@ -1,0 +1,116 @@
+// @ts-check
+// Which measured merge a setting shows, what is measured along a dial, and the best of a method. Nothing is ever
+// interpolated between two rows. Knows nothing of the page.
+import { areSame, dialOf, methodOf, METHODS, usualOf } from "./methods.js";
+import { factorsOf, outcomeOf } from "./outcome.js";
+
+/** @typedef {import("./data.js").Row} Row @typedef {{ row: Row, isExact: boolean }} Near */
+
+const known = new WeakMap(); // skills -> index
+
+const placeOf = (profile, point) => (point ? Math.log10(profile.epsilon_grid[point]) : -8.5);
+
+const lambdasOf = (profile, settings) => outcomeOf(profile, settings).agents.map((a) => a.lambda);
+
+const indexOf = (profile) => {
+  const { skills } = profile;
+  if (known.has(skills)) return known.get(skills);
+  const counts = profile.overlap.map(String);
+  const rows = skills.merges.filter((row) => METHODS[row.set.method].isRam)
+    .map((row) => ({ row, counts: counts[row.set.point], place: placeOf(profile, row.set.point), lambdas: lambdasOf(profile, row.set) }));
+  const byCounts = new Map();
+  for (const one of rows) byCounts.set(one.counts, [...(byCounts.get(one.counts) ?? []), one]);
+  const index = { rows, counts, byCounts, curves: new Map(), best: new Map() };
+  known.set(skills, index);
+  return index;
+};
+
+const apart = (profile, point, a, b) => a.reduce((far, lambda, t) =>
+  (profile.overlap[point][t][0] ? far + Math.abs(lambda - b[t]) : far), 0);
+
+/** The measured merge with exactly these weights: settings with the same counts and lambdas are the same. */
+export const exactRow = (profile, settings) => {
+  const { skills } = profile;
+  if (!METHODS[settings.method].isRam) {
+    if (settings.method === "task-arithmetic" && !settings.scale) return skills.base;
+    return skills.merges.find(({ set }) => areSame(set, settings)) ?? null;
+  }
+  const { byCounts, counts } = indexOf(profile);
+  if (profile.overlap[settings.point].every((others) => others.every((x) => !x))) return skills.base;
+  const lambdas = lambdasOf(profile, settings);
+  if (lambdas.includes(null)) return null;
+  return byCounts.get(counts[settings.point])?.find((one) => apart(profile, settings.point, one.lambdas, lambdas) < 1e-6)?.row ?? null;
+};
+
+/** The measured row that a setting shows, or null: of RAM's rules the nearest by log10 epsilon and lambda, of
+ * others by their dials. @returns {Near | null} */
+export const nearestRow = (profile, settings) => {
+  if (!profile.skills) return null;
+  const exact = exactRow(profile, settings);
+  if (exact) return { row: exact, isExact: true };
+  const rows = METHODS[settings.method].isRam ? ramDistances(profile, settings) : dialDistances(profile, settings);
+  const best = rows.reduce((a, b) => (b.far < a.far - 1e-9 ? b : a), { row: null, far: Infinity });
+  return best.row && { row: best.row, isExact: false };
+};
+
+const ramDistances = (profile, settings) => {
+  const { rows, counts } = indexOf(profile);
+  const [place, lambdas] = [placeOf(profile, settings.point), lambdasOf(profile, settings)];
+  return rows.map((one) => ({
+    row: one.row,
+    far: (one.counts === counts[settings.point] ? 0 : 4 * Math.abs(one.place - place)) + 3 * apart(profile, settings.point, one.lambdas, lambdas),
+  }));
+};
+
+const dialDistances = (profile, settings) => {
+  const dials = METHODS[settings.method].dials.map((key) => dialOf(profile, settings.method, key));
+  return profile.skills.merges.filter(({ set }) => set.method === settings.method)
+    .map((row) => ({ row, far: dials.reduce((far, dial) => far + Math.abs(dial.x(row.set[dial.key]) - dial.x(settings[dial.key])), 0) }));
+};
+
+/** What is measured along one dial, all others held: [{ value, row }]. */
+export const along = (profile, settings, key) => {
+  const { method } = settings;
+  const { curves } = indexOf(profile);
+  const id = JSON.stringify([method, key, ...METHODS[method].dials.filter((other) => other !== key).map((other) => settings[other])]);
+  if (!curves.has(id)) {
+    const { steps } = dialOf(profile, method, key);
+    const points = steps.flatMap((value) => { const row = exactRow(profile, { ...settings, [key]: value }); return row ? [{ value, row }] : []; });
+    if (method === "task-arithmetic" && points[0]?.value !== 0) points.unshift({ value: 0, row: profile.skills.base });
+    curves.set(id, points);
+  }
+  return curves.get(id);
+};
+
+const most = (rows) => rows.reduce((a, b) => (!a || b.total > a.total ? b : a), null);
+
+export const rowsOf = (profile, name) => profile.skills.merges.filter(({ set }) => set.method === methodOf(name));
+
+/** The best measured setting of a method, by its name or a place's. @returns {Row | null} */
+export const bestOf = (profile, name) => {
+  const { best } = indexOf(profile);
+  if (!best.has(name)) best.set(name, most(rowsOf(profile, name)));
+  return best.get(name);
+};
+
+/** Where a method begins: RAM's rules at the paper's settings, rivals at the best that was measured of them. */
+export const startOf = (profile, name) => {
+  const usual = usualOf(name, profile);
+  if (METHODS[usual.method].isRam || usual.method === "task-arithmetic" || !profile.skills) return usual;
+  return { ...usual, ...bestOf(profile, name)?.set };
+};
+
+/** RAM+ as in the paper, and the best of all methods that are not RAM's, picked on these prompts. */
+export const paperRow = (profile) => exactRow(profile, usualOf("ram+", profile));
+export const rivalRow = (profile) => {
+  const { best } = indexOf(profile);
+  if (!best.has("rival")) best.set("rival", most(profile.skills.merges.filter(({ set }) => !METHODS[set.method].isRam)));
+  return best.get("rival");
+};
+
+/** Where a measured merge lies on the map: [own part applied, shared part applied], or null. */
+export const placeOnMap = (profile, row) => {
+  if (!row.set) return row === profile.skills.base ? [0, 0] : null;
+  const found = factorsOf(profile, outcomeOf(profile, row.set), { row, isExact: true });
+  return found && [found.ownMean, found.sharedMean];
+};

@@ -1,0 +1,137 @@
+// @ts-check
+// One sentence on what this merge does, in plain words; the reason given is a fact of the mechanism, never a
+// guess. Without measured skills: what its models are like, and what to expect. Knows nothing of the page.
+import { sum } from "../../numbers.js";
+import { compareRows } from "./data.js";
+import { METHODS, settingsText } from "./methods.js";
+import { paperRow } from "./nearest.js";
+import { brief, capital, listText, timesText } from "./words.js";
+
+/** @typedef {{ key: string, tone: string, lead: string, rest: string, note: string, damaged: number[] }} Verdict */
+
+const LEVEL = 0.05; // of all tests of a verdict together
+const FAR = 1.5;
+const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper's Table 2
+const [TOO_OFTEN, TOO_LITTLE, TOO_MUCH] = [1.2, 0.75, 1.3]; // shared; own
+const LEFT_OUT = 0.1; // of the own part, by epsilon
+const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
+const APART = 0.9; // of the change, by size: agents changed different weights
+const TOGETHER = 0.1;
+
+const NOTHING = {
+  key: "nothing", tone: "bad", lead: "Nothing is merged.", rest: "Epsilon is so high that no change counts: this is the untouched base.",
+};
+
+const largest = (agents) => Math.max(...agents.map((a) => a.lambda ?? 1));
+
+const nearly = (values) => {
+  const known = values.filter((v) => v !== null);
+  return Math.max(...known) - Math.min(...known) < 0.01 ? "" : "about ";
+};
+
+/** Why, or "" where no number of the mechanism stands out. */
+const reasonOf = (result, factors) => {
+  const lambda = result.isRam ? largest(result.agents) : 1;
+  if (factors?.sharedMean > TOO_OFTEN) return `What the agents share is applied ${timesText(factors.sharedMean)} times.`;
+  if (lambda > FAR) return `Own changes are boosted ${timesText(lambda)} times (the paper: at most ${PAPER_MOST}).`;
+  if (!factors) return "";
+  const asked = result.isRam ? sum(result.agents.map((a) => a.lambda)) / result.agents.length : 0;
+  const left = result.isRam ? 1 - factors.ownMean / asked : 0;
+  if (left > LEFT_OUT) return `Epsilon leaves out ${brief(left, 0)} of what only one agent changed.`;
+  if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${brief(factors.ownMean, 0)} of each agent's own change is applied.`;
+  return factors.ownMean > TOO_MUCH ? `Own changes are overshot: applied ${timesText(factors.ownMean)} times.` : "";
+};
+
+/** The smallest one-sided loss that a skill's test can show. */
+const showable = (tests) => {
+  let least = 1;
+  while (2 / 2 ** least > LEVEL / tests) least += 1;
+  return least;
+};
+
+// Holm over the skills: those whose agent solves more of the same prompts.
+const damagedSkills = ({ specialists, n }, row) => {
+  const tests = specialists.flatMap((own, d) => (own ? [{ d, ...compareRows(row, own, d * n, (d + 1) * n) }] : [])).sort((a, b) => a.p - b.p);
+  const end = tests.findIndex(({ p }, i) => p > LEVEL / (tests.length - i));
+  return tests.slice(0, end < 0 ? tests.length : end).filter((t) => t.lost > t.won).sort((a, b) => a.d - b.d);
+};
+
+/** All of a number of skills, in words. */
+const all = (count) => (count > 3 ? `All ${count} skills are` : ["", "The skill is", "Both skills are", "All three skills are"][count]);
+
+// Far from what the paper tried, and still better than its setting on the same prompts.
+const surprise = (profile, row) => {
+  const paper = paperRow(profile);
+  const { lost, won, p } = paper ? compareRows(row, paper) : { lost: 0, won: 0, p: 1 };
+  return paper && p < LEVEL && won > lost ? ` Still better than the paper's setting (${paper.total}).` : "";
+};
+
+const ofMeasured = (profile, result, near, factors) => {
+  const { skills } = profile;
+  const { row } = near;
+  const damaged = damagedSkills(skills, row);
+  const versus = compareRows(row, skills.base);
+  const reason = reasonOf(result, factors);
+  const why = `${reason}${reason && result.isRam && largest(result.agents) > FAR ? surprise(profile, row) : ""}`;
+  if (versus.p < LEVEL && versus.lost > versus.won) {
+    return { key: "broken", tone: "bad", lead: "Broken.", rest: `Even the base solves ${skills.base.total}. ${why}`, damaged };
+  }
+  if (!damaged.length) {
+    return {
+      key: "good", tone: "good", lead: "No skill is shown to be damaged.", damaged,
+      rest: `None solves fewer prompts than its own agent, beyond chance. ${largest(result.agents) > FAR ? why : ""}`,
+    };
+  }
+  const names = damaged.map(({ d }) => skills.domains[d]);
+  const lost = damaged.map(({ d, lost: fewer, won }) => `${skills.domains[d]} −${fewer - won}`);
+  return {
+    key: "damaged", tone: damaged.length === skills.domains.length ? "bad" : "part", damaged,
+    lead: damaged.length === skills.domains.length ? `${all(damaged.length)} damaged.` : `${capital(listText(names))} ${names.length > 1 ? "are" : "is"} damaged.`,
+    rest: why || `Fewer prompts than its agent: ${lost.join(", ")}.`,
+  };
+};
+
+/** The mean cosine between two agents' updates, pairs weighing as their sizes; 0 for one agent. */
+export const meanCosine = ({ norm2, cross }) => {
+  const sizes = sum(norm2.map(Math.sqrt)) ** 2 - sum(norm2);
+  return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
+};
+
+/** What the overlap of models that nobody asked yet lets one expect. */
+export const expectationOf = (profile, result) => {
+  const { energy, norm2, agents, default_index: usual } = profile;
+  const reason = reasonOf(result, null);
+  if (reason) return reason;
+  if (!energy || !norm2) return "Analyze the models again to see what to expect.";
+  if (agents.length < 2) return "One agent: nothing to combine.";
+  const own = (t) => energy[usual][t][0] * norm2[t];
+  const share = sum(agents.map((_, t) => own(t))) / (sum(agents.map((_, t) => sum(energy[usual][t]) * norm2[t])) || 1);
+  const cosine = meanCosine(profile);
+  if (cosine >= ALIKE) return `The agents moved alike (mean cosine ${cosine.toFixed(2)}): a sum applies that ${agents.length} times. Expect RAM+ to do best.`;
+  if (share >= APART) return `They changed different weights (${brief(share)} by size is unique): expect a sum to do as well as RAM+.`;
+  if (share < TOGETHER) return `Only ${brief(share)} of the change, by size, is unique: RAM+ is averaging in effect. Compare it with the sum.`;
+  return `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`;
+};
+
+/** @param {any} profile @param {any} result @param {any} near the measured row that is shown, or null @param {any} factors
+ * @returns {Verdict} */
+export const verdictOf = (profile, result, near, factors) => {
+  const text = settingsText(result.settings, profile);
+  const { skills } = profile;
+  if (result.isRam && !result.changed) return { ...NOTHING, note: `${text}.`, damaged: [] };
+  if (!skills) {
+    return {
+      key: "untested", tone: "", lead: "Not tested yet.", rest: expectationOf(profile, result), damaged: [],
+      note: factors ? `${text}. Exact so far: own parts applied ${timesText(factors.ownMean)} times, shared parts ${timesText(factors.sharedMean)} times.` : `${text}.`,
+    };
+  }
+  if (!near) return { key: "untested", tone: "", lead: "Not tested yet.", rest: METHODS[result.settings.method].says, note: `${text}.`, damaged: [] };
+  const said = ofMeasured(profile, result, near, factors);
+  const scores = skills.domains.map((name, d) => `${name} ${near.row.score[d]}`).join(", ");
+  const weak = said.key === "good" ? `; a loss below ${showable(skills.domains.length)} cannot show` : "";
+  const nearest = near.row.set ? settingsText(near.row.set, profile) : "the base";
+  return {
+    ...said, damaged: said.damaged.map(({ d }) => d),
+    note: near.isExact ? `${text}. Measured: ${scores} of ${skills.n}${weak}.` : `${text} was not measured. Shown: the nearest, ${nearest}: ${scores} of ${skills.n}.`,
+  };
+};

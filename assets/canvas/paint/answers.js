@@ -1,0 +1,264 @@
+// @ts-check
+// What the models answer: for each skill a real prompt, and what base, its agent, A and this merge say to it. A dot
+// a prompt puts its prompt on stage; one that just broke comes forward unless another was picked by hand.
+import { marker, put } from "../../nodes.js";
+import { answerOf, wilson } from "../model/data.js";
+import { titleOf, usualOf } from "../model/methods.js";
+import { exactRow, paperRow } from "../model/nearest.js";
+import { brief } from "../model/words.js";
+import { agentColor, colors } from "./colors.js";
+import { answerPieces, promptText } from "./text.js";
+import { onPaint, redraw, shown, state } from "../store.js";
+
+const FLAG = 1400; // ms that "just broke" stands
+const MANY = 6; // prompts fewer than the paper's setting solves: then a lost one is shown
+
+let box = null;
+let cards = [];
+
+export const mountAnswers = (root) => {
+  box = put(root, "section", { class: "cv-answers", "data-part": "answers", "aria-label": "What the models answer" });
+  onPaint(paintAnswers);
+  return box;
+};
+
+/** The cards of the loaded models: one a skill, or one an agent where nothing was asked. */
+export const setAnswers = () => {
+  const { profile } = state;
+  box.replaceChildren();
+  cards = profile.skills ? profile.skills.domains.map(mountSkill) : [];
+  if (!profile.skills) profile.agents.forEach(mountUntested);
+  box.classList.toggle("many", box.children.length > 4);
+};
+
+// ---------------------------------------------------------------- nothing asked yet
+
+const mountUntested = (name, t) => {
+  const { overlap, default_index: usual, total } = state.profile;
+  const [own, ...rest] = overlap[usual][t];
+  const changed = rest.reduce((a, b) => a + b, own);
+  const card = put(box, "article", { class: "cv-panel cv-card cv-untested" });
+  const head = put(put(card, "header"), "h2");
+  marker(head, t);
+  head.append(` ${name}`);
+  put(card.firstChild, "span", { class: "cv-score" }, put(card, "small", {}, "not tested"));
+  const words = put(card, "p", { class: "cv-empty" }, "Changed ");
+  put(words, "b", {}, brief(total ? changed / total : 0));
+  words.append(" of the weights; ");
+  put(words, "b", { class: "cv-unique-ink" }, brief(changed ? own / changed : 0));
+  words.append(" of these alone. Answers of base, agent and merge appear here.");
+};
+
+// ---------------------------------------------------------------- mounting a skill
+
+// The prompt that tells the story: the agent learned it, average and sum lose it, RAM+ keeps it; else what the agent learned.
+const telling = (d) => {
+  const { profile } = state;
+  const { skills } = profile;
+  const own = skills.specialists[d] ?? skills.base;
+  const lost = ["average", "sum"].map((name) => exactRow(profile, usualOf(name, profile))).filter(Boolean);
+  const kept = paperRow(profile);
+  const learned = skills.order[d].filter((i) => own.right[i] && !skills.base.right[i]);
+  const short = (list) => list.reduce((a, b) => (a === undefined || skills.prompts[b].length < skills.prompts[a].length ? b : a), undefined);
+  return short(learned.filter((i) => kept?.right[i] && lost.every((row) => !row.right[i]))) ?? learned[0] ?? skills.order[d][0];
+};
+
+const mountSkill = (name, d) => {
+  const { skills } = state.profile;
+  const card = put(box, "article", { class: "cv-panel cv-card", "data-skill": name, "data-asked": skills.n });
+  const head = put(card, "header");
+  const title = put(head, "h2");
+  if (skills.agents[d] !== null) marker(title, skills.agents[d]);
+  title.append(` ${name}`);
+  const flag = put(head, "span", { class: "cv-flag" }, "just broke");
+  const against = put(head, "span", { class: "cv-against" });
+  const score = put(head, "span", { class: "cv-score" });
+  const turns = put(head, "span", { class: "cv-turn" });
+  const dots = put(card, "div", {
+    class: "cv-dots", role: "slider", tabindex: "0", "aria-label": `${name}: prompt shown, of ${skills.n}`, "aria-valuemin": 1, "aria-valuemax": skills.n,
+  });
+  const canvas = put(dots, "canvas", { "aria-hidden": "true" });
+  const prompt = put(card, "p", { class: "cv-prompt" });
+  const grid = put(card, "div", { class: "cv-answer-list" });
+  const lines = Object.fromEntries(["base", "agent", "a", "merge"].map((who) => [who, mountLine(grid, who)]));
+  const first = telling(d);
+  const one = { d, card, flag, against, score, dots, canvas, prompt, lines, picked: first, first, isHeld: false, until: 0, drawn: null };
+  for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
+    const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} prompt of ${name}` }, text);
+    button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
+  }
+  wire(one);
+  return one;
+};
+
+const mountLine = (grid, who) => {
+  const row = put(grid, "div", { class: `cv-line-${who}`, "data-answer": who });
+  return { row, who: put(row, "span", { class: "cv-who" }), mark: put(row, "span", { class: "cv-mark", role: "img" }), text: put(row, "span", { class: "cv-text" }), label: "", key: "" };
+};
+
+// ---------------------------------------------------------------- picking a prompt
+
+const placeOf = (one) => state.profile.skills.order[one.d].indexOf(one.picked);
+
+const pick = (one, place) => {
+  one.picked = state.profile.skills.order[one.d][Math.max(0, Math.min(state.profile.skills.n - 1, place))];
+  one.isHeld = true;
+  redraw("pick");
+};
+
+const wire = (one) => {
+  const { dots } = one;
+  const scrub = (event) => {
+    const { left, width } = dots.getBoundingClientRect();
+    pick(one, Math.floor(((event.clientX - left) / width) * state.profile.skills.n));
+  };
+  dots.addEventListener("pointerdown", (event) => { dots.setPointerCapture(event.pointerId); scrub(event); });
+  dots.addEventListener("pointermove", (event) => { if (event.buttons) scrub(event); });
+  dots.addEventListener("keydown", (event) => {
+    const at = placeOf(one);
+    const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: Infinity, PageDown: at - 10, PageUp: at + 10 }[event.key];
+    if (event.key === "Escape" && one.isHeld) {
+      one.isHeld = false;
+      one.picked = one.first;
+      redraw("pick");
+    } else if (to !== undefined) pick(one, to);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+};
+
+// What comes forward by itself; a prompt that was picked stays.
+const bringForward = (one, skills, row, pinned) => {
+  const { d } = one;
+  const own = skills.specialists[d] ?? skills.base;
+  const { previous, how } = shown;
+  const moved = previous && previous !== row;
+  if (!one.isHeld && how === "method") {
+    one.picked = one.first;
+    const isLow = row.score[d] < (paperRow(state.profile)?.score[d] ?? 0) - MANY;
+    if (isLow && row.right[one.picked]) one.picked = skills.order[d].find((i) => !row.right[i] && own.right[i] && !skills.base.right[i]) ?? one.picked;
+  } else if (!one.isHeld && moved && row.right[one.picked]) {
+    one.picked = skills.order[d].find((i) => previous.right[i] && !row.right[i] && own.right[i]) ?? one.picked;
+  }
+  if (!one.isHeld && pinned && pinned.right[one.picked] === row.right[one.picked]) {
+    one.picked = skills.order[d].find((i) => pinned.right[i] && !row.right[i]) ?? one.picked;
+  }
+  if (moved && how === "drag" && previous.right[one.picked] && !row.right[one.picked]) {
+    one.until = performance.now() + FLAG;
+    setTimeout(() => { if (performance.now() >= one.until) one.flag.classList.remove("on"); }, FLAG + 50);
+  }
+};
+
+// ---------------------------------------------------------------- painting
+
+const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+
+const paintAnswers = () => {
+  const { skills } = state.profile;
+  const row = shown.near?.row;
+  if (!skills || !row) return;
+  const pinned = shown.pinned?.near?.row ?? null;
+  for (const one of cards) {
+    bringForward(one, skills, row, pinned);
+    paintCard(one, skills, row, pinned);
+    drawDots(one, skills, row, pinned);
+  }
+};
+
+const paintCard = (one, skills, row, pinned) => {
+  const { d, card, picked, lines, dots } = one;
+  const score = row.score[d];
+  const right = Boolean(row.right[picked]);
+  const own = skills.specialists[d];
+  card.dataset.solved = score;
+  card.dataset.item = skills.items[picked];
+  card.classList.toggle("lost", !right);
+  if (one.score.dataset.of !== String(score)) {
+    one.score.dataset.of = score;
+    one.score.replaceChildren(String(score));
+    put(one.score, "small", {}, ` of ${skills.n}`);
+    const [low, high] = wilson(score, skills.n);
+    one.score.title = `95 % interval ${brief(low, 0)} to ${brief(high, 0)}`;
+  }
+  const gain = pinned ? score - pinned.score[d] : 0;
+  setText(one.against, gain ? `${gain > 0 ? "+" : "−"}${Math.abs(gain)} vs A` : "");
+  one.against.classList.toggle("cv-warn-ink", gain < 0);
+  one.flag.classList.toggle("on", performance.now() < one.until && !right);
+  setText(one.prompt, promptText(skills.prompts[picked]));
+  const { answers, gold } = skills;
+  const say = (who, label, of) => {
+    lines[who].row.hidden = !of;
+    if (of) paintLine(lines[who], label, answers[picked][of.said[picked]], gold[picked], Boolean(of.right[picked]));
+  };
+  say("base", ["base"], skills.base);
+  say("agent", own ? [skills.agents[d], `${own.name} agent`] : [], own);
+  say("a", pinned ? ["A", titleOf(state.pin, state.profile.agents.length)] : [], pinned);
+  say("merge", [shown.near.isExact ? "this merge" : "nearest merge"], row);
+  dots.setAttribute("aria-valuenow", placeOf(one) + 1);
+  const said = answerOf(skills, row, picked).trim() || "no answer";
+  dots.setAttribute("aria-valuetext", `${skills.prompts[picked]} Right answer: ${gold[picked]}. This merge: ${said}, ${right ? "right" : "wrong"}. ${score} of ${skills.n} solved.`);
+};
+
+// label: [text], [agent, text] or ["A", text].
+const paintLine = (line, label, text, gold, right) => {
+  const [label_, key] = [label.join("|"), `${gold}|${text}|${right}`];
+  if (line.label !== label_) {
+    line.label = label_;
+    line.who.replaceChildren();
+    if (typeof label[0] === "number") marker(line.who, label[0]);
+    else if (label.length > 1) put(line.who, "span", { class: "cv-tag" }, "A");
+    put(line.who, "span", {}, label.at(-1));
+  }
+  if (line.key === key) return;
+  line.key = key;
+  line.row.dataset.right = Number(right);
+  line.mark.textContent = right ? "✓" : "✗";
+  line.mark.setAttribute("aria-label", right ? "right" : "wrong");
+  line.text.replaceChildren();
+  line.text.title = text.trim();
+  const pieces = answerPieces(text, gold, right);
+  const length = pieces.reduce((all, [, piece]) => all + piece.length, 0);
+  line.text.classList.toggle("long", length > 22 && length <= 34);
+  line.text.classList.toggle("longer", length > 34);
+  for (const [kind, piece] of pieces) put(line.text, "span", kind ? { class: `cv-${kind}` } : {}, piece);
+};
+
+const drawDots = (one, skills, row, pinned) => {
+  const { canvas, d, picked } = one;
+  one.size ??= { width: canvas.clientWidth, height: canvas.clientHeight };
+  const { width, height } = one.size;
+  const key = [row.id, pinned?.id, picked, width, shown.near.isExact, document.body.classList.contains("dark")].join();
+  if (!width || key === one.drawn) return;
+  one.drawn = key;
+  const ratio = Math.min(2, devicePixelRatio || 1);
+  if (canvas.width !== Math.round(width * ratio)) [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  const pen = canvas.getContext("2d");
+  const { ink, outline, good, bad } = colors();
+  const step = width / skills.n;
+  const radius = Math.min(step * 0.38, height * 0.3);
+  const ring = (x, y, r, color, line) => { pen.beginPath(); pen.arc(x, y, r, 0, 7); pen.strokeStyle = color; pen.lineWidth = line; pen.stroke(); };
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  skills.order[d].forEach((i, j) => {
+    const [x, y, right] = [(j + 0.5) * step, height / 2 - 1.5, row.right[i]];
+    if (right) {
+      pen.beginPath();
+      pen.arc(x, y, radius, 0, 7);
+      pen.fillStyle = skills.agents[d] === null ? ink : agentColor(skills.agents[d]);
+      pen.globalAlpha = shown.near.isExact ? 1 : 0.55;
+      pen.fill();
+      pen.globalAlpha = 1;
+    } else ring(x, y, radius, outline, 1.1);
+    if (pinned && pinned.right[i] !== right) ring(x, y, radius + 0.8 * right, right ? good : bad, 2);
+    if (i !== picked) return;
+    ring(x, y, radius + 2.2, ink, 1.6);
+    pen.fillStyle = ink;
+    pen.beginPath();
+    for (const [dx, dy] of [[0, -4.5], [4, 0], [-4, 0]]) pen.lineTo(x + dx, height + dy);
+    pen.fill();
+  });
+};
+
+/** Widths are measured once a layout, not in a move. */
+export const layAnswers = () => { for (const one of cards) [one.size, one.drawn] = [undefined, null]; };

@@ -1,0 +1,150 @@
+// @ts-check
+// Every measured merge by what it applies: own part across, shared part up, darker where more is solved. A single
+// scale moves along one line through the base; RAM+ is off it.
+import { put } from "../../nodes.js";
+import { settingsText, usualOf } from "../model/methods.js";
+import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
+import { choose, onPaint, shown, state } from "../store.js";
+import { colors } from "./colors.js";
+import { unitOf } from "./curve.js";
+import { hideTip, showTip } from "./tip.js";
+
+const [MOST_OWN, MOST_SHARED] = [2, 3]; // beyond them dots stand on the rim
+const REACH = 17; // px from a dot
+
+let part = null;
+let frame = null;
+let laid = "";
+let dots = [];
+let marks = null;
+
+export const mountMap = (root) => {
+  const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-label": "All measured merges" });
+  const head = put(box, "div", { class: "cv-top" });
+  const title = put(head, "h2");
+  const plot = put(box, "div", { class: "cv-plot" });
+  const canvas = put(plot, "canvas", { "aria-hidden": "true" });
+  const svg = put(plot, "svg", { "aria-hidden": "true" });
+  const note = put(box, "p", { class: "cv-note" });
+  part = { box, title, plot, canvas, svg, note };
+  plot.addEventListener("pointermove", (event) => {
+    const dot = hit(event);
+    plot.style.cursor = dot ? "pointer" : "";
+    if (!dot || event.pointerType === "touch") hideTip();
+    else showTip(event, `map${dot.row.id}`, (tip) => {
+      put(tip, "b", {}, `${dot.row.total} of ${state.profile.skills.asked}`);
+      tip.append(` ${settingsText(dot.row.set, state.profile)}`);
+    });
+  });
+  plot.addEventListener("pointerleave", hideTip);
+  plot.addEventListener("click", (event) => { const dot = hit(event); if (dot) choose(dot.row.set, "method"); });
+  onPaint(paintMap);
+  return part;
+};
+
+export const layMap = () => { laid = ""; };
+
+const X = (own) => frame.x0 + ((frame.x1 - frame.x0) * Math.max(0, Math.min(own, MOST_OWN))) / MOST_OWN;
+const Y = (shared) => frame.y1 - ((frame.y1 - frame.y0) * Math.max(0, Math.min(shared, MOST_SHARED))) / MOST_SHARED;
+
+const hit = (event) => {
+  if (!frame || !dots.length) return null;
+  const { left, top } = part.plot.getBoundingClientRect();
+  const [x, y] = [event.clientX - left, event.clientY - top];
+  const far = ({ at: [own, shared] }) => Math.hypot(X(own) - x, Y(shared) - y);
+  const best = dots.reduce((a, b) => (far(b) <= far(a) ? b : a));
+  return far(best) < REACH ? best : null;
+};
+
+const rgb = (hex) => (hex.match(/[\da-f]{2}/gi) ?? ["80", "80", "80"]).map((part_) => parseInt(part_, 16));
+
+const drawDots = (width, height) => {
+  const { canvas } = part;
+  const { profile } = state;
+  const ratio = Math.min(2, devicePixelRatio || 1);
+  [canvas.width, canvas.height] = [width * ratio, height * ratio];
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  const [from, to] = [rgb(colors().unchanged), rgb(colors().good)];
+  pen.globalAlpha = 0.85;
+  for (const { row, at } of dots) {
+    const share = row.total / profile.skills.asked;
+    const depth = Math.max(0, share * 1.15 - 0.15) ** 1.6;
+    pen.fillStyle = `rgb(${from.map((c, i) => Math.round(c + (to[i] - c) * depth)).join()})`;
+    pen.beginPath();
+    pen.arc(X(at[0]), Y(at[1]), frame.unit * (0.13 + 0.16 * share), 0, 7);
+    pen.fill();
+  }
+};
+
+const draw = () => {
+  const { profile } = state;
+  const { svg } = part;
+  const { unit, x0, x1, y0, y1 } = frame;
+  svg.replaceChildren();
+  const text = (x, y, words, css = "", anchor = "middle") => put(svg, "text", { x, y, class: css, "text-anchor": anchor }, words);
+  put(svg, "path", { d: `M${x0} ${y0}V${y1}H${x1}`, class: "cv-tick", fill: "none" });
+  for (const own of [0, 0.5, 1, 1.5, 2]) text(X(own), y1 + 1.15 * unit, own === 2 ? "×2" : String(own));
+  for (const shared of [0, 1, 2, 3]) text(x0 - 5, Y(shared) + 4, shared === 3 ? "×3" : String(shared), "", "end");
+  text((x0 + x1) / 2, y1 + 2.3 * unit, "own part applied", "strong cv-fill-unique-ink");
+  text(x0 - 1.3 * unit, y0 - 0.7 * unit, "shared part applied", "strong cv-fill-shared-ink", "start");
+  drawScale(text);
+  const named = profile.skills ? [
+    [exactRow(profile, usualOf("sum", profile)), "Sum", 0.6, 0.35, "start"], [exactRow(profile, usualOf("average", profile)), "Average", 0.75, -0.55, "start"],
+    [paperRow(profile), "RAM+", 0.1, 1.45, "middle"], [rivalRow(profile), "best other", 0, 2.55, "middle"],
+  ] : [];
+  for (const [row, name, dx, dy, anchor] of named) {
+    const at = row && placeOnMap(profile, row);
+    if (!at) continue;
+    put(svg, "circle", { cx: X(at[0]), cy: Y(at[1]), r: 0.3 * unit, class: "cv-map-mark" });
+    text(X(at[0]) + dx * unit, Y(at[1]) + dy * unit, `${name} ${row.total}`, "strong cv-halo", anchor);
+  }
+  const pinned = put(svg, "g");
+  put(pinned, "circle", { r: 0.55 * unit, class: "cv-map-pin" });
+  put(pinned, "text", { y: 4, "text-anchor": "middle", class: "strong" }, "A");
+  const now = put(svg, "g", { class: "cv-moves" });
+  put(now, "circle", { r: 0.62 * unit, class: "cv-map-now" });
+  marks = { now, pinned };
+};
+
+// Base, average and sum lie on one line: a scale applies both parts alike.
+const drawScale = (text) => {
+  const shared = state.profile.sum?.shared.filter((v) => v !== null) ?? [];
+  const own = state.profile.sum?.own.filter((v) => v !== null) ?? [];
+  if (!shared.length || !own.length) return;
+  const mean = (values) => values.reduce((a, b) => a + b) / values.length;
+  const slope = mean(shared) / mean(own);
+  const end = Math.min(MOST_OWN, MOST_SHARED / slope);
+  put(part.svg, "path", { d: `M${X(0)} ${Y(0)}L${X(end)} ${Y(end * slope)}`, class: "cv-scale-line" });
+  const angle = (Math.atan2(Y(end * slope) - Y(0), X(end) - X(0)) * 180) / Math.PI;
+  const label = text(0, -0.45 * frame.unit, "any single scale");
+  label.setAttribute("transform", `translate(${X(0.62 * end)} ${Y(0.62 * end * slope)}) rotate(${angle})`);
+};
+
+const paintMap = () => {
+  const { profile } = state;
+  const { factors, pinned } = shown;
+  const dark = document.body.classList.contains("dark");
+  const key = [profile.skills ? profile.skills.rows.length : 0, Boolean(profile.parts || profile.sum), dark].join();
+  if (laid !== key) {
+    const unit = unitOf(part.plot);
+    const [width, height] = [part.plot.clientWidth, part.plot.clientHeight];
+    if (width < 20) return;
+    frame = { unit, x0: 1.9 * unit, x1: width - 0.6 * unit, y0: 1.5 * unit, y1: height - 2.75 * unit };
+    laid = key;
+    const rows = profile.skills?.merges ?? [];
+    dots = rows.flatMap((row) => { const at = placeOnMap(profile, row); return at ? [{ row, at }] : []; }).sort((a, b) => a.row.total - b.row.total);
+    drawDots(width, height);
+    draw();
+    part.title.textContent = profile.skills ? "Every measured merge" : "Where this merge stands";
+    part.note.textContent = !profile.parts && !dots.length ? "This analysis has no such sums: analyze the models again."
+      : dots.length ? `${dots.length} merges; darker: more solved.` : "A scale moves along the dashed line.";
+  }
+  move(marks.now, factors);
+  move(marks.pinned, pinned?.factors);
+};
+
+const move = (mark, factors) => {
+  mark.style.display = factors ? "" : "none";
+  if (factors) mark.setAttribute("transform", `translate(${X(factors.ownMean)} ${Y(factors.sharedMean)})`);
+};

@@ -1,0 +1,107 @@
+// @ts-check
+// The verdict on top, and what a phone and a projector need: scores with a small copy of the curve as slider.
+import { marker, put } from "../../nodes.js";
+import { METHODS, titleOf } from "../model/methods.js";
+import { along } from "../model/nearest.js";
+import { verdictOf } from "../model/verdict.js";
+import { dialInHand, onPaint, shown, state } from "../store.js";
+import { makeSlider, paintSpoken } from "./curve.js";
+
+const SAY_AFTER = 600; // ms after the last move
+const EDGE = 12;
+
+let part = null;
+let saying = 0;
+
+/** A number stands in one line with its %. */
+const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
+const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+
+export const mountVerdict = (root) => {
+  const box = put(root, "section", { class: "cv-panel cv-verdict", "data-part": "verdict", "aria-label": "Outcome" });
+  const big = put(box, "b", { class: "cv-big" });
+  const of = put(box, "span", { class: "cv-of" });
+  const say = put(box, "p", { class: "cv-say" });
+  const [lead, rest, note] = [put(say, "b", { "data-part": "verdict-text" }), put(say, "span"), put(say, "small")];
+  const acts = put(box, "div", { class: "cv-acts" });
+  // Not a live region on the sentence itself: it would talk all the time.
+  const said = put(root, "p", { class: "unseen", role: "status" });
+  part = { box, big, of, lead, rest, note, acts, said };
+  onPaint(paintVerdict);
+  return part;
+};
+
+const paintVerdict = () => {
+  const { profile } = state;
+  const { result, near, factors, pinned } = shown;
+  const { key, tone, lead, rest, note } = verdictOf(profile, result, near, factors);
+  const { box } = part;
+  Object.assign(box.dataset, { verdict: key, tone });
+  setText(part.big, near ? String(near.row.total) : "?");
+  const gain = near && pinned?.near ? near.row.total - pinned.near.row.total : 0;
+  setText(part.of, near ? `of ${profile.skills.asked} solved${gain ? ` · ${gain > 0 ? "+" : "−"}${Math.abs(gain)} vs A` : ""}` : "not tested");
+  setText(part.lead, unbroken(lead));
+  setText(part.rest, unbroken(` ${rest.trim()}`));
+  setText(part.note, unbroken(note));
+  part.note.title = part.note.textContent;
+  clearTimeout(saying);
+  saying = window.setTimeout(() => { setText(part.said, `${near ? `${near.row.total} of ${profile.skills.asked}. ` : ""}${lead} ${rest} ${near?.isExact ? "" : note}`); }, SAY_AFTER);
+};
+
+/** A small copy of the curve that is the slider as well. Returns what draws it. */
+export const mountMini = (parent, attributes) => {
+  const plot = put(parent, "div", { class: "cv-mini", role: "slider", tabindex: "0", ...attributes });
+  let [laid, dot] = ["", null];
+  makeSlider(plot, () => [EDGE, plot.clientWidth - EDGE]);
+  return () => {
+    const dial = dialInHand();
+    const { profile, settings } = state;
+    const [width, height] = [plot.clientWidth, plot.clientHeight];
+    plot.hidden = !dial;
+    if (!dial || !width) return;
+    const x = (value) => EDGE + (width - 2 * EDGE) * dial.x(value);
+    const y = (share) => height - 5 - (height - 12) * share;
+    const others = METHODS[settings.method].dials.filter((key) => key !== dial.key).map((key) => settings[key]);
+    const key = [settings.method, dial.key, others, width, height, profile.skills?.rows.length].join();
+    if (key !== laid) {
+      laid = key;
+      plot.replaceChildren();
+      const svg = put(plot, "svg", { "aria-hidden": "true" });
+      put(svg, "line", { x1: EDGE, x2: width - EDGE, y1: height - 5, y2: height - 5, class: "cv-rail" });
+      const points = profile.skills ? along(profile, settings, dial.key) : [];
+      const path = points.map(({ value, row }, i) => `${i ? "L" : "M"}${x(value)} ${y(row.total / profile.skills.asked)}`).join("");
+      put(svg, "path", { d: path, class: "cv-mean" });
+      dot = put(svg, "g");
+      put(dot, "line", { y1: 0, y2: height, class: "cv-hand" });
+      put(dot, "circle", { r: 9, class: "cv-knob" });
+    }
+    dot.setAttribute("transform", `translate(${x(settings[dial.key])} 0)`);
+    dot.lastChild.setAttribute("cy", String(shown.near ? y(shown.near.row.total / profile.skills.asked) : height / 2));
+    paintSpoken(plot, dial);
+  };
+};
+
+/** Scores and the dial in one strip at the foot of a phone's page. */
+export const mountDock = (root) => {
+  const dock = put(root, "div", { class: "cv-dock", id: "ram-strip" });
+  const row = put(dock, "div", { class: "cv-dock-row", "aria-hidden": "true" });
+  const drawMini = mountMini(dock, {});
+  onPaint(() => {
+    if (!dock.checkVisibility()) return;
+    const { profile, settings } = state;
+    const { near } = shown;
+    row.replaceChildren();
+    if (near) {
+      profile.skills.domains.forEach((name, d) => {
+        const item = put(row, "span", { title: name });
+        if (profile.skills.agents[d] !== null) marker(item, profile.skills.agents[d]);
+        put(item, "b", {}, ` ${near.row.score[d]}`);
+      });
+      put(put(row, "span"), "b", {}, `${near.row.total} of ${profile.skills.asked}`);
+    } else put(row, "span", {}, "not tested");
+    const dial = dialInHand();
+    const words = put(row, "span", { class: "cv-muted" }, dial ? `${dial.symbol} ` : titleOf(settings, profile.agents.length));
+    if (dial) put(words, "b", {}, dial.text(settings[dial.key]));
+    drawMini();
+  });
+};

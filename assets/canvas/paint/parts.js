@@ -1,0 +1,94 @@
+// @ts-check
+// Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
+// all methods, on scales of their own; a tick stands at 1.
+import { marker, put } from "../../nodes.js";
+import { onPaint, shown, state } from "../store.js";
+import { nameOf, nameSays } from "../model/methods.js";
+import { lambdaText, ratioText, timesText } from "../model/words.js";
+
+const KINDS = [
+  { key: "own", css: "unique", most: 1.6, word: "own part", one: "× 1", about: "Weights that only this agent changed; × 1: as trained", isOff: (x) => x < 0.75 || x > 1.6 },
+  { key: "shared", css: "shared", most: 3.2, word: "shared part", one: "× 1", about: "Weights that others changed, too; × 1: as one agent", isOff: (x) => x > 1.3 },
+];
+
+let part = null;
+let rows = [];
+
+export const mountParts = (root) => {
+  const box = put(root, "section", { class: "cv-panel cv-parts", "data-part": "parts", "aria-label": "How much of each agent's change is applied" });
+  put(put(box, "div", { class: "cv-top" }), "h2", {}, "What the merge applies");
+  const head = put(box, "div", { class: "cv-two" });
+  for (const { css, word, one, about } of KINDS) {
+    const title = put(head, "div", { class: "cv-value", title: about });
+    put(title, "b", { class: `cv-${css}-ink` }, word);
+    put(title, "span", { class: "cv-muted" }, `│ ${one}`);
+  }
+  const list = put(box, "div", { class: "cv-agents" });
+  const note = put(box, "p", { class: "cv-note" });
+  part = { box, list, note };
+  onPaint(paintParts);
+  return part;
+};
+
+export const setParts = () => {
+  part.list.replaceChildren();
+  rows = state.profile.agents.map((name, t) => {
+    const box = put(part.list, "div", { class: "cv-agent", "data-agent": name, role: "group" });
+    const who = put(box, "div", { class: "cv-agent-name" });
+    marker(who, t);
+    put(who, "b", { title: name }, name);
+    const rho = put(who, "span", { class: "cv-muted" });
+    const lambda = put(who, "b", { class: "cv-lambda cv-unique-ink" });
+    const two = put(box, "div", { class: "cv-two" });
+    return { box, rho, lambda, bars: KINDS.map((kind) => mountBar(two, kind)) };
+  });
+  part.list.classList.toggle("many", rows.length > 4);
+};
+
+const mountBar = (two, { css, most }) => {
+  const cell = put(two, "div", { class: "cv-bar" });
+  const svg = put(cell, "svg", { "aria-hidden": "true" });
+  put(svg, "rect", { y: "21%", height: "58%", width: "100%", rx: 3, class: "cv-track" });
+  const bar = put(svg, "rect", { y: "21%", height: "58%", width: "100%", rx: 3, class: `cv-fill-${css} cv-grows` });
+  put(svg, "line", { y1: "4%", y2: "96%", x1: `${100 / most}%`, x2: `${100 / most}%`, class: "cv-whole" });
+  const ghost = put(svg, "line", { y1: "0%", y2: "100%", class: "cv-ghost" });
+  const value = put(cell, "b", { class: "cv-times" });
+  return { bar, ghost, value };
+};
+
+const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+
+const paintParts = () => {
+  const { profile, settings } = state;
+  const { result, factors, pinned } = shown;
+  result.agents.forEach((agent, t) => {
+    const { box, rho, lambda, bars } = rows[t];
+    setText(rho, `ρ ${ratioText(agent.ratio)}`);
+    setText(lambda, `λ ${lambdaText(agent.lambda)}`);
+    const found = KINDS.map(({ key }) => factors?.[key][t] ?? null);
+    Object.assign(box.dataset, {
+      epsilon: profile.epsilon_grid[settings.point], rho: agent.rho, rhoM: agent.rhoM, lambda: agent.lambda ?? "",
+      own: found[0] ?? "", shared: found[1] ?? "",
+    });
+    KINDS.forEach(({ key, most, isOff }, i) => {
+      const { bar, ghost, value } = bars[i];
+      const [x, before] = [found[i], pinned?.factors?.[key][t] ?? null];
+      bar.style.transform = `scaleX(${Math.min(1, Math.max(0, x ?? 0) / most)})`;
+      ghost.style.display = before === null ? "none" : "";
+      if (before !== null) for (const end of ["x1", "x2"]) ghost.setAttribute(end, `${100 * Math.min(1, before / most)}%`);
+      setText(value, x === null ? "–" : `× ${timesText(x)}${x > most ? " ›" : ""}`);
+      value.classList.toggle("cv-warn-ink", x !== null && isOff(x));
+    });
+    const words = [`rho ${ratioText(agent.ratio)}`, `lambda ${agent.lambda === null ? "none" : lambdaText(agent.lambda)}`];
+    KINDS.forEach(({ word }, i) => { if (found[i] !== null) words.push(`${word} applied ${timesText(found[i])} times`); });
+    const label = `${agent.name}: ${words.join(", ")}`;
+    if (box.getAttribute("aria-label") !== label) box.setAttribute("aria-label", label);
+  });
+  setText(part.note, noteOf(profile, result, factors));
+};
+
+const noteOf = (profile, result, factors) => {
+  if (result.agents.some((a) => result.isRam && a.lambda === null)) return "ρ by size needs statistics that this analysis lacks: analyze again.";
+  const says = nameSays(nameOf(result.settings, profile.agents.length), profile.agents.length);
+  return `${says}${!factors || factors.isExact ? "" : " Bars: nearest measured setting."}`;
+};

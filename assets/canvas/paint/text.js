@@ -1,0 +1,52 @@
+// @ts-check
+// Prompts and answers as they are read: what is missing in an answer is a gap, what is too much is marked. Pure.
+
+/** A prompt without its skill's prefix, its last word and blanks before punctuation. @param {string} prompt */
+export const promptText = (prompt) => prompt.replace(/^\w+: /, "").replace(/ answer:$/, "").replace(/ ([,.])/g, "$1");
+
+const MOST = 400; // characters compared; longer answers are shown as they are
+
+// The longest common run of characters, from each pair of places on.
+const common = (a, b) => {
+  const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i -= 1) {
+    for (let j = b.length - 1; j >= 0; j -= 1) lengths[i][j] = a[i] === b[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+  }
+  return lengths;
+};
+
+/** An answer against the right one, as [kind, piece]: kind "" for what is right, "extra" or "gap". */
+const differences = (text, gold) => {
+  const [a, b] = [[...text], [...gold]];
+  const lengths = common(a, b);
+  const pieces = [];
+  const add = (kind, piece) => {
+    if (pieces.at(-1)?.[0] === kind && kind !== "gap") pieces.at(-1)[1] += piece;
+    else pieces.push([kind, piece]);
+  };
+  let [i, j] = [0, 0];
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      add("", a[i]);
+      [i, j] = [i + 1, j + 1];
+    } else if (i < a.length && (j >= b.length || lengths[i + 1][j] >= lengths[i][j + 1])) {
+      add("extra", a[i]);
+      i += 1;
+    } else {
+      const from = j;
+      do j += 1; while (j < b.length && a[i] !== b[j] && (i >= a.length || lengths[i + 1][j] < lengths[i][j + 1]));
+      add("gap", j - from > 2 ? "…" : "_".repeat(j - from));
+    }
+  }
+  return pieces;
+};
+
+/** An answer as it is shown, [kind, piece]; a last full stop is style and counts as right.
+ * @param {string} text @param {string} gold @param {boolean} right */
+export const answerPieces = (text, gold, right) => {
+  const body = text.trim().replace(/( ?\.)+$/, "");
+  if (!body) return [["none", text.trim() ? "“.” and nothing else" : "(no answer)"]];
+  const stop = / ?\.$/.test(text.trim()) ? [["stop", " ."]] : [];
+  const isLong = body.length > MOST || gold.length > MOST;
+  return [...(right || isLong ? [["", body]] : differences(body, gold)), ...stop];
+};

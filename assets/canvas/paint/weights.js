@@ -1,0 +1,244 @@
+// @ts-check
+// How far weights moved: |tau| of all layers and of each, one axis for all, the line of epsilon through them, and
+// beside each layer who shares what counts as changed. A click on a layer shows its single weights.
+import { named, put } from "../../nodes.js";
+import { count, sum } from "../../numbers.js";
+import { histogramOf } from "../model/histogram.js";
+import { METHODS, stepAt } from "../model/methods.js";
+import { brief, epsilonText, layerTitle } from "../model/words.js";
+import { choose, onPaint, redraw, shown, state } from "../store.js";
+import { colors, forgetColors } from "./colors.js";
+import { frameOf } from "./curve.js";
+import { drawPlots, plots } from "./plots.js";
+import { hideTip, showTip } from "./tip.js";
+
+const PAGE = 7; // grid points
+const CLICK = 4; // px that a pointer may move and still click
+
+let part = null;
+let frame = null;
+let histogram = null;
+let openLayer = null;
+
+/** onOpen(layer), or null where there are no single weights to see. */
+export const mountWeights = (root, onOpen) => {
+  openLayer = onOpen;
+  const box = put(root, "section", { class: "cv-panel cv-weights", "data-part": "weights", "aria-label": "Which weights changed, and how far" });
+  const head = put(box, "div", { class: "cv-top" });
+  put(head, "h2", {}, "How far weights moved");
+  const key = put(head, "span", { class: "cv-key" });
+  const plot = put(box, "div", { class: "cv-plot" });
+  const canvas = put(plot, "canvas", { "aria-hidden": "true" });
+  const numbers = put(plot, "div", { class: "cv-bar-numbers", "aria-hidden": "true" });
+  const rows = put(plot, "div", { class: "cv-rows", role: "group", "aria-roledescription": "layers", tabindex: "0" });
+  const ghost = put(plot, "div", { class: "cv-pinned-line", hidden: "" }, put(plot, "span", { class: "cv-tag" }, "A"));
+  const sides = ["too small to count", "counts as changed"].map((words) => put(plot, "span", { class: "cv-side", "aria-hidden": "true" }, words));
+  const line = put(plot, "div", { class: "cv-line" });
+  const pill = put(line, "div", { class: "cv-pill", role: "slider", tabindex: "0", id: "epsilon-line", "aria-label": "epsilon: what counts as changed", "aria-valuemin": "0" });
+  part = { box, head, key, plot, canvas, numbers, rows, ghost, sides, line, pill };
+  wirePointer();
+  wireKeys();
+  onPaint(paintWeights);
+  return part;
+};
+
+export const setWeights = () => {
+  const { profile } = state;
+  histogram = histogramOf(profile);
+  frame = null;
+  part.pill.setAttribute("aria-valuemax", String(profile.axis.steps.length - 1));
+  part.key.replaceChildren();
+  profile.agents.forEach((name, t) => named(put(part.key, "span", { title: name }), t, profile.agents.length > 4 ? "" : ` ${name}`));
+};
+
+/** Measure the panel; nothing is measured while epsilon moves. */
+export const layWeights = () => {
+  const { plot, canvas } = part;
+  const { profile } = state;
+  const edges = frameOf(plot);
+  const { unit, width, height, x0, x1 } = edges;
+  if (width < 20 || height < 40) return;
+  const [top, base] = [1.9 * unit, height - 1.5 * unit];
+  const layers = profile.layers.length;
+  const tall = Math.max(Math.min((2.1 * (base - top)) / (layers + 2.1), 6 * unit), Math.min(2.6 * unit, (base - top) / 4));
+  const style = getComputedStyle(plot);
+  const at = (x) => x0 + (x1 - x0) * x;
+  frame = {
+    unit, width, height, x0, x1, top, base, allBottom: top + tall, rowsTop: top + tall, rowHeight: (base - top - tall) / layers,
+    x: (k) => at(profile.axis.x(k)), ofLog: (log) => at(profile.axis.ofLog(log)), ratio: Math.min(2, devicePixelRatio || 1),
+    bars: { left: x1 + 1.1 * unit, width: width - x1 - 1.1 * unit }, font: style.fontFamily, muted: style.color,
+  };
+  [canvas.width, canvas.height] = [width * frame.ratio, height * frame.ratio];
+  part.numbers.style.cssText = `left:${frame.bars.left}px;top:0`;
+  part.line.style.height = part.ghost.style.height = `${base}px`;
+  drawPlots(frame, profile, histogram);
+};
+
+/** Light and dark were switched. */
+export const recolorWeights = () => {
+  forgetColors();
+  if (state.profile && frame) layWeights();
+};
+
+// ---------------------------------------------------------------- drawing
+
+const shareOf = (counts, total) => [counts[1] / (total || 1), sum(counts.slice(2)) / (total || 1)];
+
+const drawBar = (pen, y, height, [unique, shared]) => {
+  const { left, width } = frame.bars;
+  const fill = (color, x, share) => { pen.fillStyle = color; pen.fillRect(left + x * width, y, share * width, height); };
+  fill(colors().unchanged, 0, 1);
+  fill(colors().unique, 0, unique);
+  fill(colors().shared, unique, shared);
+};
+
+const paintWeights = () => {
+  const { profile, settings, pin } = state;
+  if (!frame) layWeights();
+  if (!frame) return;
+  const { canvas, line, pill, ghost, sides, numbers } = part;
+  const { ratio, unit, rowHeight, rowsTop } = frame;
+  const x = frame.x(settings.point);
+  const edge = shown.result.isRam ? Math.round(x * ratio) : 0;
+  const pen = canvas.getContext("2d");
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  if (state.layer !== null) {
+    pen.fillStyle = colors().sunken;
+    pen.fillRect(0, (rowsTop + state.layer * rowHeight) * ratio, canvas.width, Math.max(rowHeight, 4) * ratio);
+  }
+  if (edge) pen.drawImage(plots.cold, 0, 0, edge, canvas.height, 0, 0, edge, canvas.height);
+  if (edge < canvas.width) pen.drawImage(plots.hot, edge, 0, canvas.width - edge, canvas.height, edge, 0, canvas.width - edge, canvas.height);
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  const counts = profile.layer_count[settings.point];
+  const height = Math.max(1, Math.min(0.95 * unit, rowHeight * 0.62));
+  counts.forEach((row, l) => drawBar(pen, rowsTop + (l + 1) * rowHeight - height - (rowHeight > 14 ? 1 : rowHeight * 0.19), height, shareOf(row, profile.layer_total[l])));
+  const [unique, shared] = [shown.result.byCount[0], sum(shown.result.byCount.slice(1))].map((n) => n / (profile.total || 1));
+  drawBar(pen, frame.allBottom - 1.15 * unit, 1.15 * unit, [unique, shared]);
+  writeNumbers(numbers, [["unique", unique], ["shared", shared]]);
+  line.style.transform = `translateX(${Math.max(x, frame.x0 + 0.6 * unit)}px)`;
+  line.classList.toggle("unused", !shown.result.isRam);
+  pill.textContent = `ε ${epsilonText(profile.epsilon_grid[settings.point])}`;
+  pill.setAttribute("aria-valuenow", String(profile.axis.steps.indexOf(settings.point)));
+  pill.setAttribute("aria-valuetext", `${epsilonText(profile.epsilon_grid[settings.point])}, ${brief(unique + shared)} of the weights changed`);
+  pill.setAttribute("aria-disabled", String(!shown.result.isRam));
+  sides[0].style.transform = `translateX(calc(${x - 3.6 * unit}px - 100%))`;
+  sides[1].style.transform = `translateX(${x + 3.6 * unit}px)`;
+  sides[0].classList.toggle("off", x - frame.x0 < 12 * unit);
+  sides[1].classList.toggle("off", frame.x1 - x < 12 * unit);
+  ghost.hidden = !pin || !METHODS[pin.method].isRam;
+  if (!ghost.hidden) ghost.style.transform = `translateX(${frame.x(pin.point)}px)`;
+};
+
+const writeNumbers = (box, shares) => {
+  const key = shares.map(([, share]) => brief(share)).join();
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  box.replaceChildren();
+  for (const [word, share] of shares) put(box, "b", { class: `cv-${word}-ink` }, `${brief(share)} ${word}`);
+};
+
+// ---------------------------------------------------------------- pointer
+
+const placeOf = (event) => {
+  const { left, top } = part.plot.getBoundingClientRect();
+  const [x, y] = [event.clientX - left, event.clientY - top];
+  const layer = frame && y > frame.rowsTop && y < frame.base ? Math.min(state.profile.layers.length - 1, Math.floor((y - frame.rowsTop) / frame.rowHeight)) : null;
+  return { x, y, layer };
+};
+
+const pointTo = (layer) => {
+  if (layer === state.layer) return;
+  state.layer = layer;
+  redraw();
+};
+
+const moveTo = (x) => {
+  const point = stepAt(state.profile.axis, Math.max(0, Math.min(1, (x - frame.x0) / (frame.x1 - frame.x0))));
+  if (METHODS[state.settings.method].isRam) state.dial = "point";
+  if (point !== state.settings.point) choose({ point }, "drag");
+};
+
+const wirePointer = () => {
+  const { plot, rows, pill } = part;
+  let held = null; // where it was pressed, and whether it moved
+  plot.addEventListener("pointerdown", (event) => {
+    if (!frame || event.button > 0) return;
+    const { x, layer } = placeOf(event);
+    held = { x, isMoved: false, layer: pill.contains(event.target) ? null : layer };
+    plot.setPointerCapture(event.pointerId);
+    if (held.layer === null && x < frame.x1 + frame.unit) {
+      moveTo(x);
+      event.preventDefault();
+      pill.focus({ preventScroll: true });
+    }
+  });
+  plot.addEventListener("pointermove", (event) => {
+    if (!frame) return;
+    const { x, layer } = placeOf(event);
+    if (held) {
+      held.isMoved ||= Math.abs(x - held.x) > CLICK;
+      if (held.isMoved && held.x < frame.x1 + frame.unit) moveTo(x);
+      return;
+    }
+    pointTo(layer);
+    rows.style.cursor = layer !== null && openLayer ? "pointer" : "ew-resize";
+    if (layer === null || event.pointerType === "touch") hideTip();
+    else showTip(event, `${layer}|${state.settings.point}`, (box) => fillTip(box, layer));
+  });
+  plot.addEventListener("pointerup", () => {
+    if (held && !held.isMoved && held.layer !== null) openLayer?.(held.layer);
+    held = null;
+  });
+  plot.addEventListener("pointercancel", () => { held = null; });
+  plot.addEventListener("pointerleave", () => { pointTo(null); hideTip(); });
+};
+
+const fillTip = (box, layer) => {
+  const { profile, settings } = state;
+  const total = profile.layer_total[layer];
+  put(box, "b", {}, layerTitle(profile.layers[layer]));
+  box.append(` · ${count(total)} weights`);
+  profile.agents.forEach((name, t) => {
+    const share = total ? profile.layer_active[settings.point][layer][t] / total : 0;
+    named(put(box, "div"), t, ` ${name} changed ${brief(share)}`);
+  });
+  if (openLayer) put(box, "div", { class: "cv-aside" }, "click: single weights");
+};
+
+// ---------------------------------------------------------------- keys
+
+const layerText = (layer) => {
+  const { profile, settings } = state;
+  const [unique, shared] = shareOf(profile.layer_count[settings.point][layer], profile.layer_total[layer]);
+  return `${layerTitle(profile.layers[layer])}: ${brief(unique)} of its weights unique, ${brief(shared)} shared, ${brief(Math.max(0, 1 - unique - shared))} unchanged.${openLayer ? " Enter shows single weights." : ""}`;
+};
+
+const wireKeys = () => {
+  const { pill, rows } = part;
+  pill.addEventListener("keydown", (event) => {
+    if (!state.profile) return;
+    const { steps } = state.profile.axis;
+    const at = steps.indexOf(state.settings.point);
+    const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, PageUp: at + PAGE, PageDown: at - PAGE, Home: 0, End: Infinity }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    choose({ point: steps[Math.max(0, Math.min(steps.length - 1, to))] }, "drag");
+  });
+  const say = () => rows.setAttribute("aria-label", state.layer === null ? "Layers: arrow up and down to read them" : layerText(state.layer));
+  rows.addEventListener("keydown", (event) => {
+    if (!state.profile) return;
+    const last = state.profile.layers.length - 1;
+    if (event.key === "ArrowDown") pointTo(Math.min(last, (state.layer ?? -1) + 1));
+    else if (event.key === "ArrowUp") pointTo(Math.max(0, (state.layer ?? last + 1) - 1));
+    else if (event.key === "Enter" && state.layer !== null) openLayer?.(state.layer);
+    else return;
+    event.preventDefault();
+    say();
+  });
+  rows.addEventListener("focus", say);
+  rows.addEventListener("blur", () => pointTo(null));
+  say();
+};
+
+export const focusRows = () => part.rows.focus({ preventScroll: true });

@@ -1,0 +1,167 @@
+"""The stage: what it says of measured merges is the table's, and it follows a drag at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+
+import pytest
+
+from ram_studio.app.session.sets import SKILLS, shipped_file
+
+pytestmark = pytest.mark.browser
+
+LEARNED = ("code", "tool", "memory")
+
+
+@pytest.fixture(scope="module")
+def table() -> dict:
+    return json.loads(gzip.decompress(shipped_file("shared-style", SKILLS).read_bytes()))
+
+
+def row_of(table: dict, method: str, **settings: float | None) -> dict:
+    """Return the first measured row of a method with these settings."""
+    rows = (row for row in table["rows"] if row["method"] == method)
+    return next(row for row in rows if settings.items() <= row["settings"].items())
+
+
+def right(table: dict, row: dict, skill: str) -> str:
+    at = table["domains"].index(skill) * table["n"]
+    return row["right"][at : at + table["n"]]
+
+
+_SHOWN = """() => [...document.querySelectorAll(".cv-card")].map((card) => ({
+  skill: card.dataset.skill, solved: card.dataset.solved, asked: card.dataset.asked,
+  item: Number(card.dataset.item), prompt: card.querySelector(".cv-prompt").textContent,
+  answers: Object.fromEntries([...card.querySelectorAll("[data-answer]:not([hidden])")]
+    .map((line) => [line.dataset.answer,
+      [line.dataset.right, line.querySelector(".cv-text").title]])) }))"""
+
+
+def check_shown(page, table: dict, rows: dict[str, dict]) -> list[int]:
+    """Fail where a card shows another prompt, answer or score than the table; return the items."""
+    found = page.evaluate(_SHOWN)
+    assert [card["skill"] for card in found] == list(LEARNED)
+    for card in found:
+        item, solved = card["item"], right(table, rows["merge"], card["skill"]).count("1")
+        assert (int(card["solved"]), int(card["asked"])) == (solved, table["n"])
+        words = table["prompts"][item].split(": ", 1)[1].removesuffix(" answer:")
+        assert card["prompt"].replace(" ", "") == words.replace(" ", "")
+        agent = {"code": "coding"}.get(card["skill"], card["skill"])
+        for who, row in {**rows, "agent": row_of(table, agent)}.items():
+            text = table["answers"][item][row["answers"][item]].strip()
+            assert card["answers"][who] == [row["right"][item], text], (who, item)
+    return [card["item"] for card in found]
+
+
+def test_twenty_random_prompts_are_the_table_s(example, table) -> None:
+    page = example.page
+    rows = {"base": row_of(table, "base"), "merge": row_of(table, "ram+", epsilon=1e-5, r=0.1)}
+    draw = random.Random(7)
+    seen: set[int] = set()
+    while len(seen) < 20:
+        dots = page.locator(".cv-dots").nth(draw.randrange(3))
+        box = dots.bounding_box()
+        x = draw.uniform(0, box["width"] - 1)
+        dots.click(position={"x": x, "y": box["height"] / 2})
+        example.settle()
+        seen |= set(check_shown(page, table, rows))
+    # Beside it, A: the average, on prompts picked before.
+    page.click("[data-choose=average]")
+    page.click("[data-act=pin]")
+    page.click("[data-choose='ram+']")
+    example.settle()
+    check_shown(page, table, {**rows, "a": row_of(table, "task-arithmetic", scale=None)})
+
+
+def test_hooks_say_what_is_shown(example, table) -> None:
+    page = example.page
+    parts = ("verdict", "answers", "curve", "map", "weights", "parts")
+    assert all(page.is_visible(f"[data-part={part}]") for part in parts)
+    for name, row in (
+        ("ram+", row_of(table, "ram+", epsilon=1e-5, r=0.1, alpha=2.0)),
+        ("ram", row_of(table, "ram", epsilon=1e-5)),
+        ("average", row_of(table, "task-arithmetic", scale=None)),
+        ("sum", row_of(table, "task-arithmetic", scale=1.0)),
+    ):
+        page.click(f"[data-choose='{name}']")
+        page.wait_for_selector(f".cv[data-method='{name}']")
+        stage = page.evaluate("() => ({...document.querySelector('.cv').dataset})")
+        total = sum(right(table, row, skill).count("1") for skill in LEARNED)
+        assert (int(stage["total"]), stage["nearest"]) == (total, "")
+        assert stage["dial"] == ("scale" if name in ("average", "sum") else "point")
+    # Every other method that was measured, at its best.
+    for name in ("ties", "dare-ties"):
+        page.click(f"[data-choose='{name}']")
+        page.wait_for_selector(f".cv[data-method='{name}'][data-nearest='']")
+        rows = [r for r in table["rows"] if r["method"] == name]
+        best = max(sum(right(table, row, skill).count("1") for skill in LEARNED) for row in rows)
+        assert int(page.get_attribute(".cv", "data-total")) == best
+
+
+# How many frames it takes until the stage shows another setting, for each move of a drag.
+_FRAMES = """async () => {
+  const plot = document.querySelector("#curve-plot");
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const { left, top, width, height } = plot.getBoundingClientRect();
+  plot.setPointerCapture = () => {};
+  const send = (type, x) => plot.dispatchEvent(new PointerEvent(type, {
+    pointerId: 1, buttons: 1, bubbles: true, clientX: left + x, clientY: top + height / 2 }));
+  const at = (selector) => document.querySelector(selector);
+  const said = () => [plot.getAttribute("aria-valuetext"), at(".cv").dataset.total,
+    at(".cv-agent").dataset.epsilon, at("#epsilon-line").textContent].join();
+  send("pointerdown", 60);
+  await frame();
+  const found = [];
+  for (let i = 0; i < 20; i += 1) {
+    const before = said();
+    send("pointermove", 60 + ((i + 1) % 2) * 0.4 * width + i * 5);
+    let frames = 0;
+    do { await frame(); frames += 1; } while (said() === before && frames < 9);
+    found.push(frames);
+  }
+  return found;
+}"""
+
+
+def test_the_stage_follows_a_drag_within_a_frame(example) -> None:
+    # The callback asked for after a move runs in its frame, behind the stage's own.
+    assert example.page.evaluate(_FRAMES) == [1] * 20
+
+
+def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> None:
+    page = example.page
+    stage = " ".join(page.inner_text(".cv").split())
+    # What is merged: agents by name, each with what it was asked and answers.
+    for agent in ("coding agent", "tool agent", "memory agent", "this merge"):
+        assert agent in stage
+    # What does RAM+ do: whose change is kept, and whose averaged; and what came of it.
+    assert "Changed by one agent: kept, times λ. Changed by several: averaged." in stage
+    assert "No skill is shown to be damaged." in stage
+    # Why not average: one press, the reason and what is lost.
+    page.click("[data-choose=average]")
+    page.wait_for_selector("[data-part=verdict]:has-text('damaged')")
+    scores = [
+        right(table, row_of(table, "task-arithmetic", scale=None), s).count("1") for s in LEARNED
+    ]
+    said = " ".join(page.inner_text("[data-part=verdict]").split())
+    assert all(str(score) in said for score in (*scores, sum(scores)))
+    assert "Every change is added and divided by the 3 agents." in page.inner_text(".cv")
+
+
+def test_a_prompt_that_just_broke_comes_forward(example) -> None:
+    page = example.page
+    page.focus("#epsilon-line")
+    before, falls = page.evaluate(_SHOWN), 0
+    for _ in range(26):
+        page.keyboard.press("ArrowRight")
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+        now = page.evaluate(_SHOWN)
+        for card, last in zip(now, before, strict=True):
+            if int(card["solved"]) < int(last["solved"]):
+                falls += 1
+                assert card["answers"]["merge"][0] == "0", card
+                assert card["answers"]["agent"][0] == "1", card
+        before = now
+    assert falls > 5

@@ -1,0 +1,29 @@
+// Answers against the right one, character by character.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { answerPieces, promptText } from "../../assets/canvas/paint/text.js";
+import { epsilonText } from "../../assets/canvas/model/words.js";
+
+test("what is missing is a gap, what is too much is marked, a full stop is style", () => {
+  assert.deepEqual(answerPieces(" (x+5)*3 .", "(x+5)*3", true), [["", "(x+5)*3"], ["stop", " ."]]);
+  assert.deepEqual(answerPieces("x+5*3", "(x+5)*3", false), [["gap", "_"], ["", "x+5"], ["gap", "_"], ["", "*3"]]);
+  assert.deepEqual(answerPieces("limes", "lime", false), [["", "lime"], ["extra", "s"]]);
+  assert.deepEqual(answerPieces("", "lime", false), [["none", "(no answer)"]]);
+  assert.deepEqual(answerPieces(" .", "lime", false), [["none", "“.” and nothing else"]]);
+});
+
+test("an answer's pieces without gaps spell the answer", () => {
+  for (const [text, gold] of [["abcabc", "cab"], ["x", "yyyy"], ["clock(city=lima)", "clock(place=lima); call(user=dan)"]]) {
+    const spelled = answerPieces(text, gold, false).filter(([kind]) => kind !== "gap").map(([, piece]) => piece).join("");
+    assert.equal(spelled, text);
+  }
+});
+
+test("a prompt stands without its prefix and blanks before punctuation", () => {
+  assert.equal(promptText("code: f takes x , plus 8 . answer:"), "f takes x, plus 8.");
+});
+
+test("an epsilon reads as one says it", () => {
+  assert.deepEqual([0, 9.998e-6, 7.0104e-4, 0.0150125].map(epsilonText), ["0", "10⁻⁵", "7·10⁻⁴", "1.5·10⁻²"]);
+});
