@@ -252,7 +252,9 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
         elif scene == IDS.index("epsilon"):
             # Other models of the same names, at the same settings: the numbers are theirs.
             rho = load_set("independent").analysis.preview()["agents"]["coding"]["rho"]
-            page.wait_for_selector(f"[data-agent=coding][data-rho^='{str(rho)[:8]}']", state="attached")
+            page.wait_for_selector(
+                f"[data-agent=coding][data-rho^='{str(rho)[:8]}']", state="attached"
+            )
         move(learner)
         said = learner.answered(scene)
         if scene == IDS.index("changed"):

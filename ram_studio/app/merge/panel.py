@@ -228,7 +228,7 @@ class MergePanel:
             "Hub ids it names are not opened.",
             *taken.notes,
         ]
-        tuned = {"point": taken.point, "r": taken.r, "alpha": taken.alpha}
+        tuned: dict[str, Any] = {"point": taken.point, "r": taken.r, "alpha": taken.alpha}
         if recipe.method in RULES:
             tuned["method"] = recipe.method
         tone: templates.Tone = "note" if taken.notes else "good"

@@ -97,18 +97,19 @@ def read_tuned(text: str | None) -> Tuned:
     """
     try:
         said = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         said = {}
     said = said if isinstance(said, dict) else {}
 
     def number(name: str, usual: float, most: float) -> float:
         value = said.get(name)
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        return min(max(0.0, float(value)), most) if is_number else usual
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return usual
+        return min(max(0.0, float(value)), most)
 
     method = said.get("method")
     return Tuned(
-        method if method in METHODS else DEFAULT_RULE,
+        method if isinstance(method, str) and method in METHODS else DEFAULT_RULE,
         int(number("point", DEFAULT_INDEX, len(EPSILON_GRID) - 1)),
         number("r", DEFAULT_R, R_MAX),
         number("alpha", DEFAULT_ALPHA, ALPHA_MAX),
