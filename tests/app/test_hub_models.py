@@ -24,7 +24,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.microscope.view import Span, look
+from ram_studio.engine.microscope.view import Span, inspect
 from ram_studio.engine.verify import verify
 from ram_studio.errors import HubError
 
@@ -82,7 +82,7 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tm
     assert misfits_of(session, Settings()), "asked of small files"
     report = open_loaded(session.models)
     before = len(hub.requests)
-    look(report, report.counted[0], [Span(5, 3)], {"ram+": recipe})
+    inspect(report, report.counted[0], [Span(5, 3)], {"ram+": recipe})
     sizes = [wanted for _, path, wanted in hub.requests[before:] if path.endswith("safetensors")]
     spans = [tuple(map(int, str(span).removeprefix("bytes=").split("-"))) for span in sizes]
     assert all(last - first < 100_000 for first, last in spans)
