@@ -319,7 +319,8 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert "&lt;sum&gt;" in html
     assert "<sum>" not in html
     assert "?step=tune&amp;set=shared-style&amp;epsilon=" in html
-    assert html.count("Settings in Tune") == 1
+    # Tune shows the sum too.
+    assert html.count("Settings in Tune") == 2
 
     found = past.side_by_side([m.id for m in models], "demo", None, session, workspace)
     assert found.base == "base"

