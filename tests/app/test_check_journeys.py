@@ -191,7 +191,6 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page.wait_for_function("() => !window.location.search.includes('step=')")
 
 
-@pytest.mark.skip(reason="reads the old sliders of Tune")
 def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     it, page = example, example.page
     page.click("#to-check")
@@ -226,7 +225,8 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
         " < 1e-9",
         arg=float(winner["lambda_tool"]),
     )
-    assert page.locator("#r input[type=range]").input_value() == f"{float(winner['r']):g}"
+    settings = json.loads(page.input_value("#settings :is(textarea, input)"))
+    assert settings["r"] == pytest.approx(float(winner["r"]))
 
 
 @pytest.mark.skip(reason="a comparison may end before it is stopped")
