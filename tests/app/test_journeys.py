@@ -245,7 +245,6 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
 
-@pytest.mark.skip(reason="not green with the new stage yet")
 def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, tmp_path) -> None:
     it = visit()
     page = it.page
