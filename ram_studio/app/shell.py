@@ -31,6 +31,7 @@ from ram_studio.app.public.allowed_hosts import AllowedHosts
 from ram_studio.app.public.request_bodies import UPLOAD_LIMITS
 from ram_studio.app.public.request_guard import RequestGuard, security_headers
 from ram_studio.app.public.user import duplicate_link
+from ram_studio.app.room.routes import RoomRoutes
 from ram_studio.app.session.sets import RECORD, SKILLS, shipped_file
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
@@ -57,6 +58,9 @@ FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")
 
 EXPORTED = "exported.js"
 """Only in the canvas as one file."""
+
+ROOM_SCRIPTS = "room/"
+"""Modules of a classroom's pages, which stand beside this one."""
 
 FIRST_STYLE = "landing.css"
 """Of the landing page, which is painted before Gradio's scripts have come."""
@@ -161,7 +165,11 @@ def document_opening() -> str:
         f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{font}">'
         for font in re.findall(r'url\("([^"]+)"\)', _styles(FIRST_STYLE))
     )
-    later = [name for name in script_names() if name not in (*FIRST_SCRIPTS, EXPORTED)]
+    later = [
+        name
+        for name in script_names()
+        if name not in (*FIRST_SCRIPTS, EXPORTED) and not name.startswith(ROOM_SCRIPTS)
+    ]
     facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
     told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (
@@ -210,6 +218,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                 Route("/ram/here/{key}", _here),
                 Route("/ram/preview/{set}/{number:int}.png", previews.send),
                 Route("/ram/{name:path}", _script),
+                *RoomRoutes(settings).routes(),
                 zip_route(workspace.merge_folder),
             ],
             "middleware": [

@@ -1,0 +1,176 @@
+"""What a room asks: text, a way to answer, and what was measured.
+
+The teacher's page makes questions from the lesson's scenes and from Tune, with the figures that the
+canvas shows (assets/room/questions.js). Here they are checked and bounded: only text and numbers,
+in two parts, what everybody may see at once and what the reveal adds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Self, TypeGuard
+from urllib.parse import parse_qsl, urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ram_studio.app.session.sets import TITLES
+from ram_studio.errors import RamStudioError
+
+MAX_QUESTIONS = 24
+MAX_LINK = 400
+NEAR = 0.1
+"""A guess counts as right up to this share of its line away from what was measured."""
+
+_LINK_KEYS = re.compile(
+    r"set|rule|epsilon|r|alpha|scale|density|drop_rate|dial|pin|lesson|present|step"
+)
+
+
+class Refused(RamStudioError):
+    """A request that a room does not take. status: of the HTTP answer."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+Text = Annotated[str, Field(max_length=700)]
+Pieces = Annotated[list[Text | list[Text]], Field(max_length=40)]
+"""Text as the lesson has it: a string, or [strings] that stand out."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Line(_Model):
+    """A line to guess on, from low to high in steps. unit: said after a number, may be empty."""
+
+    low: float
+    high: float
+    step: float = Field(gt=0)
+    unit: str = Field(default="", max_length=24)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low < self.high or (self.high - self.low) / self.step > 10_000:
+            raise ValueError("a line needs low < high and at most 10,000 steps")
+        return self
+
+
+class Truth(_Model):
+    """What was measured. value: on the line, or the place of a choice. low, high: 95 % interval."""
+
+    value: float
+    text: str = Field(max_length=300)
+    low: float | None = None
+    high: float | None = None
+
+
+class Question(_Model):
+    """One question; either ``choices`` or a ``line``. explore: a query that opens it in Tune."""
+
+    id: str = Field(pattern=r"^[a-z0-9-]{1,40}$")
+    title: str = Field(max_length=120)
+    ask: Pieces
+    choices: list[Annotated[str, Field(max_length=160)]] | None = Field(
+        default=None, min_length=2, max_length=8
+    )
+    line: Line | None = None
+    truth: Truth
+    reveal: Pieces = Field(default_factory=list)
+    note: Text = ""
+    explore: str = Field(default="", max_length=MAX_LINK)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.choices is None) == (self.line is None):
+            raise ValueError("a question has either choices or a line")
+        if not self.takes(self.truth.value):
+            raise ValueError("what was measured must be one of the answers")
+        if self.explore and canvas_link(self.explore) != self.explore:
+            raise ValueError("explore must be a link of this app")
+        return self
+
+    def takes(self, value: object) -> TypeGuard[float]:
+        """Whether a value can be an answer."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if not math.isfinite(value):
+            return False
+        if self.line is not None:
+            return self.line.low <= value <= self.line.high
+        return value == int(value) and 0 <= value < len(self.choices or ())
+
+    def is_right(self, value: float) -> bool:
+        """Whether an answer counts as right: the choice, or near enough on the line."""
+        truth = self.truth
+        if self.line is None:
+            return value == truth.value
+        near = NEAR * (self.line.high - self.line.low)
+        low = min(truth.value - near, truth.value if truth.low is None else truth.low)
+        high = max(truth.value + near, truth.value if truth.high is None else truth.high)
+        return low <= value <= high
+
+    def before(self) -> dict[str, Any]:
+        """Return what everybody may see before the reveal."""
+        return self.model_dump(include={"id", "title", "ask", "choices", "line"})
+
+    def after(self) -> dict[str, Any]:
+        """Return what the reveal adds."""
+        return self.model_dump(include={"truth", "reveal", "explore"})
+
+
+class NewRoom(_Model):
+    """What a teacher opens a room with."""
+
+    questions: list[Question] = Field(min_length=1, max_length=MAX_QUESTIONS)
+    talk_seconds: int = Field(default=90, ge=10, le=900)
+    is_rehearsal: bool = False
+
+
+def read_question(value: object) -> Question:
+    """Return a question from JSON. Raises: Refused, which names the first fault."""
+    try:
+        return Question.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error) from error
+
+
+def read_new_room(value: object) -> NewRoom:
+    """Return a new room's questions from JSON. Raises: Refused, which names the first fault."""
+    try:
+        return NewRoom.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: ValidationError) -> Refused:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"])) or "the body"
+    return Refused(f"Cannot use {place}: {first['msg']}.")
+
+
+def canvas_link(text: object) -> str:
+    """Return the query of a link to this app's Tune step, in one spelling.
+
+    Only the query is taken, so whatever is given leads to this app. Raises: Refused for anything
+    but a query of known keys that names a shipped set or a scene.
+    """
+    refused = Refused(
+        'This is not a link to the canvas. Open it from here, then use "Share", "Copy link".'
+    )
+    if not isinstance(text, str) or not text.startswith("?") or len(text) > MAX_LINK:
+        raise refused
+    try:
+        entries = parse_qsl(text[1:], strict_parsing=True, max_num_fields=16)
+    except ValueError as error:
+        raise refused from error
+    known = dict(entries)
+    is_known = all(_LINK_KEYS.fullmatch(key) for key in known) and text.isprintable()
+    if len(known) < len(entries) or not is_known:
+        raise refused
+    if known.get("set") not in TITLES and "lesson" not in known:
+        raise refused
+    return f"?{urlencode(known)}"

@@ -1,0 +1,111 @@
+"""What a class answered, for the teacher: each question in both rounds, and what talking changed.
+
+Only counts and averages: no answer can be traced to a student.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+from ram_studio.app.room.questions import Question
+from ram_studio.app.room.rooms import ROUNDS, Room, Votes
+
+
+def question_text(question: Question) -> str:
+    """Return a question as plain text."""
+    return "".join(p if isinstance(p, str) else "".join(p) for p in question.ask)
+
+
+def _round(question: Question, values: Sequence[float]) -> dict[str, Any]:
+    """Return what one round tells; on a line also the middle guess and how far guesses are off."""
+    told: dict[str, Any] = {"answers": len(values), "right": sum(map(question.is_right, values))}
+    if question.line is not None:
+        truth = question.truth.value
+        told["median"] = median(values) if values else None
+        told["mean_error"] = fmean(abs(v - truth) for v in values) if values else None
+    else:
+        counts = range(len(question.choices or ()))
+        told["by_choice"] = [sum(v == i for v in values) for i in counts]
+    return told
+
+
+def gain_of(question: Question, votes: Votes) -> dict[str, Any]:
+    """Return what changed among the students who answered in both rounds.
+
+    gain: of what could be gained, the share that was: (right after - right before) / (both - right
+    before), Hake's normalized gain. None where nobody answered twice, or all were right before.
+    """
+    both = votes.first.keys() & votes.second.keys()
+    before = sum(question.is_right(votes.first[one]) for one in both)
+    after = sum(question.is_right(votes.second[one]) for one in both)
+    gain = (after - before) / (len(both) - before) if before < len(both) else None
+    return {"both": len(both), "before": before, "after": after, "gain": gain}
+
+
+def results(room: Room) -> dict[str, Any]:
+    """Return what the class answered, question by question; those that nobody answered too."""
+    told = [
+        {
+            "title": question.title,
+            "question": question_text(question),
+            "choices": question.choices,
+            "line": question.line.model_dump() if question.line else None,
+            "measured": question.truth.text,
+            "truth": question.truth.model_dump(),
+            "votes": {name: sorted(votes.of(name).values()) for name in ROUNDS},
+            **{name: _round(question, list(votes.of(name).values())) for name in ROUNDS},
+            **gain_of(question, votes),
+        }
+        for question, votes in zip(room.questions, room.votes, strict=True)
+    ]
+    return {
+        "code": room.code,
+        "students": len(room.seen),
+        "is_rehearsal": room.is_rehearsal,
+        "questions": told,
+    }
+
+
+_COLUMNS = (
+    "question",
+    "text",
+    "measured",
+    "round",
+    "answers",
+    "right",
+    "median",
+    "mean_error",
+    "answered_both",
+    "right_before",
+    "right_after",
+    "gain",
+)
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def csv_text(told: dict[str, Any]) -> str:
+    """Return ``results`` as CSV: a row for each question and round."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for one in told["questions"]:
+        for name in ROUNDS:
+            own = one[name]
+            cells = [one["title"], one["question"], one["measured"], name, own["answers"]]
+            cells += [own["right"], own.get("median"), own.get("mean_error")]
+            cells += [one["both"], one["before"], one["after"], one["gain"]]
+            writer.writerow(map(_plain, cells))
+    return out.getvalue()

@@ -1,0 +1,277 @@
+"""Rooms of a live classroom: a state machine, and all that are open.
+
+    lobby -> ask -> first -> talk -> second -> reveal -> ask (next question) ... -> done
+
+Knows nothing of HTTP, and no clock or random numbers but those it is given. Everything is in
+memory: no names, no addresses in a room, nothing on the disk. One thread calls it, the event loop.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cachetools import LRUCache
+
+from ram_studio.app.room.questions import MAX_QUESTIONS, NewRoom, Question, Refused
+
+Phase = Literal["lobby", "ask", "first", "talk", "second", "reveal", "done"]
+ROUNDS = ("first", "second")
+"""The phases in which students vote."""
+
+_NEXT: dict[Phase, Phase] = {
+    "lobby": "ask",
+    "ask": "first",
+    "first": "talk",
+    "talk": "second",
+    "second": "reveal",
+}
+
+LETTERS = "BCDFGHJKMNPQRSTVWXZ"
+"""Of codes: no vowel, so that they spell no word, and neither L nor Y, which look like others."""
+
+LIFE_SECONDS = 2 * 3600.0
+PRESENT_SECONDS = 12.0
+"""Students poll every two seconds; a phone in a pocket does not."""
+
+MAX_ROOMS = 40
+MAX_ROOMS_PER_ADDRESS = 6
+MAX_STUDENTS = 150
+PER_MINUTE = {"open": 10, "join": 300, "miss": 60, "vote": 40, "link": 10}
+"""Requests a minute: of an address that opens rooms, joins or names a room that is not there; and
+of a student who votes or hands in a link. A whole class often shares one address."""
+
+
+@dataclass
+class Votes:
+    """The answers to one question in two rounds, by student."""
+
+    first: dict[str, float] = field(default_factory=dict)
+    second: dict[str, float] = field(default_factory=dict)
+
+    def of(self, round_name: str) -> dict[str, float]:
+        """Return a round's answers."""
+        return self.first if round_name == "first" else self.second
+
+
+@dataclass
+class Room:
+    """One room. ends_at: of the talk. seen: when each student last asked. links: handed in."""
+
+    code: str
+    token: str
+    questions: list[Question]
+    opened_at: float
+    talk_seconds: int = 90
+    is_rehearsal: bool = False
+    phase: Phase = "lobby"
+    place: int = 0
+    ends_at: float | None = None
+    seen: dict[str, float] = field(default_factory=dict)
+    votes: list[Votes] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    shown: str | None = None
+
+    def __post_init__(self) -> None:
+        self.votes = self.votes or [Votes() for _ in self.questions]
+
+    @property
+    def question(self) -> Question:
+        """The question that the class is at."""
+        return self.questions[self.place]
+
+    def may_lead(self, token: str) -> bool:
+        """Whether a token is the teacher's; takes the same time whatever is wrong with it."""
+        return secrets.compare_digest(token.encode(), self.token.encode())
+
+    def present(self, now: float) -> int:
+        """Return how many students are there."""
+        return sum(now - at <= PRESENT_SECONDS for at in self.seen.values())
+
+    # ------------------------------------------------------------ students
+
+    def join(self, student: str, now: float) -> None:
+        """Let a student in. Raises: Refused when the room is full."""
+        if len(self.seen) >= MAX_STUDENTS:
+            raise Refused(f"The room is full: it takes {MAX_STUDENTS} students.", 429)
+        self.seen[student] = now
+
+    def note(self, student: str, now: float) -> None:
+        """Remember that a student asked. Raises: Refused for one who never joined."""
+        if student not in self.seen:
+            raise Refused("You are not in this room yet. Join it with its code.", 403)
+        self.seen[student] = now
+
+    def vote(self, student: str, place: object, round_name: object, value: object) -> None:
+        """Take an answer, which replaces the student's earlier one of this round.
+
+        Raises: Refused for a round that is not open, or a value that is not an answer.
+        """
+        if student not in self.seen:
+            raise Refused("You are not in this room yet. Join it with its code.", 403)
+        if self.phase not in ROUNDS or (round_name, place) != (self.phase, self.place):
+            raise Refused("This vote is closed. Follow the question on the screen.", 409)
+        if not self.question.takes(value):
+            raise Refused(f"{value!r:.40} is not an answer to this question.")
+        self.votes[self.place].of(self.phase)[student] = float(value)
+
+    def hand_in(self, student: str, link: str) -> None:
+        """Take a student's canvas for the teacher to show. Raises: Refused before the reveal."""
+        if student not in self.seen:
+            raise Refused("You are not in this room yet. Join it with its code.", 403)
+        if self.phase != "reveal":
+            raise Refused("Canvases are collected after the reveal.", 409)
+        self.links[student] = link
+
+    # ------------------------------------------------------------ the teacher
+
+    def go_on(self, now: float) -> None:
+        """Take the one step that comes next. Raises: Refused after the last."""
+        if self.phase == "done":
+            raise Refused("The lesson is over.", 409)
+        if self.phase != "reveal":
+            self._enter(_NEXT[self.phase], now)
+        elif self.place + 1 < len(self.questions):
+            self.go_to(self.place + 1)
+        else:
+            self._enter("done", now)
+
+    def reveal(self, now: float) -> None:
+        """Go straight to what was measured. Raises: Refused where nothing was asked."""
+        if self.phase in ("lobby", "done"):
+            raise Refused("There is no question to reveal.", 409)
+        self._enter("reveal", now)
+
+    def reset(self) -> None:
+        """Forget the answers to this question, and ask it again."""
+        if self.phase in ("lobby", "done"):
+            raise Refused("There is no question to reset.", 409)
+        self.votes[self.place] = Votes()
+        self.go_to(self.place)
+
+    def go_to(self, place: object) -> None:
+        """Go to a question: to its reveal where it was answered, else to where it is asked.
+
+        Raises: Refused where there is no such question.
+        """
+        if isinstance(place, bool) or not isinstance(place, int):
+            raise Refused("A question is named by its number.")
+        if not 0 <= place < len(self.questions):
+            raise Refused(f"There is no question {place + 1}; there are {len(self.questions)}.")
+        self.place = place
+        self._enter("reveal" if self.votes[place].first else "ask", 0.0)
+
+    def ask(self, question: Question) -> None:
+        """Ask one more question now: it comes after the present one.
+
+        Raises: Refused when there are too many.
+        """
+        if len(self.questions) >= MAX_QUESTIONS:
+            raise Refused(f"A room asks at most {MAX_QUESTIONS} questions.", 409)
+        at = self.place if self.phase == "lobby" else self.place + 1
+        self.questions.insert(at, question)
+        self.votes.insert(at, Votes())
+        self.go_to(at)
+
+    def show(self, link: str | None) -> None:
+        """Bring a canvas that was handed in to the screen, or take it away (None).
+
+        Raises: Refused for any other.
+        """
+        if link is not None and link not in self.links.values():
+            raise Refused("No student handed in this canvas.", 409)
+        self.shown = link
+
+    def _enter(self, phase: Phase, now: float) -> None:
+        self.phase = phase
+        self.ends_at = now + self.talk_seconds if phase == "talk" else None
+        self.links, self.shown = {}, None
+
+
+class Rooms:
+    """All open rooms. clock: seconds, of no known beginning."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._rooms: dict[str, Room] = {}
+        self._openers: dict[str, str] = {}
+        self._spent: LRUCache[tuple[str, str, int], int] = LRUCache(4096)
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def spend(self, kind: str, who: str) -> None:
+        """Count a request of an address or a student. Raises: Refused above its limit a minute."""
+        key = (kind, who, int(self.clock() // 60))
+        self._spent[key] = self._spent.get(key, 0) + 1
+        if self._spent[key] > PER_MINUTE[kind]:
+            raise Refused("Too many requests. Wait a minute, then try again.", 429)
+
+    def open(self, new: NewRoom, address: str) -> Room:
+        """Open a room for a teacher. Raises: Refused when there are too many."""
+        self.spend("open", address)
+        self.sweep()
+        mine = sum(opener == address for opener in self._openers.values())
+        if mine >= MAX_ROOMS_PER_ADDRESS or len(self._rooms) >= MAX_ROOMS:
+            limit = MAX_ROOMS_PER_ADDRESS if mine >= MAX_ROOMS_PER_ADDRESS else MAX_ROOMS
+            raise Refused(f"{limit} rooms are open, the limit. End one, or try again later.", 429)
+        code = _new_code()
+        while code in self._rooms:
+            code = _new_code()
+        room = Room(
+            code=code,
+            token=secrets.token_urlsafe(24),
+            questions=list(new.questions),
+            opened_at=self.clock(),
+            talk_seconds=new.talk_seconds,
+            is_rehearsal=new.is_rehearsal,
+        )
+        self._rooms[code], self._openers[code] = room, address
+        return room
+
+    def find(self, code: str, address: str) -> Room:
+        """Return a room by its code, in any case.
+
+        Raises: Refused where there is none; codes cannot be tried out faster than a few a minute.
+        """
+        self.sweep()
+        room = self._rooms.get(code.upper())
+        if room is None:
+            self.spend("miss", address)
+            raise Refused("There is no room with this code. It may have ended.", 404)
+        return room
+
+    def lead(self, code: str, token: str, address: str) -> Room:
+        """Return a room for its teacher. Raises: Refused for any other token."""
+        room = self.find(code, address)
+        if not room.may_lead(token):
+            self.spend("miss", address)
+            raise Refused("This is not the link of the room's teacher.", 403)
+        return room
+
+    def join(self, code: str, address: str) -> str:
+        """Let a student into a room; return the random id that stands for them.
+
+        Raises: Refused when there is no such room, or it is full.
+        """
+        self.spend("join", address)
+        student = secrets.token_urlsafe(12)
+        self.find(code, address).join(student, self.clock())
+        return student
+
+    def end(self, room: Room) -> None:
+        """Forget a room."""
+        self._rooms.pop(room.code, None)
+        self._openers.pop(room.code, None)
+
+    def sweep(self) -> None:
+        """Forget rooms that are over."""
+        now = self.clock()
+        for room in [r for r in self._rooms.values() if now - r.opened_at >= LIFE_SECONDS]:
+            self.end(room)
+
+
+def _new_code() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(4))

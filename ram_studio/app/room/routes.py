@@ -1,0 +1,291 @@
+"""The routes of a live classroom: three plain pages, and JSON that they poll.
+
+| route below ``room/`` | who | says or does |
+| --- | --- | --- |
+| ``.``, ``teach``, ``screen`` | everybody | the pages; codes and tokens are in their fragments |
+| ``material/{set}.json`` | the teacher's page | the profile of a shipped set, for its questions |
+| ``api`` POST | a teacher | opens a room: code and token |
+| ``api/{code}`` GET | the screen, or a student with an id | what is shown; ETag |
+| ``api/{code}/join``, ``vote``, ``link`` POST | students | an id; an answer; a canvas |
+| ``api/{code}/teacher`` GET, POST | who has the token | what is shown; one action; ETag |
+| ``api/{code}/report`` GET | who has the token | results, or CSV with ``?as=csv`` |
+| ``api/{code}/qr.svg`` GET | everybody | the link for students as a QR code |
+
+Secrets travel in headers only, ``Room-Token`` and ``Room-Student``: never in an address, which logs
+and histories keep. All handlers run in the event loop and take a millisecond or less; what takes
+longer (the QR code, the pages) runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from ram_studio.app.public.user import address_of
+from ram_studio.app.room import report, views
+from ram_studio.app.room.questions import Refused, canvas_link, read_new_room, read_question
+from ram_studio.app.room.rooms import LIFE_SECONDS, Room, Rooms
+from ram_studio.app.session.sets import TITLES, set_profile
+from ram_studio.app.settings import Settings
+from ram_studio.app.templates import render
+from ram_studio.evals.report import colors
+from ram_studio.resources import asset_path
+
+MAX_OPENING_BYTES = 80_000
+MAX_ACTION_BYTES = 8_000
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _json(value: dict[str, Any], **headers: str) -> Response:
+    return Response(
+        orjson.dumps(value),
+        media_type="application/json",
+        headers={"Cache-Control": "no-store", **headers},
+    )
+
+
+def _told(handle: Handler) -> Handler:
+    """Return a handler whose refusals are JSON answers."""
+
+    async def handled(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except Refused as refused:
+            answer = _json({"error": str(refused)})
+            answer.status_code = refused.status
+            return answer
+
+    return handled
+
+
+async def _body(request: Request, limit: int) -> dict[str, Any]:
+    """Return a request's JSON object. Raises: Refused for anything else, or a large one."""
+    text = await request.body()
+    if len(text) > limit:
+        raise Refused(f"The request is too large; at most {limit} bytes are taken.", 413)
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise Refused("The body of the request is not a JSON object.")
+    return found
+
+
+def own_network_address() -> str | None:
+    """Return this machine's address in its network, None where it has none. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address that nobody has
+            found = str(probe.getsockname()[0])
+        except OSError:
+            return None
+    return None if found.startswith("127.") else found
+
+
+class RoomRoutes:
+    """The handlers of one app. clock: of its rooms."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self.rooms = settings, Rooms(clock)
+
+    def routes(self) -> list[Route]:
+        """Return all routes of the rooms."""
+        made = [
+            Route("/room", self._page, methods=["GET"]),
+            Route("/room/{view}", self._page, methods=["GET"]),
+            Route("/room/material/{set}.json", _material, methods=["GET"]),
+        ]
+        api: list[tuple[str, Handler, str]] = [
+            ("", self._open, "POST"),
+            ("/{code}", self._look, "GET"),
+            ("/{code}/join", self._join, "POST"),
+            ("/{code}/vote", self._vote, "POST"),
+            ("/{code}/link", self._hand_in, "POST"),
+            ("/{code}/teacher", self._watch, "GET"),
+            ("/{code}/teacher", self._act, "POST"),
+            ("/{code}/report", self._report, "GET"),
+            ("/{code}/qr.svg", self._qr, "GET"),
+        ]
+        # The longer paths first: `room/api` is no view.
+        return [
+            *(Route(f"/room/api{path}", _told(h), methods=[verb]) for path, h, verb in api),
+            *made,
+        ]
+
+    # ------------------------------------------------------------ helpers
+
+    def _address(self, request: Request) -> str:
+        return address_of(request, is_space=self._settings.is_space)
+
+    def _room(self, request: Request) -> Room:
+        return self.rooms.find(request.path_params["code"], self._address(request))
+
+    def _led(self, request: Request) -> Room:
+        token = request.headers.get("room-token", "")
+        return self.rooms.lead(request.path_params["code"], token, self._address(request))
+
+    def _state(self, request: Request, view: dict[str, Any]) -> Response:
+        """Return a view, or 304 for a page that has it already."""
+        body = orjson.dumps(view)
+        headers = {
+            "Cache-Control": "no-store",
+            "ETag": f'"{hashlib.blake2b(body, digest_size=9).hexdigest()}"',
+            "Room-Clock": f"{self.rooms.clock():.3f}",
+        }
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
+
+    def students_link(self, request: Request, code: str) -> str:
+        """Return the address that students open.
+
+        A teacher who opened the app as localhost shares it under this machine's own address.
+        """
+        url = request.base_url
+        if self._settings.is_space:
+            url = url.replace(scheme="https")
+        elif url.hostname in _LOOPBACK and self._settings.is_public:
+            url = url.replace(hostname=own_network_address() or url.hostname)
+        return f"{str(url).rstrip('/')}/room#{code}"
+
+    # ------------------------------------------------------------ everybody
+
+    def _page(self, request: Request) -> Response:
+        view = request.path_params.get("view", "student")
+        if view not in ("student", "teach", "screen"):
+            return Response(status_code=404)
+        # Relative to the app's root, which a proxy may have put anywhere.
+        is_below = "view" in request.path_params
+        page = _page_html(view, "../" if is_below else "./")
+        return HTMLResponse(page, headers={"Cache-Control": "no-cache"})
+
+    async def _look(self, request: Request) -> Response:
+        room = self._room(request)
+        student = request.headers.get("room-student")
+        now = self.rooms.clock()
+        if student is None:
+            return self._state(request, views.screen_view(room, now))
+        room.note(student, now)
+        return self._state(request, views.student_view(room, student))
+
+    async def _qr(self, request: Request) -> Response:
+        link = self.students_link(request, self._room(request).code)
+        svg = await asyncio.to_thread(_qr_svg, link)
+        return Response(svg, media_type="image/svg+xml", headers={"Cache-Control": "no-store"})
+
+    # ------------------------------------------------------------ students
+
+    async def _join(self, request: Request) -> Response:
+        code = request.path_params["code"]
+        return _json({"student": self.rooms.join(code, self._address(request))})
+
+    async def _vote(self, request: Request) -> Response:
+        room, said = self._room(request), await _body(request, MAX_ACTION_BYTES)
+        student = request.headers.get("room-student", "")
+        self.rooms.spend("vote", student)
+        room.vote(student, said.get("place"), said.get("round"), said.get("value"))
+        return _json(views.student_view(room, student))
+
+    async def _hand_in(self, request: Request) -> Response:
+        room, said = self._room(request), await _body(request, MAX_ACTION_BYTES)
+        student = request.headers.get("room-student", "")
+        self.rooms.spend("link", student)
+        room.hand_in(student, canvas_link(said.get("link")))
+        return _json(views.student_view(room, student))
+
+    # ------------------------------------------------------------ the teacher
+
+    async def _open(self, request: Request) -> Response:
+        new = read_new_room(await _body(request, MAX_OPENING_BYTES))
+        room = self.rooms.open(new, self._address(request))
+        # Nobody may ask any more when it is over.
+        asyncio.get_running_loop().call_later(LIFE_SECONDS + 1, self.rooms.sweep)
+        return _json({"code": room.code, "token": room.token})
+
+    async def _watch(self, request: Request) -> Response:
+        return self._lead(request, self._led(request))
+
+    def _lead(self, request: Request, room: Room) -> Response:
+        view = views.teacher_view(room, self.rooms.clock())
+        link = self.students_link(request, room.code)
+        is_reachable = not any(f"//{host}" in link for host in _LOOPBACK)
+        return self._state(request, {**view, "link": link, "is_reachable": is_reachable})
+
+    async def _act(self, request: Request) -> Response:
+        room = self._led(request)
+        said = await _body(request, MAX_ACTION_BYTES)
+        now = self.rooms.clock()
+        match said.get("action"):
+            case "next":
+                # Two presses of one button are one step.
+                if [said.get("place"), said.get("phase")] == [room.place, room.phase]:
+                    room.go_on(now)
+            case "reveal":
+                room.reveal(now)
+            case "reset":
+                room.reset()
+            case "go":
+                room.go_to(said.get("place"))
+            case "ask":
+                room.ask(read_question(said.get("question")))
+            case "show":
+                link = said.get("link")
+                room.show(None if link is None else canvas_link(link))
+            case "end":
+                told = report.results(room)
+                self.rooms.end(room)
+                return _json({"ended": True, "report": told, "csv": report.csv_text(told)})
+            case other:
+                raise Refused(f"There is no action {other!r:.40}.")
+        return self._lead(request, room)
+
+    async def _report(self, request: Request) -> Response:
+        told = report.results(self._led(request))
+        if request.query_params.get("as") == "csv":
+            return Response(report.csv_text(told), media_type="text/csv; charset=utf-8")
+        return _json(told)
+
+
+def _material(request: Request) -> Response:
+    """Serve the profile of a shipped set, of which the teacher's page makes its questions."""
+    name = request.path_params["set"]
+    if name not in TITLES:
+        return Response(status_code=404)
+    headers = {"Cache-Control": "no-cache"}
+    return Response(set_profile(name), media_type="application/json", headers=headers)
+
+
+@lru_cache(maxsize=8)
+def _page_html(view: str, root: str) -> str:
+    styles = asset_path("room", "room.css").read_text(encoding="utf-8")
+    return render(
+        "room/room.html.j2",
+        view=view,
+        root=root,
+        title={"student": "Room", "teach": "Teach live", "screen": "Screen"}[view],
+        styles=f"{colors.css_variables()}\n{styles}",
+    )
+
+
+@lru_cache(maxsize=64)
+def _qr_svg(link: str) -> bytes:
+    import segno
+
+    out = io.BytesIO()
+    # Dark on white whatever the page's theme: scanners need it.
+    segno.make(link, error="m").save(out, kind="svg", scale=8, border=3, light="#fff")
+    return out.getvalue()

@@ -1,0 +1,72 @@
+"""What each of the three views of a room is told, as JSON.
+
+A student sees no answer of others, no count and nothing measured before the reveal; the screen sees
+how many have answered; only the teacher sees answers as they come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ram_studio.app.room.rooms import ROUNDS, Room
+
+_ASKED = ("ask", "first", "talk", "second", "reveal")
+
+
+def _common(room: Room) -> dict[str, Any]:
+    """Return what all views show."""
+    is_asked = room.phase in _ASKED
+    return {
+        "code": room.code,
+        "phase": room.phase,
+        "place": room.place,
+        "questions": len(room.questions),
+        "question": room.question.before() if is_asked else None,
+        "ends_at": room.ends_at,
+        "is_rehearsal": room.is_rehearsal,
+        "shown": room.shown,
+        "result": _result(room) if room.phase == "reveal" else None,
+    }
+
+
+def _answers(room: Room) -> dict[str, list[float]]:
+    """Return the answers of both rounds without who gave them: sorted, so no order tells."""
+    votes = room.votes[room.place]
+    return {name: sorted(votes.of(name).values()) for name in ROUNDS}
+
+
+def _result(room: Room) -> dict[str, Any]:
+    return {**room.question.after(), "votes": _answers(room)}
+
+
+def student_view(room: Room, student: str) -> dict[str, Any]:
+    """Return what a student sees: the question and their own answers."""
+    votes = room.votes[room.place]
+    return {
+        **_common(room),
+        "mine": {name: votes.of(name).get(student) for name in ROUNDS},
+        "link": room.links.get(student),
+    }
+
+
+def screen_view(room: Room, now: float) -> dict[str, Any]:
+    """Return what the projector shows: the question, and how many are there and have answered."""
+    votes = room.votes[room.place]
+    counts = {name: len(votes.of(name)) for name in ROUNDS}
+    return {**_common(room), "counts": counts, "present": room.present(now)}
+
+
+def teacher_view(room: Room, now: float) -> dict[str, Any]:
+    """Return what the teacher sees: everything but who answered what."""
+    is_asked = room.phase in _ASKED
+    return {
+        **screen_view(room, now),
+        "joined": len(room.seen),
+        "answers": _answers(room) if is_asked else None,
+        "expected": {**room.question.after(), "note": room.question.note} if is_asked else None,
+        "plan": [
+            {"title": q.title, "answers": [len(v.of(name)) for name in ROUNDS]}
+            for q, v in zip(room.questions, room.votes, strict=True)
+        ],
+        "links": list(dict.fromkeys(room.links.values())),
+    }
