@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session.deep_link import SHOWN
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.shared import Tuned
-from ram_studio.app.tune import measured
+from ram_studio.app.tune import measured, own_test
 from ram_studio.app.tune.measured import measure_work, measured_rows, shipped_table, tuned_recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError, Stopped
@@ -61,12 +62,75 @@ def test_every_method_of_the_canvas_has_a_recipe_and_plain_merges_are_rows(sessi
         assert not measured._is_of({**recipe.model_dump(), name: value}, session.models), name
 
 
-def test_own_models_without_questions_are_not_asked(session, workspace) -> None:
+def test_models_that_no_suite_fits_are_told_what_to_do(session, workspace) -> None:
     session.load(replace(session.models, set_name=None, title="mine"))
-    # Nor are one's own models asked a shipped set's questions.
-    with pytest.raises(SettingsError, match="a merge the same ones in Check"):
+    # The example's models read too little for any general suite; nor are one's own models asked
+    # a shipped set's questions.
+    with pytest.raises(SettingsError, match="Load your own data set in Check"):
         measure_work(tuned_recipe(session.models, DEFAULT), session, workspace)
     assert measured_rows(session, workspace) is None
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3, 8])
+def test_twelve_settings_are_rows_of_the_canvas_and_stand_once(session, agents: int) -> None:
+    settings = own_test.settings_to_test(agents)
+    assert len(settings) == 12
+    # The canvas has a name and dials for each; the first are the paper's and what it argues with.
+    assert {method for method, _ in settings} <= set(SHOWN)
+    assert settings[:3] == [
+        ("ram+", {}),
+        ("task-arithmetic", {}),
+        ("task-arithmetic", {"scale": 1.0}),
+    ]
+    loaded = session.models
+    shown = tuned_recipe(loaded, DEFAULT)
+    rows = own_test.rows_to_test(shown, loaded)
+    assert len(rows) == 12, "what is shown is the first of the twelve"
+    other = own_test.rows_to_test(tuned_recipe(loaded, DEFAULT._replace(r=0.5)), loaded)
+    assert len(other) == 13
+    assert next(iter(other.values())).settings["r"] == 0.5
+
+
+def test_own_models_are_tested_setting_by_setting_stopped_and_taken_up(
+    session, workspace, monkeypatch
+) -> None:
+    session.load(replace(session.models, set_name=None, title="mine"))
+    monkeypatch.setattr(own_test, "USUAL", ("demo",))
+    monkeypatch.setattr(own_test, "QUESTIONS", 5)
+    recipe = tuned_recipe(session.models, DEFAULT)
+    cancel, arrived = CancelToken(), []
+
+    def tell(result) -> None:
+        done = [r.label for r in result.rows if r.kind == "merge" and r.status == "finished"]
+        if len(done) > len(arrived):
+            table = measured_rows(session, workspace)
+            # A finished merge is on the curve while the next one is asked.
+            arrived.append([row["method"] for row in table["rows"] if row["kind"] == "merge"])
+        if len(done) == 2:
+            cancel.cancel()
+
+    stopped = measure_work(recipe, session, workspace)(tell, cancel)
+    assert stopped.ending == "stopped"
+    assert [sorted(methods) for methods in arrived] == [["ram+"], ["ram+", "task-arithmetic"]]
+    # Again: nothing is asked twice, and the table has all of them, keyed as the canvas names them.
+    result = measure_work(recipe, session, workspace)(lambda _: None, CancelToken())
+    assert result.ending == "done"
+    table = measured_rows(session, workspace)
+    rows = [row for row in table["rows"] if row["kind"] == "merge"]
+    assert {row["method"] for row in rows} == {method for method, _ in own_test.settings_to_test(3)}
+    assert len(rows) == 12
+    assert (table["n"], len(table["prompts"])) == (5, 15)
+    own, shipped = {}, shipped_table("shared-style")
+    for row in shipped["rows"]:
+        own.setdefault((row["method"], json.dumps(row["settings"], sort_keys=True)), row["right"])
+    places = [shipped["prompts"].index(prompt) for prompt in table["prompts"]]
+    found = [
+        (r["right"], own.get((r["method"], json.dumps(r["settings"], sort_keys=True))))
+        for r in rows
+    ]
+    known = [(right, "".join(all_[i] for i in places)) for right, all_ in found if all_]
+    assert len(known) >= 6
+    assert all(right == theirs for right, theirs in known)
 
 
 @pytest.mark.slow
@@ -107,12 +171,14 @@ def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further
     assert {0.1, 0.2, 0.4} <= set(merges)
 
     # Measuring here asks the same questions, and no others.
-    told: list[tuple[str, int, int]] = []
-    recipe = tuned_recipe(session.models, DEFAULT._replace(r=0.3))
-    measure_work(recipe, session, workspace)(told.append, CancelToken())
-    assert told[-1][1:] == (36, 36)
+    recipe = tuned_recipe(session.models, DEFAULT._replace(r=0.35))
+    asked_of = measure_work(recipe, session, workspace)(lambda _: None, CancelToken())
+    assert asked_of.questions == 36
     further = measured_rows(session, workspace)
-    assert len(further["rows"]) == len(swept["rows"]) + 1
+    assert further["prompts"] == found["prompts"]
+    merges = [row["settings"].get("r") for row in further["rows"] if row["kind"] == "merge"]
+    assert 0.35 in merges
+    assert len(merges) >= 13
     # Other questions of one model make no table with these.
     asked(["demo"], {"demo": 14}, "base")
     assert measured_rows(session, workspace) == further

@@ -15,7 +15,7 @@ const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper
 const [TOO_OFTEN, TOO_LITTLE, TOO_MUCH] = [1.2, 0.75, 1.3]; // shared; own
 const LEFT_OUT = 0.1; // of the own part, by epsilon
 const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
-const APART = 0.9; // of the change, by size: agents changed different weights
+const APART = 0.6; // of the change, by size: agents changed mostly different weights
 const TOGETHER = 0.1;
 
 const NOTHING = {
@@ -76,6 +76,12 @@ const ofMeasured = (profile, result, near, factors) => {
   if (versus.p < LEVEL && versus.lost > versus.won) {
     return { key: "broken", tone: "bad", lead: "Broken.", rest: `Even the base solves ${skills.base.total}. ${why}`, damaged };
   }
+  if (!skills.specialists.some(Boolean)) {
+    return {
+      key: "unlearned", tone: "", lead: "These prompts are inconclusive.", damaged,
+      rest: "No agent solves more of them than the base, beyond chance. Ask what the agents were trained for, in Check.",
+    };
+  }
   if (!damaged.length) {
     return {
       key: "good", tone: "good", lead: "No skill is shown to be damaged.", damaged,
@@ -97,20 +103,41 @@ export const meanCosine = ({ norm2, cross }) => {
   return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
 };
 
-/** What the overlap of models that nobody asked yet lets one expect. */
-export const expectationOf = (profile, result) => {
+/** Of our own examples of each kind: prompts of 180 that these merges solve, rival: the best other setting, picked on
+ * the same prompts. Tested against the shipped tables. */
+export const EVIDENCE = {
+  alike: { set: "shared-style", ram: 174, sum: 21, average: 123, rival: 175 },
+  apart: { set: "independent", ram: 171, sum: 173, average: 96, rival: 176 },
+  together: { set: "dense", ram: 110, sum: 174, average: 99, rival: 174 },
+};
+const LIMITS = "That is one tiny model and one training recipe; yours may differ.";
+
+const evidenceText = ({ ram, sum: added, average, rival }) =>
+  `In our example of this kind RAM+ solves ${ram} of 180 prompts, the sum ${added}, the average ${average}, the best of all other settings ${rival}.`;
+
+const expected = (first, why, kind) => ({ first, why, evidence: kind ? evidenceText(EVIDENCE[kind]) : "None of our examples is of this kind.", limits: kind ? LIMITS : "" });
+
+/** What the overlap of models that nobody asked yet lets one expect: which method to try first, why, what shows it,
+ * and how far that goes. @returns {{ first: string, why: string, evidence: string, limits: string }} */
+export const expectationOf = (profile) => {
   const { energy, norm2, agents, default_index: usual } = profile;
-  const reason = reasonOf(result, null);
-  if (reason) return reason;
-  if (!energy || !norm2) return "Analyze the models again to see what to expect.";
-  if (agents.length < 2) return "One agent: nothing to combine.";
+  if (!energy || !norm2) return { first: "Analyze the models again to see what to expect.", why: "", evidence: "", limits: "" };
+  if (agents.length < 2) return { first: "One agent: nothing to combine.", why: "", evidence: "", limits: "" };
   const own = (t) => energy[usual][t][0] * norm2[t];
   const share = sum(agents.map((_, t) => own(t))) / (sum(agents.map((_, t) => sum(energy[usual][t]) * norm2[t])) || 1);
   const cosine = meanCosine(profile);
-  if (cosine >= ALIKE) return `The agents moved alike (mean cosine ${cosine.toFixed(2)}): a sum applies that ${agents.length} times. Expect RAM+ to do best.`;
-  if (share >= APART) return `They changed different weights (${brief(share)} by size is unique): expect a sum to do as well as RAM+.`;
-  if (share < TOGETHER) return `Only ${brief(share)} of the change, by size, is unique: RAM+ is averaging in effect. Compare it with the sum.`;
-  return `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`;
+  if (cosine >= ALIKE) {
+    return expected("Try RAM+ first.", `The agents moved alike (mean cosine ${cosine.toFixed(2)}): a sum applies that ${agents.length} times, an average divides the rest.`, "alike");
+  }
+  if (share >= APART) return expected("Expect a sum to do as well as RAM+.", `The agents changed mostly different weights: ${brief(share)} of the change, by size, is unique.`, "apart");
+  if (share < TOGETHER) return expected("Try the sum first.", `Only ${brief(share)} of the change, by size, is unique: RAM+ is averaging in effect.`, "together");
+  return expected("Try RAM+ and the sum.", `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`, null);
+};
+
+/** What one line has room for: a warning of this setting, or which method to try, and why. */
+const expectationLine = (profile, result) => {
+  const { first, why } = expectationOf(profile);
+  return reasonOf(result, null) || [why, first].join(" ").trim();
 };
 
 /** @param {any} profile @param {any} result @param {any} near the measured row that is shown, or null @param {any} factors
@@ -121,7 +148,7 @@ export const verdictOf = (profile, result, near, factors) => {
   if (result.isRam && !result.changed) return { ...NOTHING, note: `${text}.`, damaged: [] };
   if (!skills) {
     return {
-      key: "untested", tone: "", lead: "Not tested yet.", rest: expectationOf(profile, result), damaged: [],
+      key: "untested", tone: "", lead: "Not tested yet.", rest: expectationLine(profile, result), damaged: [],
       note: factors ? `${text}. Exact so far: own parts applied ${timesText(factors.ownMean)} times, shared parts ${timesText(factors.sharedMean)} times.` : `${text}.`,
     };
   }

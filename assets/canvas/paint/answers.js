@@ -5,6 +5,7 @@ import { marker, put } from "../../nodes.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
 import { exactRow, paperRow } from "../model/nearest.js";
+import { expectationOf } from "../model/verdict.js";
 import { brief } from "../model/words.js";
 import { agentColor, colors } from "./colors.js";
 import { answerPieces, promptText } from "./text.js";
@@ -25,13 +26,32 @@ export const mountAnswers = (root) => {
 /** The cards of the loaded models: one a skill, or one an agent where nothing was asked. */
 export const setAnswers = () => {
   const { profile } = state;
+  // Rows of the same models that arrive while one reads take no prompt away that was picked.
+  const held = new Map(cards.filter((one) => one.isHeld && one.profile === profile).map((one) => [one.card.dataset.skill, Number(one.card.dataset.item)]));
   box.replaceChildren();
   cards = profile.skills ? profile.skills.domains.map(mountSkill) : [];
-  if (!profile.skills) profile.agents.forEach(mountUntested);
+  for (const one of cards) {
+    const place = profile.skills.items.indexOf(held.get(one.card.dataset.skill) ?? -1);
+    if (place >= 0) [one.picked, one.isHeld] = [place, true];
+  }
+  if (!profile.skills) {
+    if (!profile.skills_at) mountExpectation();
+    profile.agents.forEach(mountUntested);
+  }
   box.classList.toggle("many", box.children.length > 4);
 };
 
 // ---------------------------------------------------------------- nothing asked yet
+
+const mountExpectation = () => {
+  const { first, why, evidence, limits } = expectationOf(state.profile);
+  const card = put(box, "article", { class: "cv-panel cv-card cv-expected", "data-part": "expected" });
+  put(put(card, "header"), "h2", {}, "What to expect");
+  const lines = put(card, "div", { class: "cv-expect" });
+  put(put(lines, "p"), "b", {}, first);
+  for (const text of [why, evidence, limits]) if (text) put(lines, "p", {}, text);
+  put(lines, "p", { class: "cv-ask" }, "Test now asks base, agents and twelve merges the same questions. You can stop at any time.");
+};
 
 const mountUntested = (name, t) => {
   const { overlap, default_index: usual, total } = state.profile;
@@ -46,7 +66,7 @@ const mountUntested = (name, t) => {
   put(words, "b", {}, brief(total ? changed / total : 0));
   words.append(" of the weights; ");
   put(words, "b", { class: "cv-unique-ink" }, brief(changed ? own / changed : 0));
-  words.append(" of these alone. Answers of base, agent and merge appear here.");
+  words.append(" of these alone.");
 };
 
 // ---------------------------------------------------------------- mounting a skill
@@ -82,7 +102,7 @@ const mountSkill = (name, d) => {
   const grid = put(card, "div", { class: "cv-answer-list" });
   const lines = Object.fromEntries(["base", "agent", "a", "merge"].map((who) => [who, mountLine(grid, who)]));
   const first = telling(d);
-  const one = { d, card, flag, against, score, dots, canvas, prompt, lines, picked: first, first, isHeld: false, until: 0, drawn: null };
+  const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, picked: first, first, isHeld: false, until: 0, drawn: null };
   for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
     const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} prompt of ${name}` }, text);
     button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
@@ -139,7 +159,8 @@ const bringForward = (one, skills, row, pinned) => {
     const isLow = row.score[d] < (paperRow(state.profile)?.score[d] ?? 0) - MANY;
     if (isLow && row.right[one.picked]) one.picked = skills.order[d].find((i) => !row.right[i] && own.right[i] && !skills.base.right[i]) ?? one.picked;
   } else if (!one.isHeld && moved && row.right[one.picked]) {
-    one.picked = skills.order[d].find((i) => previous.right[i] && !row.right[i] && own.right[i]) ?? one.picked;
+    const broke = skills.order[d].filter((i) => previous.right[i] && !row.right[i]);
+    one.picked = broke.find((i) => own.right[i]) ?? broke[0] ?? one.picked;
   }
   if (!one.isHeld && pinned && pinned.right[one.picked] === row.right[one.picked]) {
     one.picked = skills.order[d].find((i) => pinned.right[i] && !row.right[i]) ?? one.picked;

@@ -1,7 +1,8 @@
 """Test now: merge what the stage shows in memory, and ask it the questions of the skill table.
 
-The browser shows the button where a setting was not tested yet, and takes what is known: rows that
-the store has, see ``measured``.
+Of models of one's own a dozen settings more are asked, see ``own_test``. The browser shows the
+button where a setting was not tested yet, and takes what is known: rows that the store has, see
+``measured``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from ram_studio.app.boxes import html
 from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared, Tuned
-from ram_studio.app.templates import progress
+from ram_studio.app.session.shared import Shared
+from ram_studio.app.templates import callout, progress
 from ram_studio.app.tune import measured
-from ram_studio.engine.events import Progress
 from ram_studio.errors import RamStudioError
+from ram_studio.evals.experiment.result import ExperimentResult
+
+STOPPED = "Stopped. What was answered is kept; Test now goes on from there."
 
 
 class MeasurePanel:
@@ -52,17 +55,29 @@ class MeasurePanel:
         shared.steps["tune"].click(shared.with_session(self.show), None, outputs, **LIGHT)
 
     def _run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
-        yield from watch(
-            session,
-            self.controls,
-            lambda: self._work(self.shared.tuning.read(data), session),
-            progress_html,
-            lambda _: self.show(session),
-        )
+        tested = [0]
 
-    def _work(self, tuned: Tuned, session: Session) -> Work[None]:
-        recipe = measured.tuned_recipe(session.models, tuned)
-        return measured.measure_work(recipe, session, self.shared.workspace)
+        def tell(event: Any) -> Updates:
+            updates: Updates = {self.controls.status: progress_html(event)}
+            if isinstance(event, ExperimentResult):
+                # Every merge that has answered all stands on the curve at once.
+                done = _done(event)
+                updates |= self.show(session) if done > tested[0] else {}
+                tested[0] = done
+            return updates
+
+        def finish(result: ExperimentResult | None) -> Updates:
+            is_stopped = result is not None and result.ending == "stopped"
+            return {
+                self.controls.status: callout(STOPPED) if is_stopped else "",
+                **self.show(session),
+            }
+
+        def prepare() -> Work[Any]:
+            recipe = measured.tuned_recipe(session.models, self.shared.tuning.read(data))
+            return measured.measure_work(recipe, session, self.shared.workspace)
+
+        yield from watch(session, self.controls, prepare, tell, finish)
 
     def show(self, session: Session) -> Updates:
         """Return what is measured of the loaded models; nothing where that cannot be read."""
@@ -76,9 +91,19 @@ class MeasurePanel:
         return {self.known: json.dumps(known)}
 
 
-def progress_html(event: Progress | tuple[str, int, int] | None) -> Markup:
-    """Return the progress bar: of a pass over files, or answers, of how many."""
+def _done(result: ExperimentResult) -> int:
+    """Return how many merges have answered everything."""
+    return sum(row.kind == "merge" and row.status == "finished" for row in result.rows)
+
+
+def progress_html(event: Any) -> Markup:
+    """Return the progress bar: of a pass over files, answers, or all settings of a test."""
     if isinstance(event, tuple):
         _, answered, total = event
-        return progress(answered / total, "Asking", f"{answered} of {total} prompts")
+        return progress(answered / total, "Asking", f"{answered} of {total} answers")
+    if isinstance(event, ExperimentResult):
+        share = event.answers / max(1, event.total_answers)
+        merges = sum(row.kind == "merge" and row.status != "duplicate" for row in event.rows)
+        said = f"{_done(event)} of {merges} settings"
+        return progress(share, f"Testing {event.now}".strip(), said)
     return pass_html(event, "Merging in memory")

@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.asking.limits import asking_effort, most_items, offered_lengths
+from ram_studio.app.asking.limits import asking_effort
 from ram_studio.app.check.work import BASE
 from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.merge.recipes import recipe_from
@@ -25,11 +25,11 @@ from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import shipped_table
 from ram_studio.app.session.shared import Tuned
 from ram_studio.app.session.workspace import Workspace
-from ram_studio.app.tune import own
+from ram_studio.app.tune import own, own_test
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge_log import PastMerge, past_merges
-from ram_studio.errors import SettingsError
+from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.history import merge_of
 from ram_studio.evals.report.skill_table import Measured, skill_table
@@ -41,11 +41,6 @@ SUITE = "demo"
 MOST_ROWS = 100
 """Of the newest settings that were asked."""
 
-NOTHING_TO_ASK = (
-    "These models have no questions of their own here yet. Ask base, agents and a merge the same "
-    "ones in Check; then they can be asked here, too."
-)
-
 
 def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
     """Return the recipe of what the stage shows.
@@ -55,40 +50,40 @@ def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
     return recipe_from(loaded, tuned.method, tuned.settings)
 
 
-def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work[None]:
-    """Return the work of asking one merge, made in memory, the table's questions.
+def measure_work(
+    recipe: Recipe, session: Session, workspace: Workspace
+) -> Work[ExperimentResult | None]:
+    """Return the work of asking the table's questions of one merge, made in memory.
 
-    It tells (label, answers, of how many); the answers go to the user's store.
+    Of models of one's own, of all that `own_test` tries. It tells the result so far, or (label,
+    answers, of how many); the answers go to the user's store.
 
-    Raises: SettingsError for models without a table.
+    Raises: SettingsError where nothing can be asked.
     """
+    loaded = session.models
+    table = shipped_table(loaded.set_name) if loaded.set_name else None
+    if table is not None:
+        return _shipped_work(recipe, table, session, workspace)
+    found = _own(session, workspace)
+    rows = own_test.rows_to_test(recipe, loaded)
+    return own_test.own_work(rows, found and found[0], session, workspace)
+
+
+def _shipped_work(
+    recipe: Recipe, table: Mapping[str, Any], session: Session, workspace: Workspace
+) -> Work[None]:
     from ram_studio.evals.experiment.plan import ComparePlan
     from ram_studio.evals.experiment.run import run_experiment
 
-    loaded = session.models
-    table = shipped_table(loaded.set_name) if loaded.set_name else None
-    only = None
-    if table is not None:
-        asked = EvalSettings(suites=SUITE, limit=table["n"])
-        answers = table["n"] * len(table["domains"])
-    elif loaded.set_name is None and (found := _own(session, workspace)) is not None:
-        common, _ = found
-        suites = list(dict.fromkeys(suite for suite, *_ in common.questions))
-        only = frozenset(digest for *_, digest in common.questions)
-        # Of every suite as many as Check could have asked: the wanted ones are picked out of them.
-        most = max(most_items(suite, workspace.settings) for suite in suites)
-        lengths = offered_lengths(workspace.settings)
-        asked = EvalSettings(suites=suites, limit=most, lengths=lengths)
-        answers = len(only)
-    else:
-        raise SettingsError(NOTHING_TO_ASK)
-    plan = ComparePlan.of({recipe.method: recipe}, asked, sources=False, only=only)
+    asked = EvalSettings(suites=SUITE, limit=table["n"])
+    plan = ComparePlan.of({recipe.method: recipe}, asked, sources=False)
+    analysis = session.models.analysis
 
     def measure(report: Report, cancel: CancelToken) -> None:
         with open_answers(session, workspace) as store:
             run_experiment(
                 plan,
-                analysis=loaded.analysis,
+                analysis=analysis,
                 store=store,
                 on_progress=lambda *event: report(event),
                 should_stop=lambda: cancel.is_cancelled,
@@ -96,7 +91,7 @@ def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work
         cancel.raise_if_cancelled()
 
     parts = [f"{recipe_yaml(recipe)} measure"]
-    return costing(measure, asking_effort(session, parts, answers))
+    return costing(measure, asking_effort(session, parts, table["n"] * len(table["domains"])))
 
 
 def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | None:

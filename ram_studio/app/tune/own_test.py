@@ -1,0 +1,136 @@
+"""Test now, of models of one's own: which merges are tried, and what all of them are asked.
+
+Twelve settings and the one that the stage shows answer the same questions, made in memory one after
+another by the runner of comparisons, those that merge quickest first. Where Check asked questions
+already that base and agents share, these are asked; else a few of suites that suit any model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
+from ram_studio.app.asking.limits import (
+    absent_here,
+    asking_effort,
+    misfits_of,
+    most_items,
+    offered_lengths,
+    read_settings,
+)
+from ram_studio.app.asking.suites import USUAL
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.session.answers import open_answers
+from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.workspace import Workspace
+from ram_studio.app.tune.own import Common
+from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import SettingsError
+from ram_studio.evals.experiment.plan import ComparePlan
+from ram_studio.evals.experiment.presets import label_of, rows_of
+from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.settings import EvalSettings
+
+QUESTIONS = 20
+"""Of each suite, where nothing was asked yet."""
+
+NOTHING_FITS = (
+    "No suite of questions fits these models. Load your own data set in Check and ask base and "
+    "agents there; then merges can be tested here."
+)
+
+
+def settings_to_test(agents: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return twelve settings as (method, what differs from its usual ones).
+
+    RAM+ as in the paper comes first, then what it is compared with; along epsilon, r, scale and
+    density there are points enough for a curve. The slowest to merge (trimming) come last.
+    """
+    small, large = (EPSILON_GRID[snap(epsilon)] for epsilon in (1e-4, 1e-3))
+    between = round((1 + 1 / agents) / 2, 2)
+    return [
+        ("ram+", {}),
+        ("task-arithmetic", {}),
+        ("task-arithmetic", {"scale": 1.0}),
+        ("ram", {}),
+        ("ram+", {"epsilon": small}),
+        ("ram+", {"epsilon": large}),
+        ("ram+", {"r": 0.3}),
+        ("task-arithmetic", {"scale": between}),
+        ("ties", {}),
+        ("ties", {"density": 0.5}),
+        ("ties", {"density": 0.8}),
+        ("dare-ties", {}),
+    ]
+
+
+def rows_to_test(shown: Recipe, loaded: Loaded) -> dict[str, Recipe]:
+    """Return recipes by label: what the stage shows, then the twelve; equal ones stand once."""
+    plain = recipe_from(loaded, "ram+", {})
+    twelve = rows_of(plain, settings_to_test(len(loaded.agents)))
+    return {label_of(shown.method, shown.settings): shown} | twelve
+
+
+def questions_to_ask(session: Session, workspace: Workspace) -> EvalSettings:
+    """Return what models are asked that nobody asked anything, within the server's limits.
+
+    Raises: SettingsError where no suite suits them.
+    """
+    app = workspace.settings
+    refused = {**misfits_of(session, app), **absent_here(session.data)}
+    suites = [name for name in USUAL if name not in refused]
+    if not suites:
+        raise SettingsError(NOTHING_FITS)
+    limit = min(QUESTIONS, app.max_suite_items)
+    return read_settings({"suites": suites, "limit": limit}, app)
+
+
+def questions_again(common: Common, workspace: Workspace) -> tuple[EvalSettings, frozenset[str]]:
+    """Return what makes the questions of a table again, and which of them are its own."""
+    suites = list(dict.fromkeys(suite for suite, *_ in common.questions))
+    # Of every suite as many as Check could have asked: the wanted ones are picked out of them.
+    most = max(most_items(suite, workspace.settings) for suite in suites)
+    lengths = offered_lengths(workspace.settings)
+    asked = EvalSettings(suites=suites, limit=most, lengths=lengths)
+    return asked, frozenset(digest for *_, digest in common.questions)
+
+
+def own_work(
+    rows: dict[str, Recipe],
+    common: Common | None,
+    session: Session,
+    workspace: Workspace,
+) -> Work[ExperimentResult]:
+    """Return the work of asking all rows; it tells the result so far.
+
+    common: what base and agents were all asked already, None for nothing. Answers go to the user's
+    store as they come: what is stopped goes on from there.
+
+    Raises: SettingsError where no suite suits the models.
+    """
+    from ram_studio.evals.experiment.run import run_experiment
+
+    only = None
+    if common is None:
+        asked = questions_to_ask(session, workspace)
+        questions = QUESTIONS * len(asked.suites)
+    else:
+        asked, only = questions_again(common, workspace)
+        questions = len(only)
+    plan = ComparePlan.of(rows, asked, sources=common is None, only=only)
+    analysis = session.models.analysis
+
+    def run(report: Report, cancel: CancelToken) -> ExperimentResult:
+        with open_answers(session, workspace) as store:
+            return run_experiment(
+                plan,
+                on_update=report,
+                should_stop=lambda: cancel.is_cancelled,
+                analysis=analysis,
+                store=store,
+            )
+
+    models = [*(session.models.sources if common is None else ()), *map(recipe_yaml, rows.values())]
+    return costing(run, asking_effort(session, [f"{one} measure" for one in models], questions))
