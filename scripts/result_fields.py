@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.report.eval_result import EvalResult
-from ram_studio.evals.store.records import StoredRun
+from ram_studio.evals.store import StoredRun
 
 PRINTED = {
     EvalResult: "`evaluate`, `history RUN`",

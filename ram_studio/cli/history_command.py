@@ -31,7 +31,7 @@ def history(
     """List past evaluations, or show and export some of them side by side."""
     from ram_studio.evals.report.history import find_runs, stored_report
     from ram_studio.evals.report.history import history as past
-    from ram_studio.evals.store.answers import AnswerStore
+    from ram_studio.evals.store import AnswerStore
 
     check_exports(export)
     with AnswerStore(store) as answers:

@@ -16,7 +16,7 @@ from ram_studio.evals.settings import EvalSettings, described_fields
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ram_studio.evals.store.answers import AnswerStore
+    from ram_studio.evals.store import AnswerStore
 
 _ELSEWHERE = ("engine", "base")
 """Fields that commands with such an option fill in themselves."""
@@ -88,7 +88,7 @@ class Storing:
     @contextlib.contextmanager
     def open(self) -> Iterator[AnswerStore | None]:
         """Yield the store of answers, None when none is to be written."""
-        from ram_studio.evals.store.answers import AnswerStore
+        from ram_studio.evals.store import AnswerStore
 
         if self.no_store:
             yield None

@@ -13,13 +13,12 @@ from ram_studio.evals.question import NO_ANSWER, Answer, Asked, Question, Reply,
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
 from ram_studio.evals.report.score import with_samples
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
+from ram_studio.evals.store import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
 
 Progress = Callable[[str, str, int, int], None]
 OnMarks = Callable[[str, str, str], None]
 """Told (model, domain, a letter for each question): see `marks_of`."""
-Row = tuple[Question, Reply, Verdict]
 
 
 @dataclass
@@ -89,13 +88,11 @@ class SuiteRun:
             row = known.get((question.id, question.digest))
             if row is None:
                 continue
+            got[question.id] = row.answer
             # Another version of a benchmark's package may hold another answer right.
-            is_judged = row.question.gold == question.gold
-            verdict = row.verdict
-            if not is_judged:
-                verdict = self._with_baselines(question, self._verdict(question, row.reply))
-                self._store_rows([(question, row.reply, verdict)], row.origin)
-            got[question.id] = Answer.of(row.reply, verdict, row.origin)
+            if row.question.gold != question.gold:
+                got[question.id] = self._judged(question, row.answer, row.answer.origin)
+                self._record([(question, got[question.id])])
         open_questions = [question for question in questions if question.id not in got]
 
         def report(domains: set[str]) -> None:
@@ -109,10 +106,10 @@ class SuiteRun:
         report({question.domain for question in questions})
         try:
             for batch in self._reader.answer(open_questions, should_stop) if open_questions else ():
-                rows = [(q, r, self._with_baselines(q, self._verdict(q, r))) for q, r in batch]
                 origin = {"software": dict(self.engine.software), "seed": self.settings.seed}
-                self._store_rows(rows, origin)
-                got |= {q.id: Answer.of(reply, verdict, origin) for q, reply, verdict in rows}
+                rows = [(q, self._judged(q, reply, origin)) for q, reply in batch]
+                self._record(rows)
+                got |= {q.id: answer for q, answer in rows}
                 report({question.domain for question, _ in batch})
         except Stopped:
             raise Stopped(
@@ -123,16 +120,18 @@ class SuiteRun:
             raise EvaluationError(f'Model "{self.name}": {error} So far {stored}') from error
         return [(q, got[q.id]) for q in questions]
 
-    def _store_rows(self, rows: Sequence[Row], origin: Mapping[str, Any]) -> None:
-        """Store answers of one origin."""
+    def _record(self, rows: Sequence[tuple[Question, Answer]]) -> None:
         if rows and self.store is not None and self.run is not None:
-            self.store.record(self.run, rows, origin)
+            self.store.record(self.run, rows)
 
-    def _with_baselines(self, question: Question, verdict: Verdict) -> Verdict:
-        if self.baselines is None:
-            return verdict
-        right = self.baselines.right(self.suite.name, question)
-        return replace(verdict, facts={**verdict.facts, BASELINES: right})
+    def _judged(
+        self, question: Question, reply: Reply | Answer, origin: Mapping[str, Any]
+    ) -> Answer:
+        verdict = self._verdict(question, reply)
+        if self.baselines is not None:
+            right = self.baselines.right(self.suite.name, question)
+            verdict = replace(verdict, facts={**verdict.facts, BASELINES: right})
+        return Answer.of(reply, verdict, origin)
 
     @property
     def _key(self) -> RunKey:
@@ -157,10 +156,10 @@ class SuiteRun:
         return {
             (row.question.id, row.digest): row
             for row in self.store.answers(self.run)
-            if row.reply.is_final
+            if row.answer.is_final
         }
 
-    def _verdict(self, question: Question, reply: Reply) -> Verdict:
+    def _verdict(self, question: Question, reply: Reply | Answer) -> Verdict:
         if reply.finish in NO_ANSWER:
             return Verdict(False, f"{reply.finish.replace('_', ' ')}: {reply.note}")
         if question.must_end and reply.finish == "length":

@@ -24,12 +24,12 @@ from typing import Any
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
 from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.asking import Progress, Row
-from ram_studio.evals.question import Answer, Question, Reply, Verdict
+from ram_studio.evals.asking import Progress
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import HARNESS, EvalReport, ModelAnswers
 from ram_studio.evals.run import check_models
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore, RunKey, store_or_temporary
+from ram_studio.evals.store import AnswerStore, RunKey, store_or_temporary
 
 HARNESS_VERSION = 1
 """Of this adapter: raised when it reads the harness's results differently."""
@@ -175,7 +175,7 @@ class _Runner:
         run = store.open_run(key, model=self.name, path=str(self.engine.path), rerun=rerun)
         if not store.answers(run):
             # In one transaction: a task that has answers here has all of them.
-            store.record(run, rows_of(self.run(task)), {"software": dict(software)})
+            store.record(run, rows_of(self.run(task), {"software": dict(software)}))
         return [(row.question, row.answer) for row in store.answers(run)]
 
     def run(self, task: str) -> Mapping[str, Any]:
@@ -233,21 +233,21 @@ def _digest(folder: str | Path | None) -> str | None:
     return digest.hexdigest()
 
 
-def rows_of(results: Mapping[str, Any]) -> list[Row]:
-    """Return what the harness says of every item as questions, replies and verdicts.
+def rows_of(results: Mapping[str, Any], origin: Mapping[str, Any]) -> list[tuple[Question, Answer]]:
+    """Return what the harness says of every item as questions and answers.
 
-    Args: results: of `simple_evaluate` with samples.
+    Args: results: of `simple_evaluate` with samples. origin: see `Answer`.
 
     Raises: EvaluationError: a task has no item, or no metric that is 0 or 1 for every item.
     """
-    rows: list[Row] = []
+    rows: list[tuple[Question, Answer]] = []
     for task, samples in (results.get("samples") or {}).items():
         filters = list(dict.fromkeys(str(sample.get("filter", "none")) for sample in samples))
         for chosen in filters:
             own = [s for s in samples if str(s.get("filter", "none")) == chosen]
             metric = _metric(task, own)
             domain = task if len(filters) == 1 else f"{task} ({chosen})"
-            rows += [_row(task, domain, chosen, sample, metric) for sample in own]
+            rows += [_row(task, domain, chosen, sample, metric, origin) for sample in own]
     if not rows:
         raise EvaluationError("lm-eval gave no answers back. Choose a larger limit or other tasks.")
     # As the store gives them back.
@@ -266,7 +266,14 @@ def _metric(task: str, samples: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _row(task: str, domain: str, chosen: str, sample: Mapping[str, Any], metric: str) -> Row:
+def _row(
+    task: str,
+    domain: str,
+    chosen: str,
+    sample: Mapping[str, Any],
+    metric: str,
+    origin: Mapping[str, Any],
+) -> tuple[Question, Answer]:
     prompt = _prompt(sample.get("arguments"))
     own_id, gold = f"{task}/{chosen}/{int(sample['doc_id']):06d}", str(sample.get("target", ""))
     asked = Question(own_id, domain, task, _asked(sample, prompt), gold, None, 0, is_raw=True)
@@ -277,7 +284,7 @@ def _row(task: str, domain: str, chosen: str, sample: Mapping[str, Any], metric:
         if isinstance(sample.get(name), (bool, int, float, str))
     }
     finish, note = finished(text, True, 0)
-    return asked, Reply(text, prompt, finish, note), Verdict(bool(sample[metric]), note, facts)
+    return asked, Answer(text, bool(sample[metric]), note, facts, 0.0, finish, origin, prompt)
 
 
 def _asked(sample: Mapping[str, Any], prompt: str) -> str:

@@ -22,7 +22,7 @@ from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.run import check_models, evaluate
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
+from ram_studio.evals.store import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import HEALTH
 
 Rows = list[tuple[Question, Reply]]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.question import NO_ANSWER, Question, Reply
 from ram_studio.evals.suites.suite import find_box, visible
@@ -63,13 +62,6 @@ class Pieces:
     chunk_tokens: int = 5000
     memory_tokens: int = 1024
     answer_tokens: int = 1024
-
-    def check(self) -> None:
-        """Raise EvaluationError for sizes that cannot be."""
-        sizes = zip(("piece", "memory", "answer"), vars(self).values(), strict=True)
-        for what, tokens in sizes:
-            if tokens < 1:
-                raise EvaluationError(f"A {what} may take {tokens} tokens. Choose 1 or more.")
 
     @property
     def key(self) -> dict[str, Any]:

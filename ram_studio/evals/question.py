@@ -78,16 +78,6 @@ class Reply:
     tokens: int | None = None
     seconds: float = 0.0
 
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would bring nothing new."""
-        return self.finish not in ("failed", "timed_out")
-
-    @property
-    def is_reported(self) -> bool:
-        """Whether reports hold it; a failed one is as good as not asked."""
-        return self.finish != "failed"
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -104,7 +94,7 @@ class Answer:
 
     note: why it is wrong or remarkable, in words ("cut off after 48 tokens"); often empty. facts:
     what the checker counted, e.g. single constraints. seconds: the item's share of its batch.
-    finish: how it ended, see `Reply`. origin: {"software": versions by name, "seed": of the
+    finish, prompt, tokens: see `Reply`. origin: {"software": versions by name, "seed": of the
     questions} of when it was asked; empty where that was not recorded.
     """
 
@@ -115,12 +105,24 @@ class Answer:
     seconds: float | None = None
     finish: Finish = "end"
     origin: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str = field(default="", repr=False)
+    tokens: int | None = None
 
     @staticmethod
-    def of(reply: Reply, verdict: Verdict, origin: Mapping[str, Any] | None = None) -> "Answer":
-        """Return the answer that a reply and its verdict make."""
-        judged = (verdict.is_correct, verdict.note, verdict.facts)
-        return Answer(reply.text, *judged, reply.seconds, reply.finish, origin or {})
+    def of(reply: "Reply | Answer", verdict: Verdict, origin: Mapping[str, Any]) -> "Answer":
+        """Return the answer that a reply, or another version's answer, and a verdict make."""
+        judged = (verdict.is_correct, verdict.note, verdict.facts, reply.seconds, reply.finish)
+        return Answer(reply.text, *judged, origin, reply.prompt, reply.tokens)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would bring nothing new."""
+        return self.finish not in ("failed", "timed_out")
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether reports hold it; a failed one is as good as not asked."""
+        return self.finish != "failed"
 
     @property
     def is_scored(self) -> bool:

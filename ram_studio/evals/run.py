@@ -19,7 +19,7 @@ from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
+from ram_studio.evals.store import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import HEALTH, apart
 from ram_studio.evals.suites.health import HealthRun
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ram_studio.app.session.sets import load_set
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 with pytest.MonkeyPatch.context() as patch:

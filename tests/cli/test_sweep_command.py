@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")

@@ -27,7 +27,7 @@ from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, S
 from ram_studio.evals import on_ray as far
 from ram_studio.evals.on_ray import evaluate_on_ray
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 ray = pytest.importorskip("ray", reason="make test-ray installs Ray")

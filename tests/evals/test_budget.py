@@ -19,7 +19,7 @@ from ram_studio.evals.report.reproducibility import Outcomes
 from ram_studio.evals.report.score import SAMPLES, DomainScore, as_json, sample_scores
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path
 
@@ -35,7 +35,7 @@ def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
         "from ram_studio.evals.report.eval_result import EvalResult\n"
         "from ram_studio.evals.report.score import as_json\n"
         "from ram_studio.evals.run import evaluate\n"
-        "from ram_studio.evals.store.answers import AnswerStore\n"
+        "from ram_studio.evals.store import AnswerStore\n"
         "from ram_studio.evals.report.skill_verdict import skill_verdicts\n"
         f"models = dict.fromkeys('mno', {str(BASE)!r})\n"
         f"report = evaluate(models, limit=2, store=AnswerStore({str(path)!r}))\n"

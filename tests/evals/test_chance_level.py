@@ -18,7 +18,7 @@ from ram_studio.evals.report.history import score_of, stored_report
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.report.skill_verdict import skill_verdicts
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 SUITES = ("demo", "tool", "math", "instructions")

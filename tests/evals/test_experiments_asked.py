@@ -12,7 +12,7 @@ from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.report.score import DomainScore, as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.until import Until
 
 DRAWN = {"temperature": 1.0, "top_p": 0.95, "samples": 2, "max_tokens": 4, "device": "cpu"}

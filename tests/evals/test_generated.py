@@ -10,7 +10,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 FAMILIES = ("math", "tool", "code-generated")

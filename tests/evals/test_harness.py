@@ -13,7 +13,7 @@ from ram_studio.evals.report.history import score_of, stored_report
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.store import AnswerStore, RunKey
 from ram_studio.evals.suites.demo.tasks import make_items, score
 from ram_studio.resources import asset_path
 
@@ -36,33 +36,33 @@ def sample(doc_id: int, value, metric: str = "exact_match", **more) -> dict:
 
 
 def test_samples_become_questions_replies_and_verdicts():
-    rows = rows_of({"samples": {"sums": [sample(1, 1.0), sample(0, False)]}})
-    (first, reply, verdict), (second, _, other) = rows
+    rows = rows_of({"samples": {"sums": [sample(1, 1.0), sample(0, False)]}}, {})
+    (first, answer), (second, other) = rows
     told = (first.id, first.domain, first.prompt, first.gold)
     assert told == ("sums/none/000000", "sums", "What is 0?", "0")
-    assert (reply.text, reply.prompt) == (" it is 0", "Q: What is 0? A:")
-    assert (verdict.is_correct, other.is_correct) == (False, True)
+    assert (answer.text, answer.prompt) == (" it is 0", "Q: What is 0? A:")
+    assert (answer.is_correct, other.is_correct) == (False, True)
     assert second.id == "sums/none/000001"
 
 
 def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
     both = [sample(0, True, filter="strict"), sample(0, 0.0, filter="loose")]
-    domains = [row[0].domain for row in rows_of({"samples": {"g": both}})]
+    domains = [row[0].domain for row in rows_of({"samples": {"g": both}}, {})]
     assert domains == ["g (loose)", "g (strict)"]
     mixed = sample(0, 0.3, "bleu") | {"metrics": ["bleu", "acc"], "acc": 1}
-    ((_, _, verdict),) = rows_of({"samples": {"t": [mixed]}})
-    assert verdict.is_correct
-    assert verdict.facts == {"bleu": 0.3, "acc": 1}
+    ((_, answer),) = rows_of({"samples": {"t": [mixed]}}, {})
+    assert answer.is_correct
+    assert answer.facts == {"bleu": 0.3, "acc": 1}
     weighed = sample(0, 1.0, resps=[[[-1.5, False]], [[-0.5, True]]], filtered_resps=[[1, 2]])
-    ((_, reply, _),) = rows_of({"samples": {"t": [weighed]}})
-    assert reply.text == "[[1, 2]]"
+    ((_, answer),) = rows_of({"samples": {"t": [weighed]}}, {})
+    assert answer.text == "[[1, 2]]"
 
 
 def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp_path):
     samples = [sample(0, name == "a", filter=name) for name in "ba"]
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
-        store.record(run, rows_of({"samples": {"g": samples}}), {})
+        store.record(run, rows_of({"samples": {"g": samples}}, {}))
         assert score_of(store.runs()[0]).score == 1.0
         assert stored_report(store, store.runs()).models["m"].average.score == 1.0
     # Of a suite of one's own every domain counts.
@@ -71,10 +71,10 @@ def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp
 
 def test_results_without_right_and_wrong_are_refused():
     with pytest.raises(EvaluationError, match=r"Task t .* no metric of right and wrong"):
-        rows_of({"samples": {"t": [sample(0, 0.4, "bleu")]}})
+        rows_of({"samples": {"t": [sample(0, 0.4, "bleu")]}}, {})
     for nothing in ({"samples": {}}, {}):
         with pytest.raises(EvaluationError, match="gave no answers"):
-            rows_of(nothing)
+            rows_of(nothing, {})
 
 
 def test_without_lm_eval_the_error_names_the_extra(monkeypatch):

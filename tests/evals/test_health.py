@@ -9,7 +9,7 @@ from chat_model import make_chat_model
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import health as suite
 from ram_studio.evals.suites.health import Health, measure_health, text_log_probabilities
 from ram_studio.resources import asset_path

@@ -17,7 +17,7 @@ from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_csv, as_html, export_report, exported
 from ram_studio.evals.report.history import find_runs, stored_report
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.store import AnswerStore, RunKey
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1+1 \x00\ud800"
 

@@ -11,7 +11,7 @@ from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.pieces import NO_MEMORY, PieceReader, Pieces, cut
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 PART = re.compile(r"<(problem|memory|section)> ?\n(.*?)\n</\1>", re.DOTALL)

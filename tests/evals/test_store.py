@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store.answers import AnswerStore, RunKey, default_store_path
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.store import AnswerStore, RunKey, default_store_path
 
 ORIGIN = {"software": {"torch": "2.0"}, "seed": 7}
 KEY = RunKey("f" * 64, "math", 1, {"chat": "none", "seed": 0})
@@ -19,9 +19,8 @@ KEY = RunKey("f" * 64, "math", 1, {"chat": "none", "seed": 0})
 
 def row(number: int, *, finish: str = "end", correct: bool = True):
     question = Question(f"q-{number:02d}", "math", "easy", f"{number}?", "4", None, 8)
-    note = "why" * correct
-    reply = Reply(f"it's {number} \x00 ☃", f"<{number}?>", finish, note, 3, 0.25)
-    return question, reply, Verdict(correct, note, {"parts": [1, number]})
+    told = (correct, "why" * correct, {"parts": [1, number]}, 0.25, finish, ORIGIN)
+    return question, Answer(f"it's {number} \x00 ☃", *told, f"<{number}?>", 3)
 
 
 def execute(path: Path, statement: str) -> None:
@@ -39,10 +38,10 @@ def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
     given = [row(1), row(2, correct=False)]
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         run = store.open_run(KEY, model="one", path="/models/one")
-        store.record(run, given, ORIGIN)
+        store.record(run, given)
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         found = store.answers(run)
-        assert [(answer.reply, answer.verdict) for answer in found] == [own[1:] for own in given]
+        assert [row.answer for row in found] == [answer for _, answer in given]
         assert found[0].question == Question("q-01", "math", "easy", "1?", "4", None, 0)
         (known,) = store.runs()
         assert (known.model, known.answered, known.correct, known.seconds) == ("one", 2, 1, 0.5)
@@ -65,15 +64,17 @@ def test_equal_keys_share_a_run_and_any_difference_makes_another(store):
 def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
     with AnswerStore(tmp_path / "theirs") as theirs:
         run = theirs.open_run(KEY, model="their name", path="/their/place")
-        theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)], ORIGIN)
+        theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)])
         other = theirs.open_run(RunKey("e" * 64, "math", 1, {}), model="another")
-        theirs.record(other, [row(4)], ORIGIN)
+        theirs.record(other, [row(4)])
     with AnswerStore(tmp_path / "ours") as ours:
         run = ours.open_run(KEY, model="ours")
-        ours.record(run, [row(1, correct=False)], ORIGIN)
+        ours.record(run, [row(1, correct=False)])
         ours.adopt(run, KEY, tmp_path / "theirs")
         ours.adopt(run, KEY, tmp_path / "missing")
-        assert [(a.question.id, a.verdict.is_correct, a.origin) for a in ours.answers(run)] == [
+        assert [
+            (a.question.id, a.answer.is_correct, a.answer.origin) for a in ours.answers(run)
+        ] == [
             ("q-01", False, ORIGIN),
             ("q-03", True, ORIGIN),
         ]
@@ -84,7 +85,7 @@ def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
 def test_how_a_merge_was_made_is_stored(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         old = store.open_run(KEY, model="one")
-        store.record(old, [row(1)], ORIGIN)
+        store.record(old, [row(1)])
     made = {"recipe": {"method": "ram+"}, "agents": {"a": {"lambda": 1.1}}, "seconds": 2.0}
     with AnswerStore(tmp_path / "s") as store:
         assert (store.runs()[0].answered, store.runs()[0].merge) == (1, None)
@@ -101,7 +102,7 @@ def test_how_a_merge_was_made_is_stored(tmp_path):
 def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(store):
     run = store.open_run(KEY, model="one")
     for finish, answered in (("failed", 0), ("end", 1)):
-        store.record(run, [row(1, finish=finish, correct=bool(answered))], ORIGIN)
+        store.record(run, [row(1, finish=finish, correct=bool(answered))])
         (known,) = store.runs()
         assert (known.answered, known.correct, len(store.answers(run))) == (answered, answered, 1)
 
@@ -109,32 +110,30 @@ def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it
 def test_forgetting_a_run_leaves_the_others(store):
     runs = [store.open_run(RunKey(x, "math", 1, {}), model=x) for x in ("a", "b")]
     for run in runs:
-        store.record(run, [row(1)], ORIGIN)
+        store.record(run, [row(1)])
     assert store.open_run(RunKey("a", "math", 1, {}), model="a", rerun=True) == runs[0]
     assert [len(store.answers(run)) for run in runs] == [0, 1]
 
 
 def test_a_batch_that_fails_midway_leaves_nothing_and_broken_text_is_kept_readable(store):
     run = store.open_run(KEY, model="one")
-    question, _, verdict = row(1)
+    question, _ = row(1)
     with pytest.raises(TypeError):
-        store.record(
-            run, [row(1), (*row(2)[:2], Verdict(True, "", {"not json": object()}))], ORIGIN
-        )
+        store.record(run, [row(1), (row(2)[0], Answer("", True, facts={"not json": object()}))])
     assert store.answers(run) == []
-    store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)], ORIGIN)
-    assert [answer.reply.text for answer in store.answers(run)] == ["a?b"]
+    store.record(run, [(question, Answer("a\ud800b", True, seconds=0.0))])
+    assert [row.answer.text for row in store.answers(run)] == ["a?b"]
 
 
 WRITER = """
 import sys, time
-from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.store import AnswerStore, RunKey
 with AnswerStore(sys.argv[1]) as store:
     run = store.open_run(RunKey(sys.argv[2], "math", 1, {}), model="m")
     for i in range(int(sys.argv[3])):
         question = Question(f"q-{i:04d}", "math", "c", "p" * 2000, "g", None, 8)
-        store.record(run, [(question, Reply("x" * 2000, "p", "end"), Verdict(True))], {})
+        store.record(run, [(question, Answer("x" * 2000, True, seconds=0.0, prompt="p"))])
         print(i, flush=True)
 """
 
@@ -174,7 +173,7 @@ def test_a_store_with_overwritten_pages_is_refused(tmp_path):
     with AnswerStore(path) as store:
         run = store.open_run(KEY, model="one")
         for number in range(60):
-            store.record(run, [row(number)], ORIGIN)
+            store.record(run, [row(number)])
     content = bytearray(path.read_bytes())
     content[4096:-4096] = b"\xff" * (len(content) - 8192)
     path.write_bytes(content)

@@ -14,7 +14,7 @@ from ram_studio.evals.question import Question
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 BASE, CODING = asset_path("independent", "base"), asset_path("independent", "coding")
@@ -67,7 +67,7 @@ def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come(chat
         evaluate({"base": BASE}, "demo", limit=2, device="cpu", store=store, on_tokens=heard.append)
         (run,) = store.runs()
         told = sum(len(step) for step in heard)
-        assert told == sum(answer.reply.tokens for answer in store.answers(run.id)) > 0
+        assert told == sum(row.answer.tokens for row in store.answers(run.id)) > 0
 
 
 def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):

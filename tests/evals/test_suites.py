@@ -10,7 +10,7 @@ from ram_studio.evals import suites
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, apart, visible
 from ram_studio.evals.suites.suite import Suite, balanced, load_data, rows_to_questions
 from ram_studio.resources import asset_path

@@ -21,7 +21,7 @@ from ram_studio.evals.experiment.identity import identify
 from ram_studio.evals.experiment.run import sweep
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 AGENTS = {name: str(asset_path("independent", name)) for name in ("coding", "tool", "memory")}

@@ -13,7 +13,7 @@ from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 CODING = asset_path("independent", "coding")

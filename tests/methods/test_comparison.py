@@ -28,7 +28,7 @@ from ram_studio.evals.experiment.presets import (
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 EXAMPLE = asset_path("independent")

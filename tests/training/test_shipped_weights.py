@@ -15,7 +15,7 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites.demo.tasks import DOMAINS
 from ram_studio.resources import asset_path
 from training.shipped.agents import read_record

@@ -11,7 +11,7 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 from training.shipped.analyses import ANALYSIS_FILE, SETS
 from training.shipped.skill_tables import (

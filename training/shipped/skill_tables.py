@@ -28,7 +28,7 @@ from ram_studio.evals.experiment.space import setting_label, with_method
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path, user_folder
 from training.shipped.analyses import ANALYSIS_FILE, SETS
 from training.shipped.rivals import KEPT_RATIOS, SCALES, recipe_of

@@ -21,7 +21,7 @@ from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import FORMATS, exported
 from ram_studio.evals.report.history import merge_of, score_of, stored_report
 from ram_studio.evals.report.score import Average
-from ram_studio.evals.store.answers import AnswerStore, StoredRun
+from ram_studio.evals.store import AnswerStore, StoredRun
 
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.

@@ -7,12 +7,12 @@ models, and merges of them, answered is shared between users: nobody waits for i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.store import AnswerStore, RunKey
 from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
@@ -60,16 +60,11 @@ class SharingStore(AnswerStore):
         self._twins[run] = self._shared.open_run(key, model="model")
         return run
 
-    def record(
-        self,
-        run: int,
-        answers: Sequence[tuple[Question, Reply, Verdict]],
-        origin: Mapping[str, Any],
-    ) -> None:
+    def record(self, run: int, answers: Collection[tuple[Question, Answer]]) -> None:
         """Write a batch of answers, for everybody."""
-        super().record(run, answers, origin)
+        super().record(run, answers)
         if run in self._twins:
-            self._shared.record(self._twins[run], answers, origin)
+            self._shared.record(self._twins[run], answers)
 
     def close(self) -> None:
         """Close both files."""

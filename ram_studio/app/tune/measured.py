@@ -34,7 +34,7 @@ from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.history import merge_of
 from ram_studio.evals.report.skill_table import Measured, skill_table
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store.answers import StoredAnswer
+from ram_studio.evals.store import StoredAnswer
 from ram_studio.evals.suites import ALL_SUITES
 
 SUITE = "demo"
@@ -123,7 +123,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
             # Of the files as they are now: what was asked before is of others.
             if key in rows or run.created < written or not _is_of(merge.recipe, loaded):
                 continue
-            known = {a.question.prompt: a for a in store.answers(run.id) if a.reply.is_reported}
+            known = {a.question.prompt: a for a in store.answers(run.id) if a.answer.is_reported}
             if all(prompt in known for prompt in prompts):
                 asked = [known[prompt] for prompt in prompts]
                 questions = [a.question for a in asked]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import CheckpointError
-from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
+from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import ALL_SUITES, apart
 from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
 
@@ -113,7 +113,7 @@ def _answers(store: AnswerStore, runs: Sequence[StoredRun]) -> dict[Key, StoredA
     found = {}
     for run in runs:
         for row in store.answers(run.id):
-            if row.reply.is_reported and row.question.domain not in beside:
+            if row.answer.is_reported and row.question.domain not in beside:
                 # Ids are unique within a suite only.
                 question = replace(row.question, id=f"{run.suite}/{row.question.id}")
                 found[run.suite, row.question.id, row.digest] = replace(row, question=question)

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ram_studio._version import __version__
-from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply
 
 ChatMode = Literal["auto", "template", "none"]
-EngineName = Literal["transformers", "vllm"]
 ShouldStop = Callable[[], bool]
 
 _TOOLS = """You can call these functions (JSON schemas):
@@ -43,16 +41,6 @@ class Decoding:
     top_p: float = 1.0
     seed: int = 0
     think_tokens: int = 0
-
-    def check(self) -> None:
-        """Raise EvaluationError for a number out of range."""
-        for what, is_good, range_ in (
-            ("temperature", 0 <= self.temperature <= 10, "0 (greedy) to 10"),
-            ("top-p", 0 < self.top_p <= 1, "more than 0, at most 1"),
-            ("budget of thinking", self.think_tokens >= 0, "0 or more tokens"),
-        ):
-            if not is_good:
-                raise EvaluationError(f"The {what} is out of range. Choose {range_}.")
 
     @property
     def key(self) -> dict[str, Any]:

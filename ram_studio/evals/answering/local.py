@@ -60,12 +60,6 @@ ContextFit = tuple[Question, str, list[int]]
 """A question that fits the context, its prompt and the prompt's tokens."""
 
 
-def check_batch_size(size: int) -> None:
-    """Raise EvaluationError for a number of prompts that cannot be decoded together."""
-    if size < 1:
-        raise EvaluationError(f"The batch size is {size}. Choose 1 or more.")
-
-
 class Generation(NamedTuple):
     """An answer: its text, whether it ended by itself, its tokens."""
 

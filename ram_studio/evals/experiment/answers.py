@@ -29,7 +29,7 @@ from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.fisher import with_fisher_files
 from ram_studio.evals.question import Answer, Asked
 from ram_studio.evals.report.chance_level import TrivialBaselines
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, Suite
 
 Progress = Callable[[str, int, int], None]

@@ -12,7 +12,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers, skills_of
 from ram_studio.evals.report.score import Average, DomainScore
-from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
+from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import HEALTH
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     suites = list(dict.fromkeys(run.suite for run in runs))
     rows: dict[str, dict[str, StoredAnswers]] = {name: {} for name in names.values()}
     for run in runs:
-        own = [answer for answer in store.answers(run.id) if answer.reply.is_reported]
+        own = [row for row in store.answers(run.id) if row.answer.is_reported]
         # Of two runs of a model on a suite (other settings), the one named first counts.
         rows[names[run.fingerprint]].setdefault(
-            run.suite, {(answer.question.id, answer.digest): answer for answer in own}
+            run.suite, {(row.question.id, row.digest): row for row in own}
         )
     asked: dict[str, list[Question]] = {}
     answers: dict[str, list[tuple[Question, Answer]]] = {name: [] for name in rows}

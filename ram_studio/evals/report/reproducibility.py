@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.evals.report.eval_report import ModelAnswers
-from ram_studio.evals.store.records import joined
+from ram_studio.evals.store import joined
 from ram_studio.evals.suites.health import repeated_share
 
 _TEMPLATES = {"own": "the model's own", "none": "none, plain text", "unknown": "not known"}

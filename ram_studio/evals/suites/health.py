@@ -20,8 +20,8 @@ from ram_studio.evals.answering.engine import Engine
 from ram_studio.evals.answering.load import ending_ids, padding_id
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.answering.threads import fitting_threads
-from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.store import AnswerStore, RunKey
 from ram_studio.evals.suites.suite import DATA
 
 HEALTH_VERSION = 2
@@ -168,7 +168,7 @@ class HealthRun:
             path = str(engine.path)
             run = self._store.open_run(key, model=name, path=path, rerun=self._rerun)
             for row in self._store.answers(run):
-                return dict(json.loads(row.reply.text))
+                return dict(json.loads(row.answer.text))
         if self._base is not None and self._reference is None:
             reference, _, bad = text_log_probabilities(self._base)
             # Nothing can be compared with a broken base.
@@ -179,10 +179,10 @@ class HealthRun:
         health: Health = measure_health(engine, self._reference)
         result = {**asdict(health), "warnings": list(health.warnings())}
         if self._store is not None:
-            reply = Reply(json.dumps(result), _QUESTION.prompt, "end")
-            verdict = Verdict(not result["warnings"], "; ".join(result["warnings"]))
+            said = (json.dumps(result), not result["warnings"], "; ".join(result["warnings"]))
             origin = {"software": dict(engine.software)}
-            self._store.record(run, [(_QUESTION, reply, verdict)], origin)
+            answer = Answer(*said, {}, 0.0, origin=origin, prompt=_QUESTION.prompt)
+            self._store.record(run, [(_QUESTION, answer)])
         return result
 
     def close(self) -> None:

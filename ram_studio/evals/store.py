@@ -13,26 +13,22 @@ import json
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
-from ram_studio.evals.store.records import RunKey, StoredAnswer, StoredRun, joined
+from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.resources import user_folder
-
-__all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
 
 APPLICATION_ID = 0x52414D53
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30
 _ANSWERED = f"finish NOT IN {UNSCORED}"
-_RUN = tuple(field.name for field in fields(StoredRun))
 
 _SCHEMA = """
 CREATE TABLE runs (
@@ -72,6 +68,78 @@ CREATE TABLE answers (
 """
 
 
+@dataclass(frozen=True)
+class RunKey:
+    """What makes two evaluations the same: equal keys share their answers.
+
+    fingerprint: of the weights and of everything else that shapes the answers (tokenizer, chat
+    template). settings: JSON-ready; whatever else may change an answer.
+    """
+
+    fingerprint: str
+    suite: str
+    suite_version: int
+    settings: Mapping[str, Any]
+
+    @staticmethod
+    def of(identity: Mapping[str, Any], suite: str, version: int, **more: Any) -> "RunKey":
+        """Return the key of an engine (see `Engine.identity`) and a suite; more: settings."""
+        settings = {**identity, **more}
+        return RunKey(str(settings.pop("fingerprint")), suite, version, settings)
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits."""
+        parts = [self.fingerprint, self.suite, self.suite_version, dict(self.settings)]
+        text = json.dumps(parts, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """One row: the question as a report needs it, the digest it had, and its answer."""
+
+    question: Question
+    digest: str
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run with its tally.
+
+    answered: how many answers (what was not asked has none), correct: the right ones of them;
+    domains: the same two by domain. package_version: of what began it; software: versions of what
+    gave its answers, see `joined`.
+    merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
+    """
+
+    id: int
+    model: str
+    path: str | None
+    fingerprint: str
+    suite: str
+    suite_version: int
+    settings: Mapping[str, Any]
+    created: str
+    answered: int
+    correct: int
+    seconds: float
+    package_version: str = ""
+    merge: Mapping[str, Any] | None = None
+    domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+
+
+def joined(origins: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the versions of these origins of answers by name, several parted by commas."""
+    found: dict[str, dict[str, None]] = {}
+    for origin in origins:
+        for name, number in origin.get("software", {}).items():
+            found.setdefault(name, {})[number] = None
+    return {name: ", ".join(numbers) for name, numbers in found.items()}
+
+
 def default_store_path() -> Path:
     """Return where answers are stored: under RAM_STUDIO_HOME, else in the user's data folder."""
     return user_folder() / "answers.sqlite3"
@@ -107,6 +175,7 @@ class AnswerStore:
             self._connection = sqlite3.connect(
                 self.path, timeout=BUSY_SECONDS, isolation_level=None
             )
+            self._connection.row_factory = sqlite3.Row
         try:
             with self._errors():
                 self._prepare()
@@ -232,22 +301,13 @@ class AnswerStore:
         known = [merge for (merge,) in self._rows("SELECT merge FROM runs WHERE id = ?", run)]
         return json.loads(known[0]) if known and known[0] else None
 
-    def record(
-        self,
-        run: int,
-        answers: Sequence[tuple[Question, Reply, Verdict]],
-        origin: Mapping[str, Any],
-    ) -> None:
-        """Write a batch of answers in one transaction: all of them are kept, or none.
-
-        origin: of all of them, see `Answer`, ready for JSON.
-        """
-        told = json.dumps(dict(origin))
+    def record(self, run: int, answers: Collection[tuple[Question, Answer]]) -> None:
+        """Write a batch of answers in one transaction: all of them are kept, or none."""
         with self._transaction() as connection:
-            for question, reply, verdict in answers:
-                digest = hashlib.blake2b(reply.prompt.encode(), digest_size=16).hexdigest()
+            for question, answer in answers:
+                digest = hashlib.blake2b(answer.prompt.encode(), digest_size=16).hexdigest()
                 connection.execute(
-                    "INSERT OR IGNORE INTO prompts VALUES (?, ?)", (digest, _text(reply.prompt))
+                    "INSERT OR IGNORE INTO prompts VALUES (?, ?)", (digest, _text(answer.prompt))
                 )
                 connection.execute(
                     "INSERT OR REPLACE INTO answers VALUES"
@@ -255,9 +315,9 @@ class AnswerStore:
                     (
                         *(run, question.id, question.digest, question.domain, question.category),
                         *(question.prompt, digest, question.gold),
-                        *(_text(reply.text), reply.finish),
-                        *(verdict.is_correct, _text(verdict.note), json.dumps(dict(verdict.facts))),
-                        *(reply.tokens, reply.seconds, _now(), told),
+                        *(_text(answer.text), answer.finish),
+                        *(answer.is_correct, _text(answer.note), json.dumps(dict(answer.facts))),
+                        *(answer.tokens, answer.seconds, _now(), json.dumps(dict(answer.origin))),
                     ),
                 )
 
@@ -289,20 +349,34 @@ class AnswerStore:
     def answers(self, run: int) -> list[StoredAnswer]:
         """Return a run's answers in the order of their items, failed attempts included."""
         rows = self._rows(
-            "SELECT item, domain, category, asked, gold, question, is_correct, note, facts,"
-            " origin, output, prompts.text, finish, note, tokens, seconds"
-            " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
+            "SELECT * FROM answers JOIN prompts ON prompts.digest = answers.prompt"
             " WHERE run = ? ORDER BY item, question",
             run,
         )
-        return [_answer(*row) for row in rows]
+        return [
+            StoredAnswer(
+                Question(r["item"], r["domain"], r["category"], r["asked"], r["gold"], None, 0),
+                r["question"],
+                Answer(
+                    r["output"],
+                    bool(r["is_correct"]),
+                    r["note"],
+                    json.loads(r["facts"]),
+                    r["seconds"],
+                    r["finish"],
+                    json.loads(r["origin"]),
+                    prompt=r["text"],
+                    tokens=r["tokens"],
+                ),
+            )
+            for r in rows
+        ]
 
     def runs(self) -> list[StoredRun]:
         """Return all runs, the newest first."""
         rows = self._rows(
-            "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
-            " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0),"
-            " package_version, merge"
+            "SELECT runs.*, count(item) AS answered, coalesce(sum(is_correct), 0) AS correct,"
+            " coalesce(sum(seconds), 0.0) AS seconds"
             f" FROM runs LEFT JOIN answers ON run = id AND {_ANSWERED}"
             " GROUP BY id ORDER BY id DESC"
         )
@@ -315,23 +389,13 @@ class AnswerStore:
         told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
         for number, origin in self._rows("SELECT DISTINCT run, origin FROM answers"):
             told[number].append(json.loads(origin))
-        found = [dict(zip(_RUN, row, strict=False)) for row in rows]
-        for run in found:
-            run["domains"], run["software"] = domains[run["id"]], joined(told[run["id"]])
-            run |= {name: json.loads(run[name] or "null") for name in ("settings", "merge")}
-        return [StoredRun(**run) for run in found]
-
-
-def _answer(*row: Any) -> StoredAnswer:
-    """Return a row of `AnswerStore.answers`."""
-    item, domain, category, asked, gold, digest, is_correct, note, facts, origin, *reply = row
-    return StoredAnswer(
-        Question(item, domain, category, asked, gold, None, 0),
-        digest,
-        Reply(*reply),
-        Verdict(bool(is_correct), note, json.loads(facts)),
-        json.loads(origin),
-    )
+        found = []
+        for row in map(dict, rows):
+            del row["key"]
+            row |= {name: json.loads(row[name] or "null") for name in ("settings", "merge")}
+            row |= {"domains": domains[row["id"]], "software": joined(told[row["id"]])}
+            found.append(StoredRun(**row))
+        return found
 
 
 def _text(value: str) -> str:
