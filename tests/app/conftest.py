@@ -311,14 +311,15 @@ class Visit:
 
     def stop(self, button: str, status: str, after: str = "body") -> None:
         """Press a Stop as soon as it and what is waited for are there, until it is said."""
-        # In one step of the page: work may end, and news take the button away, between two.
+        # In one step of the page: work may end, and news take the button away, between two. Again
+        # while it is there: Gradio draws a button some time before it listens to it.
         self.page.wait_for_function(
-            "([button, after]) => { const found = document.querySelector(button);"
-            " if (!found || !document.querySelector(after)) return false;"
-            " found.click(); return true; }",
-            arg=[button, after],
+            "([button, status, after]) => { const found = document.querySelector(button);"
+            " if (document.querySelector(after)) found?.click();"
+            " return document.querySelector(status)?.textContent.includes('Stopped'); }",
+            arg=[button, status, after],
+            polling=250,
         )
-        self.page.wait_for_selector(f"{status}:has-text('Stopped')")
 
     def check_access(self, what: str, root: str = "html") -> None:
         """Fail on serious faults for those who cannot see, or see little, in light and dark."""

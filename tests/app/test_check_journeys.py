@@ -229,7 +229,6 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     assert settings["r"] == pytest.approx(float(winner["r"]))
 
 
-@pytest.mark.skip(reason="a comparison may end before it is stopped")
 def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Path) -> None:
     it, page = example, example.page
     page.click("#to-check")
