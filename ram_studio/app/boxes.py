@@ -54,7 +54,7 @@ def setting_box(
     most: float | None = None,
     **options: Any,
 ) -> Any:
-    """Lay out the box of a setting from its JSON schema: a choice, a slider or a number.
+    """Lay out the box of a setting from its JSON schema: a choice, a slider, a number or a tick.
 
     Args:
         schema: with "step" a slider; an optional setting has its type first in "anyOf".
@@ -66,6 +66,8 @@ def setting_box(
     if "enum" in kind:
         named = [((choices or {}).get(value, str(value)), value) for value in kind["enum"]]
         return choice(label, named, default, **options)
+    if kind["type"] == "boolean":
+        return gr.Checkbox(bool(default), label=label, **options)
     low, high = limits_of(schema)
     high = high if most is None else min(most, high)
     if "step" in schema:

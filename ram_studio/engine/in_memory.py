@@ -249,7 +249,7 @@ class ResidentMerge:
         """Return the merge of all agents with these settings, its tensors in the base's shapes.
 
         Args:
-            method, settings, output (dtype, rounding, seed): as in a recipe.
+            method, settings, output (dtype, seed, weights, filters, ...): as in a recipe.
             into: tensors by name, or a torch module, that receive the result: of the base's shapes,
                 contiguous, on any device, of the output's dtype or a wider one. Without it new
                 tensors are made on the device.

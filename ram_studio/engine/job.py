@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn, TypedDict
 
@@ -20,12 +20,13 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
 from ram_studio.algorithm.meters.retained import Retained, retained_dict
 from ram_studio.algorithm.meters.storage import Finding
-from ram_studio.algorithm.methods import Need, get_method, make_settings
+from ram_studio.algorithm.methods import Facts, Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.verdict import lost_to_epsilon
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.storage_report import check_analysis
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.record.filters import TensorChoice
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.write.shard_plan import TensorSpec
@@ -50,9 +51,9 @@ from ram_studio.errors import AnalysisError, SourceChangedError
 class AgentResult:
     """One agent's numbers in a merge. rho is infinite where unique = 0; None where unknown.
 
-    scaling_factor: the requested lambda (the mean over unique elements where the scope is not
-    global), None for methods that have none; effective_scaling_factor: what the output's dtype
-    stored.
+    scaling_factor: the requested lambda, times the agent's weight (the mean over unique elements
+    where they differ by tensor), None for methods that have none or where it is not known;
+    effective_scaling_factor: what the output's dtype stored.
     rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
     effective_interval: of it, 95 %, see ``MergeTally.effective_interval``.
     overlap: elements shared with exactly 0, 1, ... others.
@@ -81,11 +82,14 @@ class AgentResult:
 
 
 class OutputKeywords(TypedDict, total=False):
-    """How a merge is stored, as keyword arguments: dtype, rounding and seed as in a recipe."""
+    """What of a recipe is neither sources nor method, as keyword arguments."""
 
     dtype: str | None
     rounding: Rounding
     seed: int
+    weights: Mapping[str, float | Sequence[float]]
+    densities: Mapping[str, float | Sequence[float]]
+    filters: Sequence[Mapping[str, Any]]
 
 
 def recipe_of(
@@ -114,14 +118,23 @@ class MergeJob:
 
         run: by default on the CPU; a GPU keeps what a counting pass uploads, as far as it fits.
 
-        Raises: SettingsError; CheckpointError for damaged Fisher files.
+        Raises: SettingsError, also for a filter that catches no tensor; CheckpointError for damaged
+        Fisher files.
         """
         self.report = report
         self.method = get_method(recipe.method)
         self.settings = make_settings(recipe.method, recipe.settings)
         self.recipe = recipe.model_copy(update={"settings": self.settings.model_dump(mode="json")})
-        self.needs = self.method.needs(self.settings)
         self.merged = report.merged
+        self._row = {t.name: i for i, t in enumerate(self.merged)}
+        self.choices = recipe.choices([t.merged_as for t in self.merged])
+        self._filtered = {
+            i: make_settings(recipe.method, {**recipe.settings, **own.settings})
+            for i, own in enumerate(recipe.filters)
+            if own.settings
+        }
+        every = (self.settings, *self._filtered.values())
+        self.needs = frozenset[str]().union(*map(self.method.needs, every))
         asked = OUTPUT_DTYPES.get(recipe.dtype or "")
         self.dtypes = {
             t.name: asked if asked and t.kind == "merge" else t.dtype for t in report.tensors
@@ -201,15 +214,41 @@ class MergeJob:
             self.report, self.needs, self.settings, self.recipe.seed, analysis, self.options
         )
         self.bytes_read += known.bytes_read
+        facts = self._with_choices(known.facts)
         return Plan(
             method=self.method,
-            prepared=self.method.prepare(self.settings, known.facts),
-            known=known,
+            prepared=self.method.prepare(self.settings, facts),
+            known=replace(known, facts=facts),
+            choices=self.choices,
+            filtered={i: self.method.prepare(s, facts) for i, s in self._filtered.items()},
             dtypes=self.dtypes,
-            rows={t.name: i for i, t in enumerate(self.merged)},
+            rows=self._row,
             rounding=self.recipe.rounding,
             device=self.options.device,
         )
+
+    def _settings_of(self, choice: TensorChoice) -> Any:
+        """Return the method's settings in a tensor."""
+        own = None if choice.filter is None else self._filtered.get(choice.filter)
+        return self.settings if own is None else own
+
+    def _with_choices(self, facts: Facts) -> Facts:
+        """Return the facts with the recipe's weights and densities of every tensor."""
+        if self.choices is None:
+            return facts
+        shape = len(self.choices), len(self.names)
+        weights, densities = np.ones(shape), np.empty(shape)
+        for row, choice in enumerate(self.choices):
+            settings = self._settings_of(choice)
+            density = getattr(settings, "density", 1.0)
+            densities[row] = 1.0 - getattr(settings, "drop_rate", 1.0 - density)
+            if choice.weights is not None:
+                weights[row] = choice.weights
+            if choice.densities is not None:
+                own = np.array(choice.densities)
+                densities[row] = np.where(np.isnan(own), densities[row], own)
+        has_own = any(choice.densities is not None for choice in self.choices)
+        return replace(facts, weights=weights, densities=densities if has_own else None)
 
     def run(
         self, plan: Plan, sink: Sink, *, keep: Callable[[Block], bool] | None = None
@@ -262,6 +301,8 @@ class MergeJob:
         )
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
+        if self.choices is not None and self.choices[self._row[tensor.name]].keep is not None:
+            return False
         return self.method.whole(self.settings, tensor.merged_as, tensor.shape)
 
     def results(self, facts: MergeFacts, tally: MergeTally) -> dict[str, AgentResult]:
@@ -284,12 +325,14 @@ class MergeJob:
 
     def _factor(self, plan: Plan, agent: int) -> float | None:
         """Return the requested lambda, see AgentResult."""
-        factors = plan.prepared.factors
+        factors = plan.factors
         if factors is None:
             return None
         column = [float(factors[plan.rows[t.name], agent]) for t in self.report.counted]
-        if len(set(column)) <= 1 or plan.known.counts is None:
+        if len(set(column)) <= 1:
             return column[0] if column else 1.0
+        if plan.known.counts is None:
+            return None
         weights = plan.known.counts.shared[:, 0, agent, 0]
         return float(np.average(column, weights=weights)) if weights.any() else 1.0
 

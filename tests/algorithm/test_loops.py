@@ -33,7 +33,7 @@ steps = [rng.integers(-3, 4, n) * (rng.random(n) < 0.3) for _ in range(3)]
 others = tuple((bits + step).astype(np.uint16) for step in steps)
 pattern, sizes = np.empty(n, np.uint8), np.zeros((3, 4096 + cpu.TILE), np.int32)
 chain = np.zeros(24 * 4096, np.int32)
-drawing = Drawing((np.uint64(1), np.uint64(2), np.uint64(3)), 1 << 51)
+drawing = Drawing((np.uint64(1), np.uint64(2), np.uint64(3)), (1 << 51,) * 3)
 rules = [
     Rule(1e-5, (1.1, 1.0, 1.3), means(3), elect_sign, None, drawn)
     for drawn in (None, drawing) for elect_sign in (False, True)

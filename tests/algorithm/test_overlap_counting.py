@@ -260,7 +260,7 @@ def test_one_number_that_is_not_finite_is_noticed_wherever_it_is(bad, size, wher
             assert not cpu.find_patterns(x, ys, pattern, np.float32(1e-5))
             assert not cpu.is_tau_finite(x, ys)
             out, ones = np.empty(size, x.dtype), (1.0, 1.0, 1.0)
-            drawing = Drawing((np.uint64(1),) * 3, 1 << 53)  # everything is dropped
+            drawing = Drawing((np.uint64(1),) * 3, (1 << 53,) * 3)  # everything is dropped
             for rule in (
                 Rule(0.0, ones, means(3)),
                 Rule(0.0, ones, means(3), elect_sign=True, thresholds=(1e30,) * 3),

@@ -155,10 +155,15 @@ def count_patterns(pattern: UInt[np.ndarray, " n"], n_agents: int) -> Int64[np.n
 
 
 @lru_cache(maxsize=64)  # a tensor's blocks have one rule
-def _weights(rule: Rule, arithmetic: Arithmetic) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return a rule's factors and shares as the loops take them."""
+def _numbers(rule: Rule, arithmetic: Arithmetic) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+    """Return a rule's factors and shares, and its weights, as the loops take them."""
     kind = np.dtype(arithmetic).type
-    return tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
+    scales = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
+    if rule.weights is None:
+        return scales, None
+    divisors = rule.divisors or (0.0,) * len(rule.weights)
+    constant = kind(rule.divisors is None)
+    return scales, (tuple(map(kind, rule.weights)), tuple(map(kind, divisors)), constant)
 
 
 @cache
@@ -188,17 +193,17 @@ def merge(
     kept = None
     if rule.drawing is not None:
         kept = np.empty(len(base), dtype=pattern.dtype)
-        keys, cut = rule.drawing
-        loop_named("draw")(keys, np.uint64(cut), np.uint64(start), kept)
-    factors, shares = _weights(rule, arithmetic)
+        keys, cuts = rule.drawing
+        loop_named("draw")(keys, tuple(map(np.uint64, cuts)), np.uint64(start), kept)
+    scales, voting = _numbers(rule, arithmetic)
     limits: Any = np.float32(rule.epsilon)
     if rule.elect_sign:
         thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
         limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))
     loop = loop_named("merge_elected" if rule.elect_sign else "merge_mean")
-    is_finite = loop(base, agents, merged, pattern, kept, limits, factors, shares)
+    is_finite = loop(base, agents, merged, pattern, kept, limits, scales, voting)
     if voters is not None and rule.elect_sign:
-        loop_named("find_voters")(base, agents, kept, (limits[1:], kind(0)), voters)
+        loop_named("find_voters")(base, agents, kept, (limits[1:], kind(0)), voters, voting)
     elif voters is not None:
         np.copyto(voters, pattern if kept is None else pattern & kept)
     return bool(is_finite)
@@ -234,8 +239,8 @@ def measure(
     work = np.empty((4, TILE), dtype=arithmetic)
     sums = np.zeros((len(cuts) - 1, len(agents), SUMS))
     where = np.array(cuts, dtype=np.int64)
-    masked, weights = (*masks, _bits(masks[0].dtype, len(agents))), _weights(rule, arithmetic)
-    loop_named("measure")(base, agents, stored, masked, where, weights, work, sums)
+    masked = (*masks, _bits(masks[0].dtype, len(agents)), where)
+    loop_named("measure")(base, agents, stored, masked, *_numbers(rule, arithmetic), work, sums)
     if arithmetic == "float32" and not np.isfinite(sums).all():
         return measure(rule, base, agents, stored, masks, cuts)
     return sums

@@ -9,6 +9,8 @@ so RAM has factors lambda_t and shares 1 / c, task arithmetic the same number ev
 that elect a sign sum only the tau that agree with the sign of the sum, and c counts those. Where
 nothing is kept, or the sum is exactly 0, the base stays bit for bit.
 
+With weights, w_t tau_t stands wherever tau_t does above; what is kept is still told by tau_t alone.
+
 Arithmetic: with at least twice the output's digits. Where everything stored is bfloat16 (8 digits)
 that is float32 (24), else float64; in a written order, without fused operations, and rounded to the
 output once. So the same numbers come out on every processor and device.
@@ -16,6 +18,7 @@ output once. So the same numbers come out on every processor and device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -30,13 +33,13 @@ def arithmetic(stored: Iterable[str]) -> Arithmetic:
 
 
 class Drawing(NamedTuple):
-    """Which tau are dropped at random: those whose word's 53 upper bits are below ``cut``.
+    """Which tau are dropped at random: those whose word's 53 upper bits are below the agent's cut.
 
-    keys: per agent, of the tensor's random words (``rounding.stream_key``).
+    keys: per agent, of the tensor's random words (``rounding.stream_key``); cuts: per agent.
     """
 
     keys: tuple[np.uint64, ...]
-    cut: int
+    cuts: tuple[int, ...]
 
 
 class Rule(NamedTuple):
@@ -46,6 +49,8 @@ class Rule(NamedTuple):
         is kept. factors: per agent; shares: by c = 0 ... agents; elect_sign: whether.
     thresholds: per agent, float32 values; kept is only |tau| above, strictly. drawing: what of the
         kept is dropped. Neither makes an element count as unchanged.
+    weights: per agent; None is 1 for all, and costs nothing. divisors: per agent; the sum is also
+        divided by the sum of those of the tau in it (by 1 where that is 0). With elect_sign only.
     """
 
     epsilon: float
@@ -54,8 +59,21 @@ class Rule(NamedTuple):
     elect_sign: bool = False
     thresholds: tuple[float, ...] | None = None
     drawing: Drawing | None = None
+    weights: tuple[float, ...] | None = None
+    divisors: tuple[float, ...] | None = None
 
 
 def means(n_agents: int, factor: float = 1.0) -> tuple[float, ...]:
     """Return the shares of a scaled mean: factor / c, and 0 where nothing is kept."""
     return (0.0, *(factor / c for c in range(1, n_agents + 1)))
+
+
+def keeping(rule: Rule, agent: int | None) -> Rule:
+    """Return the rule that stores one agent's elements as they are, or the base's with None.
+
+    Who changed an element is told as before: by the rule's epsilon.
+    """
+    n = len(rule.factors)
+    limits = tuple(0.0 if t == agent else math.inf for t in range(n))
+    ones = (1.0,) * n
+    return Rule(rule.epsilon, ones, (0.0, *ones), elect_sign=True, thresholds=limits)

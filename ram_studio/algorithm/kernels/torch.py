@@ -70,33 +70,52 @@ def merge(
         kept = sizes > limits[:, None]
     if rule.drawing is not None:
         kept &= draw(rule.drawing, start, base.shape[0], base.device)
-    factors = torch.tensor(rule.factors, dtype=wide, device=base.device)
-    shares = torch.tensor(rule.shares, dtype=wide, device=base.device)
-    own, weight = x.clone(), torch.zeros_like(x)
+
+    def numbers(values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values, dtype=wide, device=base.device)
+
+    factors, shares = numbers(rule.factors), numbers(rule.shares)
+    weights = None if rule.weights is None else numbers(rule.weights)
+
+    def weighted(t: int) -> Tensor:
+        tau = torch.where(kept[t], agents[t].to(wide) - x, 0.0)
+        return tau if weights is None else tau * weights[t]
+
+    own, weight, alone = x.clone(), torch.zeros_like(x), torch.ones_like(x)
     up, down, total = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     for t, agent in enumerate(agents):
-        y = agent.to(wide)
-        tau = torch.where(kept[t], y - x, 0.0)
+        tau = weighted(t)
         total = total + tau
         up, down = up + tau.clamp(min=0), down + tau.clamp(max=0)
         weight = torch.where(kept[t], factors[t], weight)
-        own = torch.where(kept[t], y, own)
+        own = torch.where(kept[t], agent.to(wide), own)
+        if weights is not None:
+            alone = torch.where(kept[t], weights[t], alone)
     count, votes = kept.sum(0), kept
     voters = count
     if rule.elect_sign:
-        n_up = (kept & (agents > base)).sum(0)
         balance = up + down
         total = torch.where(balance > 0, up, torch.where(balance < 0, down, 0.0))
-        voters = torch.where(balance > 0, n_up, count - n_up)
-        votes = kept & torch.where(balance > 0, agents > base, (agents < base) & (balance < 0))
+        signs = torch.stack([weighted(t).sign() for t in range(len(agents))])
+        votes = (signs == balance.sign()) & (signs != 0)
+        voters = votes.sum(0)
+    divisor = None
+    if rule.divisors is not None:
+        parts = numbers(rule.divisors)
+        divisor = torch.zeros_like(x)
+        for t in range(len(agents)):
+            divisor = divisor + torch.where(votes[t], parts[t], 0.0)
+        divisor = torch.where(divisor == 0, 1.0, divisor)
+        total, alone = total / divisor, alone / divisor
     is_alone = count == 1
     weight = torch.where(is_alone, weight, shares[voters])
     step = weight * total
-    merged = torch.where(is_alone & (weight == 1), own, x + step)
+    merged = torch.where(is_alone & (weight == 1) & (alone == 1), own, x + step)
     pattern = find_patterns(base, agents, rule.epsilon)
+    scale = weight if divisor is None else weight / divisor
 
     def own_part(t: int) -> Tensor:
-        return torch.where(votes[t], weight * (agents[t].to(wide) - x), 0.0)
+        return torch.where(votes[t], scale * weighted(t), 0.0)
 
     return Merged(torch.where(step == 0, x, merged), pattern, own_part)
 
@@ -196,7 +215,8 @@ def draw(
 ) -> Bool[Tensor, "agents n"]:
     """Return which elements of each task vector are not dropped."""
     words = torch.stack([random_words(int(key), start, n, device) for key in drawing.keys])
-    return ((words >> 11) & ((1 << 53) - 1)) >= drawing.cut
+    cuts = torch.tensor(drawing.cuts, device=device)[:, None]
+    return ((words >> 11) & ((1 << 53) - 1)) >= cuts
 
 
 def random_words(key: int, start: int, n: int, device: torch.device | str) -> Int64[Tensor, " n"]:

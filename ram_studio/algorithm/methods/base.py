@@ -67,6 +67,7 @@ class Facts:
     ratios: overlap-unique ratio (tensors, agents) at the settings' epsilon and scope, of counts or
     of sums of |tau| as the method needs, or None when not needed;
     magnitudes: or None when not needed.
+    weights, densities: of the recipe, float64 (tensors, agents), or None where it gives none.
     """
 
     agents: tuple[str, ...]
@@ -74,6 +75,14 @@ class Facts:
     tensors: tuple[str, ...]
     ratios: np.ndarray | None = None
     magnitudes: Magnitudes | None = None
+    weights: np.ndarray | None = None
+    densities: np.ndarray | None = None
+
+    def weights_of(self, tensor: int) -> tuple[float, ...] | None:
+        """Return the agents' weights in a tensor; None where all are 1."""
+        if self.weights is None or (self.weights[tensor] == 1).all():
+            return None
+        return tuple(self.weights[tensor].tolist())
 
     def uniform_factors(self, factor: float) -> np.ndarray:
         """Return one factor for every tensor and agent, float64 (tensors, agents)."""
@@ -110,6 +119,7 @@ class BlockInput(NamedTuple):
     shape: of the whole tensor; a method that works on it whole (see Method.whole) gets all of it.
     fisher: float32 (agents, n), the diagonal Fisher information of each agent's own elements, for
     methods that need it.
+    weights: what each agent's tau is multiplied by first, for methods that have no rule; None: 1.
     check: raises when the merge shall stop; methods that take long over a tensor call it now and
     then.
     """
@@ -123,6 +133,7 @@ class BlockInput(NamedTuple):
     fisher: Float32[Tensor, "agents n"] | None = None
     check: Callable[[], None] = lambda: None
     arithmetic: Arithmetic = "float64"
+    weights: tuple[float, ...] | None = None
 
 
 class BlockOutput(NamedTuple):
@@ -153,6 +164,7 @@ class Method:
     whole: whether a tensor of this name and shape must come as one block (a matrix method);
     memory then grows with the largest such tensor.
     is_experiment: a probe of single agents rather than a merge to use.
+    takes_weights: whether agents may have weights.
     """
 
     name: str
@@ -166,6 +178,7 @@ class Method:
     merge_block: Callable[[BlockInput, Prepared], BlockOutput] | None = None
     whole: Callable[[Any, str, tuple[int, ...]], bool] = lambda settings, name, shape: False
     is_experiment: bool = False
+    takes_weights: bool = True
 
     def merge(self, block: BlockInput, prepared: Prepared) -> BlockOutput:
         """Merge one block with torch: by ``merge_block``, or by the rule."""

@@ -17,13 +17,21 @@ mergekit's dare_ties does not trim by magnitude; density 1 is that.
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Drawing, Rule
-from ram_studio.algorithm.methods.base import Method, MethodSettings, Need, Prepared
-from ram_studio.algorithm.methods.task_arithmetic import Scale, prepare, scale_of, sum_rule
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, Prepared
+from ram_studio.algorithm.methods.task_arithmetic import (
+    Normalize,
+    Scale,
+    prepare,
+    scale_of,
+    sum_rule,
+    total_weight,
+)
 from ram_studio.algorithm.methods.ties import TiesSettings, elected_rule, prepare_trimmed
 from ram_studio.algorithm.rounding import stream_key
 
@@ -46,6 +54,7 @@ class DareTaskArithmeticSettings(_Dropping):
     scale: Scale | None = Field(
         default=None, description="Factor on the sum of the rescaled tau; 1/N when left out."
     )
+    normalize: Normalize = False
 
 
 class DareTiesSettings(TiesSettings, _Dropping):
@@ -54,16 +63,45 @@ class DareTiesSettings(TiesSettings, _Dropping):
 
 def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
     settings, facts = prepared.settings, prepared.facts
-    factor = scale_of(settings, facts) / (1.0 - settings.drop_rate)
-    if prepared.thresholds is None:
-        rule = sum_rule(len(facts.agents), factor)
+    n, weights, factor = len(facts.agents), facts.weights_of(tensor), scale_of(settings, facts)
+    rates = (settings.drop_rate,) * n
+    if facts.densities is not None:
+        rates = tuple((1.0 - facts.densities[tensor]).tolist())
+    is_even = len(set(rates)) == 1
+    if is_even and rates[0] < 1:
+        factor /= 1.0 - rates[0]
+    if prepared.thresholds is not None:
+        limits = prepared.thresholds[tensor]
+        rule = elected_rule(limits, factor, weights, normalize=settings.normalize)
     else:
-        rule = elected_rule(prepared.thresholds[tensor], factor)
-    if not settings.drop_rate:
+        factor /= total_weight(n, weights) if settings.normalize else 1.0
+        rule = sum_rule(n, factor, weights)
+    if not is_even:
+        rule = _rescaled(rule, rates)
+    if not any(rates):
         return rule
     keys = tuple(stream_key(facts.seed, f"dare:{agent}", name) for agent in facts.agents)
     # Dropped are 53-bit numbers below the rate, rounded up.
-    return rule._replace(drawing=Drawing(keys, math.ceil(settings.drop_rate * 2.0**53)))
+    cuts = tuple(math.ceil(rate * 2.0**53) for rate in rates)
+    return rule._replace(drawing=Drawing(keys, cuts))
+
+
+def _rescaled(rule: Rule, rates: tuple[float, ...]) -> Rule:
+    """Return the rule with what is left of each agent divided by its own share."""
+    n = len(rates)
+    own = rule.weights or (1.0,) * n
+    weights = tuple(w / (1.0 - p) if p < 1 else 0.0 for w, p in zip(own, rates, strict=True))
+    if rule.elect_sign and rule.weights is None and rule.shares[-1] != rule.shares[1]:
+        # A mean of equal weights, which the weights are now no longer.
+        return rule._replace(shares=(rule.factors[0],) * (n + 1), weights=weights, divisors=own)
+    return rule._replace(weights=weights)
+
+
+def _prepare_ties(settings: DareTiesSettings, facts: Facts) -> Prepared:
+    survive: Any = 1.0 - settings.drop_rate
+    if facts.densities is not None:
+        survive = np.maximum(facts.densities, np.finfo(float).tiny)
+    return prepare_trimmed(settings, facts, settings.density / survive)
 
 
 DARE_TASK_ARITHMETIC = Method(
@@ -82,6 +120,6 @@ DARE_TIES = Method(
     source="arXiv 2311.03099 with arXiv 2306.01708",
     settings=DareTiesSettings,
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
-    prepare=lambda s, facts: prepare_trimmed(s, facts, 1.0 - s.drop_rate),
+    prepare=_prepare_ties,
     rule=_rule,
 )

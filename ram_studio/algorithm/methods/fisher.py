@@ -5,7 +5,8 @@
 F_t is the diagonal of agent t's Fisher information at its own weights, the mean over prompts of
 the squared gradient of the log-probability of an answer that the agent itself samples. With
 scale = 1 this is the published weighted mean of the agents. Where no agent's F is above 0 (an
-element without a gradient on any prompt) the plain mean is taken.
+element without a gradient on any prompt) the plain mean is taken. With weights, w_t F_t stands for
+F_t.
 
 An agent that left an element at the base pulls the mean back to it if its F there is large: Fisher
 merging knows importance, not change.
@@ -54,21 +55,23 @@ def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
 
     assert block.fisher is not None, "the engine provides what the method declared"
     x, fisher, scale = block.base.double(), block.fisher, prepared.settings.scale
+    weights = block.weights or (1.0,) * len(block.agents)
+    total_weight = sum(weights) if sum(weights) > 0 else 1.0
     total, plain, weight = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, agent in enumerate(block.agents):
         tau = agent.double() - x
-        importance = fisher[t].double()
+        importance = fisher[t].double() * weights[t]
         total += importance * tau
         weight += importance
-        plain += tau
+        plain += weights[t] * tau
         active |= (tau != 0).long() << t
-    mean = torch.where(weight > 0, total / weight, plain / len(block.agents))
+    mean = torch.where(weight > 0, total / weight, plain / total_weight)
 
     def own(t: int) -> Tensor:
         tau = block.agents[t].double() - x
-        share = fisher[t].double() / weight
-        return scale * tau * torch.where(weight > 0, share, 1.0 / len(block.agents))
+        share = fisher[t].double() * weights[t] / weight
+        return scale * tau * torch.where(weight > 0, share, weights[t] / total_weight)
 
     return BlockOutput(torch.where(active != 0, x + scale * mean, x), active, own)
 

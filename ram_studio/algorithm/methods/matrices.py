@@ -3,6 +3,8 @@
 A matrix is a linear layer's weights: two-dimensional, neither embedding nor head. Packed experts,
 (experts, rows, columns), are a stack of matrices, each merged by itself. Rows are taken as outputs
 and columns as inputs, as in a linear layer; some models pack experts the other way round.
+
+An agent's weight multiplies its task vector before anything else.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def merge_matrices(
         from ram_studio.algorithm.kernels import torch as kernels
 
         n = len(block.agents)
-        averaging = sum_rule(n, other_factor(settings, n))
+        averaging = sum_rule(n, other_factor(settings, n), block.weights)
         # Of matrices there are no own parts, so all tensors are measured alike.
         merged = kernels.merge(averaging, block.base, block.agents)
         return BlockOutput(merged.values, merged.pattern)
@@ -106,8 +108,12 @@ def merge_matrices(
         block.check()
         part = slice(first, first + size)
         taus = block.agents[:, part].double() - values[part]
-        merged = merge_one(taus.view(-1, rows, columns)).reshape(-1)
+        merged = merge_one(_weighted(taus, block.weights).view(-1, rows, columns)).reshape(-1)
         for t, tau in enumerate(taus):
             active[part] |= (tau != 0).long() << t
         values[part] = torch.where(merged != 0, values[part] + merged, values[part])
     return BlockOutput(values, active)
+
+
+def _weighted(taus: Tensor, weights: tuple[float, ...] | None) -> Tensor:
+    return taus if weights is None else taus * taus.new_tensor(weights)[:, None]

@@ -6,6 +6,8 @@ With task vectors tau_t = theta_t - theta_base, masks |tau_t| > epsilon and over
              base + lambda_t * tau_t                 where only agent t changed it (c = 1)
              base + mean of the active tau           where c >= 2              (Eq. 7)
 
+An agent's weight w_t multiplies its tau_t in both lines; masks, c and rho do not see it.
+
     rho_t = shared_t / unique_t over the whole model                           (Eq. 2)
     lambda_t = 1                                     RAM
                1 + r * clip(rho_t, 0, alpha)         RAM+                      (Eq. 6)
@@ -101,7 +103,9 @@ def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
     assert prepared.factors is not None, "made ready with them"
     factors, settings = tuple(prepared.factors[tensor].tolist()), prepared.settings
     epsilon = float(float32_threshold(settings.epsilon))
-    return Rule(epsilon, factors, means(len(factors)), settings.shared == "ties")
+    weights = prepared.facts.weights_of(tensor)
+    is_elected = settings.shared == "ties"
+    return Rule(epsilon, factors, means(len(factors)), is_elected, weights=weights)
 
 
 def _family(

@@ -106,6 +106,7 @@ REGION = Method(
     prepare=_prepare,
     merge_block=merge_block,
     is_experiment=True,
+    takes_weights=False,
 )
 
 
@@ -125,7 +126,9 @@ def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
     """Return a tensor's rule."""
     settings, n = prepared.settings, len(prepared.facts.agents)
     epsilon = float(float32_threshold(settings.epsilon))
-    return Rule(epsilon, (settings.unique_scale,) * n, means(n, settings.shared_scale))
+    weights = prepared.facts.weights_of(tensor)
+    shares = means(n, settings.shared_scale)
+    return Rule(epsilon, (settings.unique_scale,) * n, shares, weights=weights)
 
 
 TWO_REGIONS = Method(

@@ -2,11 +2,14 @@
 
     merged = base + scale * sum_t tau_t
 
-scale = 1/N is plain averaging, scale = 1 the plain sum.
+scale = 1/N is plain averaging, scale = 1 the plain sum. With weights w_t, and as mergekit has it:
+
+    merged = base + scale * sum_t w_t tau_t                     / sum_t w_t  with ``normalize``
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,22 +20,39 @@ from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Pre
 Scale = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
 
 
+Normalize = Annotated[
+    bool, Field(description="Divide by the sum of the weights, so that only their ratios count.")
+]
+_NOTHING = 1e-8
+"""Weights that add up to less are not divided by, as in mergekit."""
+
+
 class TaskArithmeticSettings(MethodSettings):
     """Settings of task arithmetic."""
 
     scale: Scale | None = Field(
         default=None, description="Factor on the sum of tau; 1/N when left out."
     )
+    normalize: Normalize = False
 
 
 def scale_of(settings: Any, facts: Facts) -> float:
-    """Return the settings' scale, or 1/N where it was left out."""
-    return 1.0 / len(facts.agents) if settings.scale is None else float(settings.scale)
+    """Return the settings' scale; where it was left out 1/N, or 1 of what is normalized."""
+    if settings.scale is not None:
+        return float(settings.scale)
+    return 1.0 if getattr(settings, "normalize", False) else 1.0 / len(facts.agents)
 
 
-def sum_rule(n_agents: int, factor: float) -> Rule:
-    """Return base + factor * sum of all tau."""
-    return Rule(0.0, (factor,) * n_agents, (factor,) * (n_agents + 1))
+def sum_rule(n_agents: int, factor: float, weights: tuple[float, ...] | None = None) -> Rule:
+    """Return base + factor * sum of all tau, or of all w_t tau_t."""
+    shares = (factor,) * (n_agents + 1)
+    return Rule(0.0, (factor,) * n_agents, shares, weights=weights)
+
+
+def total_weight(n_agents: int, weights: Sequence[float] | None) -> float:
+    """Return what a normalized sum is divided by."""
+    total = float(n_agents) if weights is None else sum(weights)
+    return total if abs(total) >= _NOTHING else 1.0
 
 
 def prepare(settings: Any, facts: Facts) -> Prepared:
@@ -41,8 +61,11 @@ def prepare(settings: Any, facts: Facts) -> Prepared:
 
 
 def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
-    facts = prepared.facts
-    return sum_rule(len(facts.agents), scale_of(prepared.settings, facts))
+    facts, settings = prepared.facts, prepared.settings
+    n, factor, weights = len(facts.agents), scale_of(settings, facts), facts.weights_of(tensor)
+    if settings.normalize:
+        factor /= total_weight(n, weights)
+    return sum_rule(n, factor, weights)
 
 
 TASK_ARITHMETIC = Method(

@@ -4,6 +4,12 @@
     sign      = sign(sum_t trimmed_t)                       (the sign with more mass)
     merged    = base + scale * mean of the trimmed_t != 0 whose sign is that sign
 
+With weights w_t, and as mergekit has it, w_t trimmed_t stands for trimmed_t, and
+
+    merged    = base + scale * (sum of those w_t trimmed_t) / (sum of their w_t)
+
+or without the division where ``normalize`` is off.
+
 Where the trimmed task vectors cancel exactly, the base stays. (Among bfloat16 checkpoints +1 and -1
 unit in the last place meet often. The authors' code takes the model's most frequent sign there,
 mergekit the positive one; neither has a reason for it.) What "among the largest" means: see
@@ -20,7 +26,7 @@ from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Rule, means
 from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, Prepared
-from ram_studio.algorithm.methods.task_arithmetic import Scale, prepare
+from ram_studio.algorithm.methods.task_arithmetic import Normalize, Scale, prepare
 from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
 
 
@@ -30,25 +36,51 @@ class TiesSettings(MethodSettings):
     density: Density = 0.2
     scale: Scale = Field(default=1.0, description="Factor on the mean of the agreeing tau.")
     scope: ScopeOfTrimming = "global"
+    normalize: Normalize = True
 
 
-def elected_rule(thresholds: np.ndarray, factor: float) -> Rule:
-    """Return base + factor * mean of the tau above an agent's threshold that agree in sign."""
+def elected_rule(
+    thresholds: np.ndarray,
+    factor: float,
+    weights: tuple[float, ...] | None = None,
+    *,
+    normalize: bool = True,
+) -> Rule:
+    """Return base + factor * mean of the tau above an agent's threshold that agree in sign.
+
+    With weights it is their weighted mean; without ``normalize`` the sum.
+    """
     n = len(thresholds)
-    limits = tuple(thresholds.tolist())
-    return Rule(0.0, (factor,) * n, means(n, factor), elect_sign=True, thresholds=limits)
+    is_mean = normalize and weights is None
+    return Rule(
+        0.0,
+        (factor,) * n,
+        means(n, factor) if is_mean else (factor,) * (n + 1),
+        elect_sign=True,
+        thresholds=tuple(thresholds.tolist()),
+        weights=weights,
+        divisors=weights if normalize else None,
+    )
 
 
-def prepare_trimmed(settings: Any, facts: Facts, survive: float = 1.0) -> Prepared:
-    """Return a method made ready that trims to ``density``; survive: share not dropped later."""
+def prepare_trimmed(settings: Any, facts: Facts, density: Any) -> Prepared:
+    """Return a method made ready that trims to a density, a number or one by tensor and agent."""
     assert facts.magnitudes is not None, "its needs name them"
-    thresholds = keep_thresholds(facts.magnitudes, settings.density / survive)
+    thresholds = keep_thresholds(facts.magnitudes, density)
     return replace(prepare(settings, facts), thresholds=thresholds)
+
+
+def _prepare(settings: TiesSettings, facts: Facts) -> Prepared:
+    density = settings.density if facts.densities is None else facts.densities
+    return prepare_trimmed(settings, facts, density)
 
 
 def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
     assert prepared.thresholds is not None, "it was made ready for trimming"
-    return elected_rule(prepared.thresholds[tensor], prepared.settings.scale)
+    settings, weights = prepared.settings, prepared.facts.weights_of(tensor)
+    return elected_rule(
+        prepared.thresholds[tensor], settings.scale, weights, normalize=settings.normalize
+    )
 
 
 TIES = Method(
@@ -58,6 +90,6 @@ TIES = Method(
     source="arXiv 2306.01708",
     settings=TiesSettings,
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
-    prepare=prepare_trimmed,
+    prepare=_prepare,
     rule=_rule,
 )

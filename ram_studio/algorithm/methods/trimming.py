@@ -16,6 +16,7 @@ sorts anything. Kept is every |tau| above the lower edge of the bin that holds t
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -56,20 +57,29 @@ def kept_count(density: float, total: int) -> int:
 
 
 def keep_thresholds(
-    magnitudes: Magnitudes, density: float
+    magnitudes: Magnitudes, density: float | np.ndarray
 ) -> Float32[np.ndarray, "tensors agents"]:
     """Return the threshold per tensor and agent: kept is |tau| > threshold, strictly.
 
-    density: above 0; more than 1 counts as 1.
+    density: of all, or (tensors, agents); more than 1 counts as 1, and of 0 nothing is kept.
     """
-    groups, agents, _ = magnitudes.bins.shape
-    thresholds = np.zeros((groups, agents), dtype=np.float32)
-    for group in range(groups):
-        k = kept_count(min(density, 1.0), int(magnitudes.totals[group]))
+    agents, group_of = magnitudes.bins.shape[1], magnitudes.group_of
+    densities = np.broadcast_to(density, (len(group_of), agents))
+    thresholds = np.zeros((len(group_of), agents), dtype=np.float32)
+
+    @cache  # most tensors have one group and one density
+    def threshold(group: int, agent: int, share: float) -> np.float32:
+        if share == 0:
+            return np.float32(np.inf)
+        k = kept_count(min(share, 1.0), int(magnitudes.totals[group]))
+        # How many elements lie in this bin or a higher one, per bin: it falls from left on.
+        at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
+        reaching = np.flatnonzero(at_least >= k)
+        if k and len(reaching) and reaching[-1] > 0:
+            return np.float32(float32_threshold(edge_value(int(reaching[-1]))))
+        return np.float32(0)
+
+    for tensor, group in enumerate(group_of.tolist()):
         for agent in range(agents):
-            # How many elements lie in this bin or a higher one, per bin: it falls from left on.
-            at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
-            reaching = np.flatnonzero(at_least >= k)
-            if k and len(reaching) and reaching[-1] > 0:
-                thresholds[group, agent] = float32_threshold(edge_value(int(reaching[-1])))
-    return thresholds[magnitudes.group_of]
+            thresholds[tensor, agent] = threshold(group, agent, float(densities[tensor, agent]))
+    return thresholds

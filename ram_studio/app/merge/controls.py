@@ -84,7 +84,7 @@ class Control:
     def help(self) -> str:
         """Return the setting's help, with its range where it has one."""
         text = self.schema.get("description", "").replace("tau", "changes")
-        if "enum" in self.range:
+        if "enum" in self.range or self.range["type"] == "boolean":
             return text
         low, high = limits_of(self.schema)
         start = f"More than {low:g}" if "exclusiveMinimum" in self.range else f"From {low:g}"

@@ -106,6 +106,10 @@ def take(path: str, loaded: Loaded | None) -> Taken:
         if getattr(recipe, key) != loaded.options.get(key, Recipe.model_fields[key].default)
     ]
     left_out += ["tokenizer"] if recipe.tokenizer != "base" else []
+    if own := [key for key in ("weights", "densities", "filters") if getattr(recipe, key)]:
+        taken.notes.append(
+            f"Not taken over: {', '.join(own)}. Merge with them from the command line."
+        )
     if left_out:
         taken.notes.append(f"Not taken over: {', '.join(left_out)} (they come from Load).")
     return taken

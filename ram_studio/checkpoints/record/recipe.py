@@ -6,18 +6,19 @@
       memory: ./models/memory-agent
     method: ram+
     settings: {epsilon: 1e-5, r: 0.1, alpha: 2.0}
+    weights: {memory: 0.7}
 
-A recipe made or loaded here names a method that exists and holds all of its settings, checked by
-the method's own model.
+What it says of single tensors (weights over layers, filters) is in ``filters``; ``choices`` is the
+one place where it is resolved. A recipe made or loaded here names a method that exists and holds
+all of its settings, checked by the method's own model.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from ram_studio.algorithm.methods import make_settings
+from ram_studio.algorithm.methods import get_method, make_settings
 from ram_studio.checkpoints.fit.compatibility import (
     ExtraPolicy,
     FitKeywords,
@@ -39,6 +40,14 @@ from ram_studio.checkpoints.fit.compatibility import (
     RowsPolicy,
 )
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
+from ram_studio.checkpoints.record.filters import (
+    Density,
+    Filter,
+    Settings,
+    TensorChoice,
+    Weight,
+    choose,
+)
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.errors import SettingsError, did_you_mean, told_as
 
@@ -64,14 +73,6 @@ def check_agent_name(name: str) -> str:
     return name
 
 
-def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    # JSON has no infinity: the provenance could not keep it.
-    for key, value in settings.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{printable(key, 60)} is {value}; expected a finite number")
-    return settings
-
-
 AgentName = Annotated[str, AfterValidator(check_agent_name)]
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
 
@@ -84,6 +85,9 @@ class Recipe(BaseModel):
         agents: sources by name, in the order that all results keep.
         method: a method's name.
         settings: the method's own settings (epsilon, r, alpha, scope, shared, ... for RAM).
+        weights: what an agent's tau is multiplied by, 1 where left out; a list runs over layers.
+        densities: of agents, instead of the method's density (or 1 - drop_rate of DARE).
+        filters: what holds otherwise for some tensors; the first that catches one decides.
         dtype: of the merged tensors; None takes the base's.
         rounding: how float32 results are rounded to it.
         seed: of everything random, 0 to 2**64 - 1.
@@ -97,9 +101,10 @@ class Recipe(BaseModel):
     base: Source
     agents: Annotated[dict[AgentName, Source], Field(min_length=1)]
     method: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+-]{0,40}$")] = "ram+"
-    settings: Annotated[dict[str, Any], AfterValidator(_check_settings)] = Field(
-        default_factory=dict
-    )
+    settings: Settings = Field(default_factory=dict)
+    weights: dict[AgentName, Weight] = Field(default_factory=dict)
+    densities: dict[AgentName, Density] = Field(default_factory=dict)
+    filters: Annotated[tuple[Filter, ...], Field(max_length=100)] = ()
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
     rounding: Literal["nearest", "stochastic"] = "nearest"
     seed: Annotated[int, Field(ge=0, lt=2**64, strict=True)] = 0
@@ -122,6 +127,56 @@ class Recipe(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _weighted_are_agents(self) -> Recipe:
+        places = [("weights", [*self.weights]), ("densities", [*self.densities])]
+        for i, own in enumerate(self.filters, start=1):
+            places.append((f"filter {i}", [*own.weights, *own.densities]))
+            if own.keep not in (None, BASE_NAME):
+                places.append((f"filter {i}, keep", [own.keep or ""]))
+        for where, given in places:
+            if unknown := [name for name in given if name not in self.agents]:
+                raise ValueError(
+                    f"{where}: there is no agent {printable(unknown[0], 60)!r}; the agents are "
+                    f"{', '.join(self.agents)}"
+                )
+        return self
+
+    def choices(self, names: Sequence[str]) -> list[TensorChoice] | None:
+        """Return what holds for each tensor of a model; None where nothing holds but settings.
+
+        Args: names: of all merged tensors, a tied head by its embedding's.
+
+        Raises: SettingsError for a filter that catches no tensor.
+        """
+        if not (self.weights or self.densities or self.filters):
+            return None
+        return choose(names, tuple(self.agents), self.filters, self.weights, self.densities)
+
+
+_OF_THE_WHOLE = ("epsilon", "scope", "files", "examples")
+"""Settings that one pass over the whole model is made with."""
+
+
+def _check_filters(recipe: Recipe) -> None:
+    """Check weights, densities and filters by the recipe's method.
+
+    Raises: SettingsError.
+    """
+    method = get_method(recipe.method)
+    of_agents: list[Recipe | Filter] = [recipe, *recipe.filters]
+    if any(own.weights for own in of_agents) and not method.takes_weights:
+        raise SettingsError(f"{recipe.method} takes no weights; leave them out.")
+    has_density = {"density", "drop_rate"} & set(method.settings.model_fields)
+    if any(own.densities for own in of_agents) and not has_density:
+        raise SettingsError(f"{recipe.method} has no density; leave densities out.")
+    for i, own in enumerate(recipe.filters, start=1):
+        if fixed := [key for key in own.settings if key in _OF_THE_WHOLE]:
+            raise SettingsError(
+                f"Filter {i} sets {fixed[0]}, which holds for the whole merge; set it there."
+            )
+        make_settings(recipe.method, {**recipe.settings, **own.settings})
+
 
 def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
     """Return the validated recipe of these values, its settings completed by the method's defaults.
@@ -133,6 +188,7 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
     try:
         recipe = Recipe.model_validate(dict(values))
         settings = make_settings(recipe.method, recipe.settings).model_dump(mode="json")
+        _check_filters(recipe)
     except ValidationError as error:
         raise SettingsError(f"{where}: {describe_validation(error, Recipe)}") from error
     except SettingsError as error:
@@ -207,10 +263,17 @@ def _beside(value: Any, folder: Path) -> Any:
 def recipe_yaml(recipe: Recipe) -> str:
     """Return the recipe as YAML text that `load_recipe` reads back to an equal recipe.
 
-    Fields at their default are written too: a recipe keeps its meaning when defaults change.
+    Fields at their default are written too: a recipe keeps its meaning when defaults change. Only
+    what is empty is left out.
     """
-    values = {k: v for k, v in recipe.model_dump(mode="json").items() if v is not None}
-    return dump_yaml(values)
+    values = recipe.model_dump(mode="json")
+    values["filters"] = [
+        own.model_dump(mode="json", exclude_defaults=True) for own in recipe.filters
+    ]
+    optional = ("weights", "densities", "filters")
+    return dump_yaml(
+        {k: v for k, v in values.items() if v is not None and (v or k not in optional)}
+    )
 
 
 def dump_recipe(recipe: Recipe, path: str | Path) -> None:

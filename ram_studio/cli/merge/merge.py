@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ram_studio.cli.merge import parts
 from ram_studio.cli.merge.push import YesPublic, push_merge
 from ram_studio.cli.merge.result import report
 from ram_studio.cli.progress import progress_bars
+from ram_studio.cli.tables import print_table
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
@@ -40,6 +42,12 @@ class Asked:
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeat."),
+    ] = None
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGENT=W", help="What an agent's tau counts: 0.7, or 0.2,0.8 over the layers."
+        ),
     ] = None
     dtype: options.Dtype = None
     rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None
@@ -86,6 +94,12 @@ Push = Annotated[
 ]
 
 
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="List which tensors each filter catches; write nothing."),
+]
+
+
 @options.grouped
 def merge(
     recipe: RecipeFile = None,
@@ -104,12 +118,15 @@ def merge(
     ray: options.Ray = None,
     push: Push = None,
     public: YesPublic = False,
+    dry_run: DryRun = False,
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe).
 
     With --plan and --part only the files of one part are written; `finish` makes a model of them.
     """
+    if dry_run:
+        return _print_filters(_recipe(recipe, asked, fit), as_json)
     if out is None:
         raise typer.BadParameter("no output was given; name a folder to create", param_hint="--out")
     passes: RunKeywords = {"device": device, "threads": threads}
@@ -191,7 +208,42 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
         elif value is not None:
             print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
     values["settings"] = {**values["settings"], **own}
+    if asked.weight:
+        values["weights"] = {**values.get("weights", {}), **_weights(asked.weight)}
     return make_recipe(values, where="merge")
+
+
+def _weights(pairs: list[str]) -> dict[str, Any]:
+    """Return the weights of ``--weight AGENT=W``; several numbers run over the layers."""
+    found = options.parse_pairs(pairs, "weight AGENT=W")
+    return {name: text.split(",") if "," in text else text for name, text in found.items()}
+
+
+def _print_filters(recipe: Recipe, as_json: bool) -> None:
+    """Print what each filter of a recipe catches; only headers are read."""
+    from ram_studio.checkpoints.read.describe import shown_list
+    from ram_studio.checkpoints.record.filters import caught_by
+    from ram_studio.engine.analyze import load_sources
+    from ram_studio.engine.job import MergeJob
+
+    job = MergeJob(load_sources(recipe, None, None, stream=True), recipe)
+    rows = caught_by([t.name for t in job.merged], recipe.filters, job.choices)
+    if as_json:
+        print(json.dumps({"filters": rows}))
+        return
+    print_table(
+        ("filter", "tensors", "does", "such as"),
+        [
+            (
+                row["filter"] or "no filter",
+                str(len(row["tensors"])),
+                ", ".join(f"{key} {value}" for key, value in row["does"].items()) or "the recipe",
+                shown_list(row["tensors"], limit=3),
+            )
+            for row in rows
+        ],
+        title=f"{recipe.method}: nothing is written",
+    )
 
 
 def _preset(name: str | None) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class ElementProbe:
         dtype = self._plan.dtypes[self.tensor.name]
         row = self._plan.rows[self.tensor.name]
         bits = np.concatenate(self._stored)
-        factors = self._plan.prepared.factors
+        factors = self._plan.factors
         worked = self._worked(index, base, agents)
         return ProbeResult(
             method=self.recipe.method,
@@ -159,8 +159,8 @@ class ElementProbe:
         self, index: np.ndarray, base: np.ndarray, agents: np.ndarray
     ) -> tuple[Worked, ...]:
         plan = self._plan
-        block = Block(0, 0, self.tensor, 0, 0, self.tensor.agents)
-        prepared = plan.prepared if plan.method.rule is None else plan.rule(block)
+        row = plan.rows[self.tensor.name]
+        prepared = plan.rule(self.tensor) or plan.prepared_for(row)
         survives = _survivors(getattr(prepared, "drawing", None), index)
         fisher = np.concatenate(self._fisher, axis=1) if self._fisher else None
         return tuple(
@@ -185,11 +185,11 @@ def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
     if drawing is None:
         return None
     rows = []
-    for key in drawing.keys:
+    for key, cut in zip(drawing.keys, drawing.cuts, strict=True):
         words = np.empty(len(index), dtype=np.uint64)
         for i, element in enumerate(index.tolist()):
             cpu.random_words(key, element, words[i : i + 1])
-        rows.append((words >> np.uint64(11)) >= np.uint64(drawing.cut))
+        rows.append((words >> np.uint64(11)) >= np.uint64(cut))
     return np.stack(rows)
 
 

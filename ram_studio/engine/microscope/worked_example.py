@@ -7,6 +7,7 @@ files; the engine supplies what a method was prepared with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -105,22 +106,30 @@ def _lost(element: ElementInput, lost: Sequence[int], how: str) -> str:
 def _by_rule(rule: Rule, element: ElementInput) -> Worked:
     kind, taus = np.dtype(element.arithmetic).type, element.taus
     changed = [t for t in range(len(taus)) if element.exceeds(t, rule.epsilon)]
-    if not changed:
+    limits = rule.thresholds or (rule.epsilon,) * len(taus)
+    large = [t for t in range(len(taus)) if element.exceeds(t, limits[t])]
+    if not changed and not large:
         above = "no change above epsilon" if rule.epsilon else "nobody changed it"
         return _stays(element, f"{above}: the base stays")
-    limits = rule.thresholds or (rule.epsilon,) * len(taus)
-    large = [t for t in changed if element.exceeds(t, limits[t])]
     kept = [t for t in large if element.survives is None or element.survives[t]]
     notes = [
         _lost(element, [t for t in changed if t not in large], "trimmed as too small"),
         _lost(element, [t for t in large if t not in kept], "dropped by chance"),
     ]
+    if math.inf in limits:
+        notes = ["a filter keeps it as it is"]
+    weights = rule.weights or (1.0,) * len(taus)
+    own = [
+        tau if rule.weights is None else kind(w) * tau for w, tau in zip(weights, taus, strict=True)
+    ]
     voters = kept
     if rule.elect_sign and kept:
-        balance = _total([taus[t] for t in kept])
-        voters = [t for t in kept if taus[t] * balance > 0]
-    total = _total([kind(0), *(taus[t] for t in voters)])
-    count = len(voters)
+        balance = _total([own[t] for t in kept])
+        voters = [t for t in kept if own[t] * balance > 0]
+    total = _total([kind(0), *(own[t] for t in voters)])
+    count, divisor = len(voters), kind(1)
+    if rule.divisors is not None:
+        divisor = _total([kind(0), *(kind(rule.divisors[t]) for t in voters)]) or kind(1)
     weight = kind(rule.factors[kept[0]] if len(kept) == 1 else rule.shares[count])
     if weight * total == 0:
         notes.append("the changes cancel: the base stays" if kept else "")
@@ -133,11 +142,17 @@ def _by_rule(rule: Rule, element: ElementInput) -> Worked:
     elif count > 1:
         notes.append(f"{'mean' if is_mean else 'sum'} of {count} changes")
     factor = rule.shares[1] if is_mean else float(weight)
-    text = f"{number(element.base)} + {_factor_text(factor)}{_sum_text([taus[t] for t in voters])}"
-    value = kind(element.base) + weight * total
-    if len(kept) == 1 and weight == 1:
+    terms = " + ".join(f"{_factor_text(weights[t])}{_sum_text([taus[t]])}" for t in voters)
+    if all(weights[t] == 1 for t in voters):
+        terms = _sum_text([taus[t] for t in voters])
+    elif count > 1:
+        terms = f"({terms})"
+    text = f"{number(element.base)} + {_factor_text(factor)}{terms}"
+    text += f" ÷ {number(float(divisor), 4)}" if divisor != 1 else f" ÷ {count}" if is_mean else ""
+    value = kind(element.base) + weight * (total / divisor)
+    if len(kept) == 1 and weight == 1 and kind(weights[kept[0]]) == divisor:
         value = element.values[kept[0]]
-    return Worked(text + (f" ÷ {count}" if is_mean else ""), float(value), _joined(notes))
+    return Worked(text, float(value), _joined(notes))
 
 
 def _joined(notes: Sequence[str]) -> str:

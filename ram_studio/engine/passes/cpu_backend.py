@@ -32,7 +32,7 @@ class CpuBackend:
         self._size = block_elements
         self._check = check
         self._buffers: dict[tuple[str, np.dtype], np.ndarray] = {}
-        self._known: tuple[str, Rule] | None = None
+        self._known: tuple[str, Rule | None] | None = None
 
     def zeros(self, shape: tuple[int, ...], base: np.ndarray) -> np.ndarray:
         return np.zeros(shape, dtype=np.int32)
@@ -80,7 +80,8 @@ class CpuBackend:
         fisher: np.ndarray | None = None,
     ) -> Merged | None:
         """See Backend; the result is overwritten by the next."""
-        if not plan.is_fused:
+        rule = self._rule(plan, block)
+        if rule is None:
             from ram_studio.engine.passes.torch_backend import TorchBackend
 
             on_torch = TorchBackend(self._check)
@@ -94,7 +95,6 @@ class CpuBackend:
         # bfloat16 and float32 are rounded inside the loop, unless drawn at random.
         is_direct = plan.rounding == "nearest" and dtype != "F16"
         stored = self._buffer("merged", STORAGE[dtype] if is_direct else np.dtype(kind), block.n)
-        rule = self._rule(plan, block)
         is_vote = rule.elect_sign or rule.drawing is not None
         voters = self._buffer("voters", pattern.dtype, block.n) if is_vote else pattern
         where: dict[str, Any] = {"arithmetic": kind, "start": block.start}
@@ -118,10 +118,10 @@ class CpuBackend:
     def _pattern(self, n_agents: int, n: int) -> np.ndarray:
         return self._buffer("pattern", cpu.pattern_dtype(n_agents), n)
 
-    def _rule(self, plan: Plan, block: Block) -> Rule:
+    def _rule(self, plan: Plan, block: Block) -> Rule | None:
         """Return the tensor's rule; the last one is kept, as its blocks follow each other."""
         if self._known is None or self._known[0] != block.tensor.name:
-            self._known = block.tensor.name, plan.rule(block)
+            self._known = block.tensor.name, plan.rule(block.tensor)
         return self._known[1]
 
     def _buffer(self, use: str, dtype: np.dtype, n: int) -> np.ndarray:

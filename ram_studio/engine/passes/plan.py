@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.epsilon_grid import Thresholds
-from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic
+from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic, keeping
 from ram_studio.algorithm.methods import Facts, Method, Prepared
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
+from ram_studio.checkpoints.read.describe import BASE_NAME
+from ram_studio.checkpoints.record.filters import TensorChoice
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
 
@@ -44,6 +48,8 @@ class Plan:
     prepared: what the method's ``prepare`` returned; known: what it was prepared with;
     dtypes: output dtype of each merged tensor by name; rows: index of each merged tensor among
     Facts.tensors, by name; device: as chosen, see ``devices.choose_device``.
+    choices: what the recipe says of each of Facts.tensors, or None; filtered: what ``prepare``
+    returned for filters with settings of their own, by filter.
     """
 
     method: Method
@@ -53,6 +59,8 @@ class Plan:
     rows: dict[str, int]
     rounding: rounding.Rounding
     device: str = "cpu"
+    choices: Sequence[TensorChoice] | None = None
+    filtered: Mapping[int, Prepared] = field(default_factory=dict)
 
     @property
     def facts(self) -> Facts:
@@ -68,10 +76,44 @@ class Plan:
         """Whether a fused CPU loop computes it; else its torch formula does."""
         return self.device == "cpu" and self.method.rule is not None
 
-    def rule(self, block: Block) -> Rule:
-        """Return the rule of a block's tensor, for methods that have one."""
-        assert self.method.rule is not None, "the method is a weighted sum"
-        return self.method.rule(self.prepared, self.rows[block.tensor.name], block.tensor.merged_as)
+    def choice(self, row: int) -> TensorChoice:
+        """What the recipe says of one of Facts.tensors."""
+        return TensorChoice() if self.choices is None else self.choices[row]
+
+    def prepared_for(self, row: int) -> Prepared:
+        """Return what one of Facts.tensors is merged with."""
+        found = self.choice(row).filter
+        return self.prepared if found is None else self.filtered.get(found, self.prepared)
+
+    def rule(self, tensor: MergeTensor) -> Rule | None:
+        """Return a tensor's rule; None where the method has none and the tensor is not kept."""
+        row = self.rows[tensor.name]
+        keep, rule = self.choice(row).keep, None
+        if self.method.rule is not None:
+            rule = self.method.rule(self.prepared_for(row), row, tensor.merged_as)
+        if keep is None:
+            return rule
+        ones = (1.0,) * self.n_agents
+        agent = None if keep == BASE_NAME else self.facts.agents.index(keep)
+        return keeping(rule or Rule(0.0, ones, (0.0, *ones)), agent)
+
+    @cached_property
+    def factors(self) -> np.ndarray | None:
+        """What is asked to multiply tau where one agent alone changed the element, weights too.
+
+        float64 (tensors, agents), or None where the method asks for no such thing.
+        """
+        if self.prepared.factors is None:
+            return None
+        factors = self.prepared.factors.copy()
+        for row in range(len(factors) if self.choices else 0):
+            own, keep = self.prepared_for(row).factors, self.choice(row).keep
+            assert own is not None, "one method has them for all settings, or for none"
+            weights = self.facts.weights_of(row) or (1.0,) * self.n_agents
+            factors[row] = own[row] * weights
+            if keep is not None:
+                factors[row] = [float(name == keep) for name in self.facts.agents]
+        return factors
 
     def arithmetic_of(self, block: Block) -> Arithmetic:
         """In which numbers a block is computed, see ``kernels.rules``."""

@@ -14,7 +14,7 @@ import torch
 from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
-from ram_studio.algorithm.methods import BlockInput
+from ram_studio.algorithm.methods import BlockInput, BlockOutput
 from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import Block
 
@@ -94,21 +94,18 @@ class TorchBackend:
         x, y = base.float(), agents.float()
         if not _is_finite(y - x):
             return None
-        weights = None if fisher is None else torch.from_numpy(fisher).to(x.device)
-        found = plan.method.merge(
-            BlockInput(
-                x,
-                y,
-                plan.rows[tensor.name],
-                tensor.merged_as,
-                block.start,
-                tensor.shape,
-                weights,
-                self._check,
-                plan.arithmetic_of(block),
-            ),
-            plan.prepared,
-        )
+        row, rule = plan.rows[tensor.name], plan.rule(tensor)
+        if rule is not None:
+            kind = plan.arithmetic_of(block)
+            merged = kernels.merge(rule, x, y, arithmetic=kind, start=block.start)
+            found = BlockOutput(*merged)
+        else:
+            assert plan.method.merge_block is not None, "a method has a rule or a formula"
+            read = None if fisher is None else torch.from_numpy(fisher).to(x.device)
+            weights = plan.facts.weights_of(row)
+            at = (row, tensor.merged_as, block.start, tensor.shape)
+            own = BlockInput(x, y, *at, fisher=read, check=self._check, weights=weights)
+            found = plan.method.merge_block(own, plan.prepared_for(row))
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
         stored = kernels.store(found.values, dtype, found.active != 0, key, block.start)
         if not _is_finite(stored):

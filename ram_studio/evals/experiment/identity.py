@@ -53,7 +53,8 @@ def identify(
         prepared = job.plan(analysis).prepared
         assert prepared.factors is not None, "the family's lambda"
         factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
-        if len(prepared.factors) and (prepared.factors == prepared.factors[0]).all():
+        is_uniform = job.choices is None and (prepared.factors == prepared.factors[:1]).all()
+        if len(prepared.factors) and is_uniform:
             known = dict(zip(job.names, prepared.factors[0].tolist(), strict=True))
         epsilon = float(float32_threshold(settings.epsilon))
         rule = ["ram", epsilon, factors, settings.shared == "ties"]
@@ -62,12 +63,15 @@ def identify(
         if values.get("files") is not None:
             values["files"] = _files(Path(values["files"]))
         rule = [recipe.method, values]
-    parts = [
+    parts: list[Any] = [
         report.base.fingerprint,
         [[agent.name, agent.fingerprint] for agent in report.agents],
         [recipe.dtype, recipe.rounding, recipe.seed, recipe.missing, recipe.extra, recipe.rows],
         rule,
     ]
+    own = recipe.model_dump(mode="json", include={"weights", "densities", "filters"})
+    if any(own.values()):
+        parts.append(own)
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return MergeIdentity(digest, known)
 

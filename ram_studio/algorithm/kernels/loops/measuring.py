@@ -9,7 +9,7 @@ from ram_studio.algorithm.kernels.loops.elements import TILE, like, load, plus_p
 
 
 @loop
-def find_voters(base, agents, kept, limits, voters):
+def find_voters(base, agents, kept, limits, voters, voting):
     """Write whose tau is among those that agree with the elected sign, see ``merge_elected``."""
     zero = like(0, limits[1])
     for i in range(base.shape[0]):
@@ -21,6 +21,8 @@ def find_voters(base, agents, kept, limits, voters):
             if kept is not None:
                 is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             wide = like(load(agents[t][i]), zero) - like(x, zero)
+            if voting is not None:
+                wide *= voting[0][t]
             balance += wide if is_changed else zero
             up |= np.uint32(1 << t) if is_changed & (wide > zero) else np.uint32(0)
             down |= np.uint32(1 << t) if is_changed & (wide < zero) else np.uint32(0)
@@ -28,31 +30,39 @@ def find_voters(base, agents, kept, limits, voters):
 
 
 @loop
-def _find_error(base, agents, stored, part, masks, weights, rows):
+def _find_error(base, agents, stored, part, masks, scales, voting, rows):
     """Write base, change, every voter's weight, and what the change has beyond the votes."""
-    pattern, voters, bits = masks
-    factors, shares = weights
+    pattern, voters, bits, _ = masks
+    factors, shares = scales
     wide, change, weight, error = rows
     zero, one = like(0, wide[0]), like(1, wide[0])
     for i in range(part.stop - part.start):
         at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
         x, mask, votes = like(load(base[at]), zero), np.uint32(pattern[at]), voters[at]
-        total, count, own = zero, zero, zero
+        total, count, own, divisor = zero, zero, zero, zero
         for t in range(len(agents)):
             is_voter = (votes & bits[t]) != 0
-            total += like(load(agents[t][at]), zero) - x if is_voter else zero
+            tau = like(load(agents[t][at]), zero) - x if is_voter else zero
+            if voting is None:
+                total += tau
+            else:
+                total += voting[0][t] * tau
+                divisor += voting[1][t] if is_voter else zero
             count += one if is_voter else zero
             own = factors[t] if is_voter else own
         # The factor holds where an agent alone changed the element, not where it alone was elected.
         is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
         for c in range(1, len(agents) + 1):
             own = shares[c] if is_shared & (count == like(c, one)) else own
+        if voting is not None:
+            divisor += voting[2]
+            own /= divisor if divisor != zero else one
         step = like(load(stored[at]), zero) - x
         wide[i], change[i], weight[i], error[i] = x, step, own, step - own * total
 
 
 @loop
-def _measure_agent(agent, bit, part, masks, rows):
+def _measure_agent(agent, bit, part, masks, scale, rows):
     """Return one agent's sums over a tile, see ``cpu.measure``."""
     pattern, voters = masks[0], masks[1]
     wide, change, weight, error = rows
@@ -64,6 +74,8 @@ def _measure_agent(agent, bit, part, masks, rows):
         mask = pattern[at]
         tau = like(load(agent[at]), zero) - wide[i]
         own = weight[i] * tau if (voters[at] & bit) != 0 else zero
+        if scale is not None:
+            own *= scale
         unique = tau if mask == bit else zero
         shared = tau if ((mask & bit) != 0) & (mask != bit) else zero
         alone = plus_product(alone, change[i], unique)
@@ -81,20 +93,22 @@ def _measure_agent(agent, bit, part, masks, rows):
 
 
 @loop
-def measure(base, agents, stored, masks, cuts, weights, work, sums):
+def measure(base, agents, stored, masks, scales, voting, work, sums):
     """Add up a block, see ``cpu.measure``.
 
-    masks: patterns, voters and the agents' bits; weights: factors and shares; work: (4, TILE), of
-    their type. Bits come as arguments, of the patterns' type: a bit that LLVM can foresee is tested
-    in 64 bits, a fourth of the elements at a time. Arrays go whole with a tile's place in them:
-    slices count references.
+    masks: patterns, voters, the agents' bits, and where groups are cut; scales, voting: see
+    ``merge_elected``; work: (4, TILE), of their type. Bits come as arguments, of the patterns'
+    type: a bit that LLVM can foresee is tested in 64 bits, a fourth of the elements at a time.
+    Arrays go whole with a tile's place in them: slices count references.
     """
+    cuts = masks[3]
     rows = (work[0], work[1], work[2], work[3])  # base, change, weight and error
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):
             part = slice(start, min(start + TILE, cuts[group + 1]))
-            _find_error(base, agents, stored, part, masks, weights, rows)
+            _find_error(base, agents, stored, part, masks, scales, voting, rows)
             for t in range(len(agents)):
-                found = _measure_agent(agents[t], masks[2][t], part, masks, rows)
+                scale = None if voting is None else voting[0][t]
+                found = _measure_agent(agents[t], masks[2][t], part, masks, scale, rows)
                 for k in range(len(found)):
                     sums[group, t, k] += np.float64(found[k])

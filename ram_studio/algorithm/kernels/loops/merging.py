@@ -29,14 +29,16 @@ def _limit_of(array):
 
 
 @loop
-def merge_mean(base, agents, merged, pattern, kept, epsilon, factors, shares):
+def merge_mean(base, agents, merged, pattern, kept, epsilon, scales, voting):
+    """scales: factors and shares; voting: None, or of it the agents' weights come first."""
+    factors, shares = scales
     zero, one = like(0, factors[0]), like(1, factors[0])
     largest, limit = np.int32(0), size_of(epsilon)
     for i in range(base.shape[0]):
         near = load(base[i])
         x = like(near, one)
         found = np.uint32(0)
-        count, total, weight, own = zero, zero, zero, x
+        count, total, weight, own, alone = zero, zero, zero, x, one
         for t in range(len(agents)):
             value = load(agents[t][i])
             size = size_of(value - near)
@@ -48,11 +50,15 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, factors, shares):
                 is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             y = like(value, one)
             count += one if is_changed else zero
-            total += y - x if is_changed else zero
+            if voting is None:
+                total += y - x if is_changed else zero
+            else:
+                total += voting[0][t] * (y - x) if is_changed else zero
+                alone = voting[0][t] if is_changed else alone
             weight = factors[t] if is_changed else weight
             own = y if is_changed else own
         # With factor 1 exactly the agent's element: base + tau could round away from it.
-        is_own = (count == one) & (weight == one)
+        is_own = (count == one) & (weight == one) & (alone == one)
         for c in range(2, len(agents) + 1):
             weight = shares[c] if count == like(c, one) else weight
         step = weight * total
@@ -65,8 +71,12 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, factors, shares):
 
 
 @loop
-def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
-    """limits: epsilon, then the thresholds of the agents."""
+def merge_elected(base, agents, merged, pattern, kept, limits, scales, voting):
+    """limits: epsilon, then the agents' thresholds; scales: factors and shares.
+
+    voting: None, or the agents' weights, their divisors, and what the divisors are added to.
+    """
+    factors, shares = scales
     zero, one = like(0, factors[0]), like(1, factors[0])
     largest, limit = np.int32(0), size_of(limits[0])
     for i in range(base.shape[0]):
@@ -75,6 +85,7 @@ def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
         found = np.uint32(0)
         count, weight, own = zero, zero, x
         up, down, n_up = zero, zero, zero
+        n_down, part_up, part_down, alone = zero, zero, zero, one
         for t in range(len(agents)):
             value = load(agents[t][i])
             size = size_of(value - near)
@@ -85,6 +96,12 @@ def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
                 is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             y = like(value, one)
             tau = y - x if is_changed else zero
+            if voting is not None:
+                tau *= voting[0][t]
+                n_down += one if tau < zero else zero
+                part_up += voting[1][t] if tau > zero else zero
+                part_down += voting[1][t] if tau < zero else zero
+                alone = voting[0][t] if is_changed else alone
             count += one if is_changed else zero
             up += tau if tau > zero else zero
             down += tau if tau < zero else zero
@@ -93,11 +110,18 @@ def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
             own = y if is_changed else own
         total = up + down
         elected = up if total > zero else (down if total < zero else zero)
-        voters = n_up if total > zero else count - n_up
+        if voting is None:
+            n_down = count - n_up
+        voters = n_up if total > zero else n_down
         share = zero
         for c in range(1, len(agents) + 1):
             share = shares[c] if voters == like(c, one) else share
-        is_own = (count == one) & (weight == one)
+        if voting is not None:
+            part = voting[2] + (part_up if total > zero else part_down)
+            part = part if part != zero else one
+            elected /= part
+            alone /= part
+        is_own = (count == one) & (weight == one) & (alone == one)
         weight = weight if count == one else share
         step = weight * elected
         result = own if is_own else x + step

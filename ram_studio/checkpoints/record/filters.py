@@ -1,0 +1,261 @@
+"""Filters of a recipe: which tensors they catch, and what each tensor's agents weigh.
+
+    weights: {coding: 0.7, memory: [0.2, 0.8]}
+    filters:
+      - match: router
+        keep: base
+      - match: ["*.mlp.*", "*.self_attn.*"]
+        layers: [0, 7]
+        weights: {memory: 0.5}
+        settings: {r: 0}
+
+The first filter that catches a tensor decides it. A list of numbers runs over the layers: the first
+number holds in the first layer, the last in the last, those between at equal distances, and
+linearly in between (mergekit's gradients). Before the layers (embeddings, towers) the first number
+holds, behind them (final norm, head) the last.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from ram_studio.algorithm import naming
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
+from ram_studio.errors import SettingsError
+
+REGEX = "re:"
+
+_Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = _Number | Annotated[tuple[_Number, ...], Field(min_length=1, max_length=1000)]
+Density = _Share | Annotated[tuple[_Share, ...], Field(min_length=1, max_length=1000)]
+
+GROUPS: dict[str, Callable[[str], bool]] = {
+    "embeddings": lambda name: naming.layer_of(name) == naming.EMBEDDING,
+    "head": lambda name: naming.layer_of(name) == naming.HEAD,
+    "router": lambda name: naming.expert_of(name) == naming.ROUTER,
+    "experts": lambda name: naming.expert_of(name) not in (None, naming.ROUTER),
+    "norms": lambda name: re.search(r"norm|(^|\.)ln_", name) is not None,
+    "attention": lambda name: re.search(r"attn|attention", name) is not None,
+    "vision_tower": lambda name: naming.tower_of(name) == "vision",
+    "audio_tower": lambda name: naming.tower_of(name) == "audio",
+    "speech_tower": lambda name: naming.tower_of(name) == "speech",
+}
+"""Tensors by what they are, whatever a model calls them; not all kinds of norm begin with norm."""
+
+
+def _check_pattern(pattern: str) -> str:
+    if pattern.startswith(REGEX):
+        try:
+            re.compile(pattern.removeprefix(REGEX))
+        except re.error as error:
+            raise ValueError(f"{printable(pattern, 60)!r} is not a regex: {error}") from error
+    return pattern
+
+
+def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no infinity: the provenance could not keep it.
+    for key, value in settings.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{printable(key, 60)} is {value}; expected a finite number")
+    return settings
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
+Pattern = Annotated[
+    str, StringConstraints(min_length=1, max_length=256), AfterValidator(_check_pattern)
+]
+
+
+class Filter(BaseModel):
+    """What a recipe says otherwise of some tensors.
+
+    Attributes:
+        match: patterns with * and ?, names of GROUPS, or regexes after "re:"; one must match.
+        layers: the first and the last layer caught, from 0.
+        weights, densities: of agents; those left out are as in the recipe.
+        settings: of the method, instead of the recipe's.
+        keep: "base" or an agent, whose tensors are stored as they are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    match: tuple[Pattern, ...] = ()
+    layers: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = None
+    weights: dict[str, Weight] = Field(default_factory=dict)
+    densities: dict[str, Density] = Field(default_factory=dict)
+    settings: Settings = Field(default_factory=dict)
+    keep: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_pattern_is_a_list(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and isinstance(values.get("match"), str):
+            return {**values, "match": (values["match"],)}
+        return values
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Filter:
+        if not self.match and self.layers is None:
+            raise ValueError("a filter needs match, layers or both")
+        if self.layers is not None and self.layers[0] > self.layers[1]:
+            raise ValueError(f"layers is {list(self.layers)}; the first must not exceed the last")
+        own = self.weights or self.densities or self.settings
+        if self.keep is not None and own:
+            raise ValueError("keep stores tensors as they are; leave out weights and settings")
+        if self.keep is None and not own:
+            raise ValueError("a filter needs weights, densities, settings or keep")
+        return self
+
+    def catches(self, name: str) -> bool:
+        """Say whether the filter means a tensor."""
+        if self.layers is not None:
+            layer = naming.layer_of(name)
+            if not layer.isdigit() or not self.layers[0] <= int(layer) <= self.layers[1]:
+                return False
+        return not self.match or any(_matches(pattern, name) for pattern in self.match)
+
+    @property
+    def title(self) -> str:
+        """The filter in a few words, for messages."""
+        parts = [", ".join(self.match)] if self.match else []
+        if self.layers is not None:
+            parts.append(f"layers {self.layers[0]} to {self.layers[1]}")
+        return ", ".join(parts)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    if pattern.startswith(REGEX):
+        return re.search(pattern.removeprefix(REGEX), name) is not None
+    if pattern in GROUPS:
+        return GROUPS[pattern](name)
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+@dataclass(frozen=True)
+class TensorChoice:
+    """What a recipe says of one tensor.
+
+    filter: the index of the one that caught it, or None; weights, densities: by agent in the
+    recipe's order, None where the recipe gives none; NaN is the density of an agent that has none
+    of its own; settings: of that filter; keep: as there.
+    """
+
+    filter: int | None = None
+    weights: tuple[float, ...] | None = None
+    densities: tuple[float, ...] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    keep: str | None = None
+
+
+def at_depth(value: float | Sequence[float], depth: float) -> float:
+    """Return a weight at a depth, 0 for the first layer and 1 for the last (mergekit's formula)."""
+    if not isinstance(value, Sequence):
+        return float(value)
+    scaled = depth * (len(value) - 1)
+    below = int(scaled)
+    above = min(len(value) - 1, below + 1)
+    share = scaled - below
+    return (1 - share) * value[below] + share * value[above]
+
+
+def depths_of(names: Sequence[str]) -> list[float]:
+    """Return how deep each tensor of a whole model lies, see ``at_depth``."""
+    labels = [naming.layer_of(name) for name in names]
+    last = max((int(label) for label in labels if label.isdigit()), default=0)
+    ends = {naming.HEAD: 1.0, naming.OTHER: 1.0}
+    return [
+        (int(label) / last if last else 1.0) if label.isdigit() else ends.get(label, 0.0)
+        for label in labels
+    ]
+
+
+def choose(
+    names: Sequence[str],
+    agents: Sequence[str],
+    filters: Sequence[Filter],
+    weights: Mapping[str, Any],
+    densities: Mapping[str, Any],
+) -> list[TensorChoice]:
+    """Return what holds for each tensor of a model.
+
+    Args: names: of all merged tensors; the rest: as in a recipe.
+
+    Raises: SettingsError for a filter that catches no tensor.
+    """
+    caught = [next((i for i, f in enumerate(filters) if f.catches(name)), None) for name in names]
+    for i, own in enumerate(filters):
+        if i not in caught:
+            raise SettingsError(_nothing(i, own, names, filters))
+    choices = []
+    for depth, found in zip(depths_of(names), caught, strict=True):
+        mine = None if found is None else filters[found]
+
+        if mine is not None and mine.keep is not None:
+            choices.append(TensorChoice(found, keep=mine.keep))
+            continue
+        w = {**weights, **(mine.weights if mine else {})}
+        d = {**densities, **(mine.densities if mine else {})}
+        choices.append(
+            TensorChoice(
+                found,
+                tuple(at_depth(w.get(a, 1.0), depth) for a in agents) if w else None,
+                tuple(at_depth(d.get(a, math.nan), depth) for a in agents) if d else None,
+                mine.settings if mine else {},
+            )
+        )
+    return choices
+
+
+def caught_by(
+    names: Sequence[str], filters: Sequence[Filter], choices: Sequence[TensorChoice] | None
+) -> list[dict[str, Any]]:
+    """Return what each filter decides, and last what is left: ``merge --dry-run --json``.
+
+    Each has "filter" (None for what is left), "does" and "tensors", names in file order.
+    """
+    found: dict[int | None, list[str]] = {i: [] for i in range(len(filters))}
+    for name, choice in zip(names, choices or [TensorChoice()] * len(names), strict=True):
+        found.setdefault(choice.filter, []).append(name)
+    return [
+        {
+            "filter": None if i is None else filters[i].title,
+            "does": {}
+            if i is None
+            else filters[i].model_dump(
+                mode="json", exclude_defaults=True, exclude={"match", "layers"}
+            ),
+            "tensors": caught,
+        }
+        for i, caught in found.items()
+    ]
+
+
+def _nothing(i: int, own: Filter, names: Sequence[str], filters: Sequence[Filter]) -> str:
+    """Return what is wrong with a filter that decides no tensor."""
+    which = f"Filter {i + 1} ({printable(own.title, 120)})"
+    if any(own.catches(name) for name in names):
+        return f"{which} decides nothing: earlier filters catch all its tensors. Put it first."
+    pattern = max(own.match, key=len, default="")
+    text = re.sub(r"[*?]", "", pattern.removeprefix(REGEX)).strip(".")
+    near = [name for name in names if text and text in name]
+    near = near or difflib.get_close_matches(text, names, n=3, cutoff=0.3) or list(names)
+    return (
+        f"{which} catches no tensor. The nearest are "
+        f"{shown_list([quoted(name) for name in near[:3]])}; groups are {', '.join(GROUPS)}."
+    )

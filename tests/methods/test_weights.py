@@ -1,0 +1,306 @@
+"""Weights, densities and filters: every method against plain Python, in loops, torch and parts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import method_reference
+import numpy as np
+import pytest
+import reference
+import torch
+from engine_zoo import read_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_zoo import AGENTS, random_elements, write_zoo
+
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels import torch as kernels
+from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
+from ram_studio.checkpoints.record.filters import at_depth, depths_of
+from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe, recipe_yaml
+from ram_studio.engine.job import MergeJob
+from ram_studio.engine.merge import merge
+from ram_studio.engine.microscope.view import find_tensor, inspect, run_of
+from ram_studio.engine.parts.finishing import finish
+from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.steps import merge_part
+from ram_studio.engine.passes.torch_backend import TorchBackend
+from ram_studio.engine.reading.blocks import blocks_of
+from ram_studio.engine.reading.readers import BlockReader
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.engine.verify import verify
+from ram_studio.errors import SettingsError
+
+UP, DOWN = "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
+Q, BIAS = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.bias"
+
+numbers = st.sampled_from([0.0, 1.0, 0.7, 2.5, -0.5])
+some_weights = st.none() | st.tuples(numbers, numbers, numbers)
+
+
+def expected_element(rule: Rule, x: float, ys: list[float], survives: list[bool]) -> float:
+    """Return one element by the module text of ``kernels.rules``, in float64."""
+    taus = [y - x for y in ys]
+    limits = rule.thresholds or (rule.epsilon,) * 3
+    weights = rule.weights or (1.0,) * 3
+    kept = [
+        t
+        for t in range(3)
+        if abs(reference.float32(taus[t])) > reference.float32(limits[t]) and survives[t]
+    ]
+    voters = kept
+    if rule.elect_sign:
+        mass = sum(weights[t] * taus[t] for t in kept)
+        voters = [t for t in kept if weights[t] * taus[t] * mass > 0]
+    if not voters:
+        return x
+    total = sum(weights[t] * taus[t] for t in voters)
+    if rule.divisors is not None:
+        total /= sum(rule.divisors[t] for t in voters) or 1.0
+    return x + total * (rule.factors[kept[0]] if len(kept) == 1 else rule.shares[len(voters)])
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    bfloat16=st.booleans(),
+    elect=st.booleans(),
+    weights=some_weights,
+    is_normalized=st.booleans(),
+    thresholds=st.none() | st.just((0.0, 1e-4, math.inf)),
+    is_drawn=st.booleans(),
+)
+def test_loops_and_torch_follow_the_rule(
+    seed, bfloat16, elect, weights, is_normalized, thresholds, is_drawn
+):
+    base, agents = random_elements(seed, 90, 3, bfloat16)
+    drawing = Drawing((np.uint64(1), np.uint64(2), np.uint64(3)), (1 << 51, 1 << 52, 0))
+    rule = Rule(1e-5, (1.1, 1.0, 1.3), means(3), elect, weights=weights)
+    if elect and weights and is_normalized:
+        rule = rule._replace(divisors=weights, shares=(0.5,) * 4)
+    rule = rule._replace(
+        thresholds=thresholds if elect else None, drawing=drawing if is_drawn else None
+    )
+    kind = "float32" if bfloat16 else "float64"
+    stored, others = base, tuple(agents)
+    if bfloat16:
+        stored, *others = ((a.view(np.uint32) >> 16).astype(np.uint16) for a in (base, *agents))
+    merged, pattern = np.empty(90, kind), np.empty(90, np.uint8)
+    voters = np.empty(90, np.uint8)
+    how = {"arithmetic": kind, "voters": voters} if elect or is_drawn else {"arithmetic": kind}
+    assert cpu.merge(rule, stored, tuple(others), merged, pattern, **how)
+    voters = voters if elect or is_drawn else pattern
+    x, ys = torch.from_numpy(base), torch.from_numpy(agents)
+    found = kernels.merge(rule, x, ys, arithmetic=kind)
+    assert found.values.numpy().tobytes() == merged.tobytes()
+    assert found.pattern.tolist() == pattern.tolist()
+    for i in range(90):
+        alive = [
+            not is_drawn or reference.splitmix64(key, i) >> 11 >= cut
+            for key, cut in zip((1, 2, 3), drawing.cuts, strict=True)
+        ]
+        wanted = expected_element(rule, float(base[i]), agents[:, i].tolist(), alive)
+        assert merged[i] == pytest.approx(wanted, rel=2**-20, abs=1e-8)
+    near = merged.astype(np.float32)
+    sums = cpu.measure(rule, base, tuple(agents), near, (pattern, voters), [0, 90])
+    also = kernels.measure(x, ys, torch.from_numpy(near), found, [slice(0, 90)])
+    if not is_drawn and rule.thresholds is None:  # else factors and shares[1] are one number
+        np.testing.assert_allclose(sums, also.numpy(), rtol=1e-5, atol=1e-12)
+
+
+FILTERS = [
+    {"match": "re:q_proj[.]weight$", "keep": "tool"},
+    {"match": "embeddings", "keep": "base"},
+    {"match": "*.mlp.*", "layers": [1, 1], "weights": {"tool": 0.25}, "settings": {"scale": 0.5}},
+]
+WEIGHTS = {"coding": 0.7, "memory": [2.0, -0.5]}
+
+
+def weights_at(name: str) -> tuple[float, float, float]:
+    """Return what WEIGHTS and FILTERS give coding, tool and memory in a tensor of two layers."""
+    ramp = -0.5 if ".1." in name or name == "model.norm.weight" else 2.0
+    return 0.7, 0.25 if name == DOWN else 1.0, ramp
+
+
+def expected_tensor(method: str, values: dict, name: str, zoo, lambdas) -> list[float]:
+    base, agents = zoo.values(name)
+    if name in (Q, "model.embed_tokens.weight"):
+        return agents[1] if name == Q else base
+    weights = weights_at(name)
+    factor = values.get("scale", 1.0) * (0.5 if name == DOWN else 1.0)
+    limits = None
+    if "density" in values:
+        sizes = [[abs(reference.tau(x, y)) for x, y in zip(base, a, strict=True)] for a in agents]
+        kept = [method_reference.survives_trimming(s, values["density"]) for s in sizes]
+        limits = [
+            min((v for v, k in zip(s, own, strict=True) if k), default=math.inf)
+            for s, own in zip(sizes, kept, strict=True)
+        ]
+    rows = []
+    for i, x in enumerate(base):
+        ys = [agent[i] for agent in agents]
+        if method.startswith("ram"):
+            rule = Rule(1e-5, tuple(lambdas), means(3), weights=weights)
+        elif limits is None:
+            divisor = sum(weights) if values.get("normalize") else 1.0
+            rule = Rule(0.0, (factor / divisor,) * 3, (factor / divisor,) * 4, weights=weights)
+        else:
+            own = tuple(np.nextafter(np.float32(v), np.float32(0)) for v in limits)
+            rule = Rule(0.0, (factor,) * 3, (factor,) * 4, True, own, None, weights, weights)
+            if values.get("normalize") is False:
+                rule = rule._replace(divisors=None)
+        alive = [True] * 3
+        if "drop_rate" in values:
+            rate = values["drop_rate"]
+            alive = [not method_reference.is_dropped(0, a, name, i, rate) for a in AGENTS]
+            rule = rule._replace(
+                factors=tuple(f / (1 - rate) for f in rule.factors),
+                shares=tuple(s / (1 - rate) for s in rule.shares),
+            )
+        rows.append(expected_element(rule, x, ys, alive))
+    return rows
+
+
+CASES = [
+    ("ram+", {}),
+    ("task-arithmetic", {"scale": 0.8}),
+    ("task-arithmetic", {"scale": 0.8, "normalize": True}),
+    ("ties", {"density": 0.5, "scope": "tensor"}),
+    ("ties", {"density": 0.5, "scope": "tensor", "normalize": False}),
+    ("dare-ta", {"drop_rate": 0.4, "scale": 0.9}),
+]
+
+
+def by_torch(recipe, report) -> dict[str, bytes]:
+    """Return what torch's backend stores of every merged tensor."""
+    job = MergeJob(report, recipe)
+    plan, backend, found = job.plan(), TorchBackend(), {}
+    with Sources(*report.checkpoints) as sources:
+        reader = BlockReader(sources, 1 << 16)
+        for block in blocks_of(job.merged, 1 << 16, lambda tensor: True):
+            merged = backend.merge(plan, block, *backend.taken_in(*reader.read(block)))
+            found[block.tensor.name] = backend.stored(merged).tobytes()
+    return found
+
+
+@pytest.mark.parametrize(("method", "values"), CASES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_and_filters_give_the_formula(method, values, dtype, tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 3, dtype=dtype)
+    has_scale = method != "ram+"
+    filters = [*FILTERS[:2], {**FILTERS[2], "settings": {"scale": 0.5} if has_scale else {}}]
+    if has_scale:
+        filters[2]["settings"] = {"scale": 0.5 * values.get("scale", 1.0)}
+    recipe = zoo.recipe(method=method, settings=values, weights=WEIGHTS, filters=filters)
+    result = merge(recipe, tmp_path / "out", threads=1, device="cpu")
+    merged, lambdas = read_folder(tmp_path / "out"), zoo.factors()
+    for name in zoo.counted:
+        wanted = torch.tensor(
+            expected_tensor(method, values, name, zoo, lambdas), dtype=torch.float64
+        )
+        got = merged[name].double().flatten()
+        # One rounding: half a last place, and float32's digits before it.
+        half = (2.0**-8 if dtype == torch.bfloat16 else 2.0**-24) * (1 + 1e-3)
+        assert ((got - wanted).abs() <= half * wanted.abs() + 1e-9).all(), name
+    stored = {name: t.contiguous().view(torch.uint8).numpy() for name, t in merged.items()}
+    for name, data in by_torch(recipe, zoo.load()).items():
+        assert stored[name].tobytes() == data, name
+    assert result.provenance.recipe == recipe
+    assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
+
+
+def test_parts_and_the_microscope_resolve_a_recipe_alike(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 3)
+    recipe = zoo.recipe(
+        method="dare-ties",
+        settings={"density": 0.5},
+        weights=WEIGHTS,
+        densities={"tool": 0.4, "memory": [1.0, 0.2]},
+        filters=[*FILTERS[:2], {"match": "norms", "densities": {"coding": 0}}],
+    )
+    merge(recipe, tmp_path / "whole", threads=1, device="cpu")
+    plan, analysis = make_plan(recipe, 2, max_shard_bytes=700), zoo.analyze(threads=1)
+    for part in (1, 2):
+        merge_part(plan, part, tmp_path / "parts", analysis=analysis, threads=1, device="cpu")
+    finish(plan, tmp_path / "parts")
+    one, two = read_folder(tmp_path / "whole"), read_folder(tmp_path / "parts")
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    report = zoo.load()
+    for name in (Q, UP, DOWN, "model.norm.weight", "model.embed_tokens.weight"):
+        tensor = find_tensor(report, name)
+        view = inspect(report, tensor, run_of(tensor, 0, 60), {"it": recipe}, 1e-5, analysis)
+        shown = view.methods["it"]
+        np.testing.assert_array_equal(shown.stored, one[name].float().flatten()[:60].numpy())
+        rounded = torch.tensor(shown.exact).bfloat16().float().numpy()
+        np.testing.assert_array_equal(shown.stored, rounded)
+
+
+def test_a_kept_agent_is_stored_bit_by_bit(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 4)
+    for method in ("ram", "iso-c"):
+        recipe = zoo.recipe(method=method, filters=[{"match": "*", "keep": "memory"}])
+        result = merge(recipe, tmp_path / method, threads=1, device="cpu")
+        merged = read_folder(tmp_path / method)
+        assert all(torch.equal(merged[n], zoo.agents["memory"][n]) for n in zoo.counted)
+        kept = result.agents["memory"].retained
+        assert kept.retained == pytest.approx(1.0 - kept.lost_to_epsilon, abs=1e-6)
+        assert result.agents["coding"].retained.retained == pytest.approx(0.0, abs=1e-3)
+
+
+def test_weights_of_one_change_no_byte(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 5)
+    for method in ("ram+", "ties"):
+        merge(zoo.recipe(method=method), tmp_path / method, threads=1, device="cpu")
+        weights = {"coding": 1, "tool": [1, 1], "memory": 1.0}
+        also = tmp_path / f"{method}-weighted"
+        merge(zoo.recipe(method=method, weights=weights), also, threads=1, device="cpu")
+        name = "model.safetensors"
+        assert (also / name).read_bytes() == (tmp_path / method / name).read_bytes()
+
+
+def test_lists_run_over_the_layers_as_in_mergekit():
+    names = ["model.embed_tokens.weight", *(f"model.layers.{i}.mlp.w" for i in range(5))]
+    names += ["model.norm.weight", "lm_head.weight", "visual.blocks.3.w"]
+    depths = depths_of(names)
+    assert depths == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 0.0]
+    assert [at_depth([0, 0.3, 1], d) for d in depths[1:6]] == pytest.approx([0, 0.15, 0.3, 0.65, 1])
+    assert at_depth(0.4, 0.9) == 0.4
+    assert depths_of(["model.layers.0.w"]) == [1.0]
+
+
+def test_what_a_recipe_cannot_say_is_refused(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 6)
+    for changes, text in (
+        ({"weights": {"math": 1}}, "no agent 'math'; the agents are coding, tool, memory"),
+        ({"filters": [{"match": "router"}]}, "needs weights, densities, settings or keep"),
+        ({"filters": [{"keep": "base"}]}, "needs match, layers or both"),
+        ({"filters": [{"match": "*", "keep": "math"}]}, "filter 1, keep: there is no agent"),
+        ({"filters": [{"match": "*", "settings": {"epsilon": 0}}]}, "the whole merge"),
+        ({"filters": [{"match": "*", "settings": {"rr": 0}}]}, "no setting 'rr'"),
+        ({"filters": [{"match": "re:(", "keep": "base"}]}, "is not a regex"),
+        ({"densities": {"tool": 0.5}}, "ram+ has no density"),
+        ({"method": "region", "weights": {"tool": 0.5}}, "region takes no weights"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            zoo.recipe(**changes)
+        assert text in str(caught.value)
+    wrong = zoo.recipe(filters=[{"match": "*.up_prj.*", "keep": "base"}])
+    with pytest.raises(SettingsError, match=r"catches no tensor.*up_proj"):
+        MergeJob(zoo.load(), wrong)
+    late = zoo.recipe(filters=[{"match": m, "keep": "base"} for m in ("*mlp*", "*.up_proj.*")])
+    with pytest.raises(SettingsError, match=r"Filter 2.*earlier filters catch"):
+        MergeJob(zoo.load(), late)
+
+
+def test_a_recipe_with_filters_is_written_and_read_back(tmp_path: Path):
+    values = {"base": "b", "agents": {"coding": "c", "memory": "m", "tool": "t"}, "method": "ties"}
+    recipe = make_recipe(
+        {**values, "weights": WEIGHTS, "filters": FILTERS, "densities": {"c": 1}}
+        | {"densities": {"coding": [0.1, 0.9]}}
+    )
+    (tmp_path / "r.yaml").write_text(recipe_yaml(recipe))
+    assert load_recipe(tmp_path / "r.yaml") == recipe
+    assert "weights" not in recipe_yaml(make_recipe(values))
