@@ -18,6 +18,7 @@ from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
+from ram_studio.app.tune import own_test
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.settings import EvalSettings
@@ -133,6 +134,9 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     assert "tool" in (offered := [name for _, name in shown[panel.suites]["choices"]])
     assert ("memory" in offered, shown[panel.lengths]["visible"]) == (True, "hidden")
     assert panel._show_items(["memory"])[panel.lengths]["visible"] is True
+    # The same suites are what Test now asks of models that nobody asked anything.
+    questions = own_test.questions_to_ask(session, workspace)
+    assert (questions.suites, questions.limit) == (("tool", "math", "instructions"), 20)
     # What is left is not here, folded, each with what to do.
     grayed = str(shown[panel.misfits])
     assert "Too long" not in grayed

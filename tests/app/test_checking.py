@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from app_parts import built
@@ -18,7 +20,7 @@ from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.check.progress_grid import Scoring
-from ram_studio.app.check.verdicts import judge_merges
+from ram_studio.app.check.verdicts import DIFFER, judge_merges, least_loss, power_text
 from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
 from ram_studio.app.history.panel import HistoryPanel
@@ -34,6 +36,7 @@ from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Answer, Question, Reply
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
+from ram_studio.evals.report.skill_verdict import margin_test
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.resources import asset_path
 
@@ -207,6 +210,38 @@ def test_the_heat_table_says_better_and_worse_without_color() -> None:
         assert said in html
     assert "would need" not in html
     assert "<i>" not in html
+
+
+def test_an_agent_below_the_base_elsewhere_is_no_failure() -> None:
+    rows = {"base": "0" * 20 + "1" * 20, "coding": "0" * 40, "math": "0" * 40, "mine": "0" * 40}
+    table = view.heat_table(judge_merges(_report(**rows), ("coding", "math")), ("coding", "math"))
+    cells = {name: cells[0] for name, cells in table["rows"] if name != "base"}
+    # Of its own skill an agent that is worse is shown as such, and so is a merge.
+    marks = {name: (cell["tone"], cell["side"], cell["delta"]) for name, cell in cells.items()}
+    worse = ("worse", "down", "▼ -50.0")
+    assert marks == {"coding": ("", "", "-50.0"), "math": worse, "mine": worse}
+
+
+def test_what_prompts_can_show_is_what_the_verdict_shows() -> None:
+    # As strict as the verdict: at the loss that is said it decides, half a point below it does not.
+    for prompts, verdicts in ((50, 1), (200, 3), (1000, 6)):
+        least, each = least_loss(prompts, verdicts), math.ceil(DIFFER * prompts / 2)
+        for loss, is_shown in ((least, True), (least - 0.5, False)):
+            is_above, p = margin_test(_patterns(prompts, each), loss / 100)
+            assert is_above
+            assert (p < 0.05 / verdicts) == is_shown, (prompts, loss)
+    losses = [least_loss(n, 3) for n in range(50, 1001, 50)]
+    assert sorted(losses, reverse=True) == losses
+    assert power_text(200, 3).endswith("That decides the margin of 5.")
+    assert power_text(50, 3).endswith("Ask more to decide the margin of 5.")
+    assert least_loss(1, 1) is None
+
+
+def _patterns(prompts: int, each: int) -> np.ndarray:
+    """Return counts by pattern: agent and merge alone right on `each`, both on the rest."""
+    counts = np.zeros(8, dtype=int)
+    counts[[0b010, 0b001, 0b011]] = each, each, prompts - 2 * each
+    return counts
 
 
 def test_filters_find_where_base_and_merge_part() -> None:

@@ -19,6 +19,7 @@ GENERATED = tuple(suite.name for suite in generated.SUITES)
 LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
 _SPACE_LENGTHS = LENGTHS[:3]
 _MOST_TOKENS = 32_768
+_MOST_PROMPTS = 1000  # per skill: no skill has many more different ones
 _MOST_SEED = 2**31 - 1
 
 
@@ -160,7 +161,7 @@ def misfits_of(session: Session, app: Settings) -> dict[str, str]:
 def most_items(suite: str, app: Settings) -> int:
     """Return the most questions of a suite (demo: per skill)."""
     if suite == SUITE:
-        return 300
+        return 300 if app.is_public else _MOST_PROMPTS
     # Those written for this program have no more.
     is_fixed = suite in GENERAL_SUITES and suite not in GENERATED
     return app.max_suite_items if is_fixed else app.max_made_items

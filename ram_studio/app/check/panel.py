@@ -24,7 +24,12 @@ from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
 from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
-from ram_studio.app.check.verdicts import has_verdicts, judge_merges, verdicts_drawn
+from ram_studio.app.check.verdicts import (
+    has_verdicts,
+    judge_merges,
+    power_text,
+    verdicts_drawn,
+)
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.load.view import progress_html as pass_html
@@ -104,10 +109,12 @@ class CheckPanel:
                 min_width=260,
             )
             shape = {"min_width": 200, "elem_id": "limit"}
-            self.limit = slider("Prompts per skill", (50, 300), 200, 50, **shape)
+            most = most_items(SUITE, settings)
+            self.limit = slider("Prompts per skill", (50, most), 200, 50, **shape)
         # Shown by the choice above, as the slider is (check.css): unmounted parts take no updates.
         with gr.Column(elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
+        self.power = html(elem_id="check-power", elem_classes="fine")
         self.form = SettingsForm(settings)
         with gr.Row(elem_classes="actions"):
             self.evaluate = gr.Button("Evaluate", variant="primary", elem_id="evaluate")
@@ -160,6 +167,23 @@ class CheckPanel:
         chosen = self.shared.with_session(self._show_kind)
         self.kind.input(chosen, self.kind, general, **LIGHT)
         self.suites.input(self._show_items, self.suites, counts, **LIGHT)
+        # Before asking: what so many prompts can show.
+        counted = [
+            self.models,
+            self.kind,
+            self.limit,
+            self.suites,
+            self.margin,
+            *self.items.values(),
+        ]
+        gr.on(
+            [component.change for component in counted],
+            self.shared.with_session(self._show_power),
+            set(counted),
+            [self.power],
+            trigger_mode="always_last",
+            **LIGHT,
+        )
         # Nothing is asked anew: the same answers are judged by another margin.
         moved, judged = self.shared.with_session(self._set_margin), [self.verdicts, self.scores]
         self.margin.input(moved, self.margin, judged, trigger_mode="always_last", **LIGHT)
@@ -206,6 +230,21 @@ class CheckPanel:
             for name, box in self.items.items()
         }
         return {**counts, **self.choice.show(suites), **self.form.show(suites)}
+
+    def _show_power(self, data: Mapping[Any, Any], session: Session) -> Updates:
+        """Return what so many prompts can show of the chosen merges, or of one."""
+        sources = {work.BASE, *work.agents_of(session)}
+        merges = [name for name in data[self.models] or () if name not in sources]
+        if data[self.kind] == SUITE:
+            asked, skills = [data[self.limit]], len(work.agents_of(session))
+        else:
+            chosen = [name for name in data[self.suites] or () if name in self.items]
+            asked, skills = [data[self.items[name]] for name in chosen], len(chosen)
+        known = [int(count) for count in asked if count and count >= 1]
+        if not known:
+            return {self.power: ""}
+        verdicts = max(1, len(merges)) * max(1, skills)
+        return {self.power: power_text(min(known), verdicts, data[self.margin] / 100)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)

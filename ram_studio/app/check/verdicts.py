@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.app.check.work import BASE
+from ram_studio.evals.report.comparison import SIGNIFICANCE
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult, judge
 from ram_studio.evals.report.skill_verdict import (
@@ -13,7 +15,12 @@ from ram_studio.evals.report.skill_verdict import (
     SkillVerdict,
     choose_specialists,
     holm_note,
+    p_above,
 )
+
+DIFFER = 0.05
+"""Share of prompts on which a merge and an equally good agent are expected to differ."""
+_STEPS = 200  # half points
 
 
 def judge_merges(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> EvalResult:
@@ -29,6 +36,38 @@ def judge_merges(report: EvalReport, agents: Sequence[str], margin: float = MARG
         verdicts_on=report.skills,
         margin=margin,
     )
+
+
+def least_loss(prompts: int, verdicts: int) -> float | None:
+    """Return the smallest loss, in points, that so many prompts can rule out; None for none.
+
+    Of a merge that is as good as its agent: they differ on `DIFFER` of the prompts, half each way.
+    As strict as the first verdict of Holm's method over a table of so many.
+    """
+    each = math.ceil(DIFFER * prompts / 2)
+    level = SIGNIFICANCE / max(1, verdicts)
+
+    def is_shown(step: int) -> bool:
+        return 2 * p_above(each, each, prompts, -step / _STEPS) < level
+
+    low, high = 0, _STEPS - 1
+    if prompts < 2 or not is_shown(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_shown(middle) else (middle, high)
+    return 100 * high / _STEPS
+
+
+def power_text(prompts: int, verdicts: int, margin: float = MARGIN) -> str:
+    """Return what so many prompts a skill can show, before they are asked."""
+    least = least_loss(prompts, verdicts)
+    if least is None:
+        return f"{prompts} prompts per skill cannot rule out any loss. Ask more."
+    text = f"{prompts} prompts per skill can show that a merge as good as its agent loses less than"
+    if least <= 100 * margin:
+        return f"{text} {least:g} points. That decides the margin of {100 * margin:g}."
+    return f"{text} {least:g} points. Ask more to decide the margin of {100 * margin:g}."
 
 
 def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:

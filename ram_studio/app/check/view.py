@@ -11,6 +11,7 @@ from ram_studio.app.templates import render
 from ram_studio.evals.report.comparison import Comparison
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.skill_verdict import is_named_after
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -63,7 +64,15 @@ def heat_table(result: EvalResult, agents: Sequence[str], base: str = BASE) -> d
     rows = []
     for name, row in report.models.items():
         cells = [
-            _cell(report, name, d, against.get((name, d)), best.get(d), base)
+            _cell(
+                report,
+                name,
+                d,
+                against.get((name, d)),
+                best.get(d),
+                base,
+                is_elsewhere=name in agents and not is_named_after(name, d),
+            )
             for d in (*skills, *beside)
         ]
         if has_average:
@@ -102,7 +111,10 @@ def _cell(
     pair: Comparison | None,
     best: float | None,
     base: str,
+    *,
+    is_elsewhere: bool,
 ) -> dict[str, Any]:
+    """is_elsewhere: of an agent, a skill that is not its own."""
     score = report.models[name].domains[domain]
     cell = {"score": score, "is_best": best is not None and score.score == best}
     if pair is None or not pair.n:
@@ -111,6 +123,9 @@ def _cell(
     tone = "" if pair.outcome == "inconclusive" else pair.outcome
     sign = {"better": "▲", "worse": "▼"}.get(tone, "~")
     strength = min(1.0, abs(points) / _FULL_POINTS)
+    if is_elsewhere and points < 0:
+        # An agent was not trained for it: no failure, so no color.
+        return {**cell, "tone": "", "side": "", "hint": pair.sentence(), "delta": f"{points:+.1f}"}
     return {
         **cell,
         "tone": tone,
