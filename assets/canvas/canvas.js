@@ -48,7 +48,9 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
   mountPresentation(root);
   onPaint(paintRoot);
   for (const box of [root, answers, curve.plot, map.plot, weights.plot]) new ResizeObserver(() => requestAnimationFrame(layOut)).observe(box);
-  new MutationObserver(() => { recolorWeights(); relayout(); }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  const recolor = () => { recolorWeights(); relayout(); };
+  new MutationObserver(recolor).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  window.matchMedia("(forced-colors: active)").addEventListener("change", recolor);
   document.addEventListener("keydown", onKey);
   document.fonts?.ready.then(relayout);
 };

@@ -66,7 +66,7 @@ def test_models_that_no_suite_fits_are_told_what_to_do(session, workspace) -> No
     session.load(replace(session.models, set_name=None, title="mine"))
     # The example's models read too little for any general suite; nor are one's own models asked
     # a shipped set's questions.
-    with pytest.raises(SettingsError, match="Load your own data set in Check"):
+    with pytest.raises(SettingsError, match="your own questions in Check"):
         measure_work(tuned_recipe(session.models, DEFAULT), session, workspace)
     assert measured_rows(session, workspace) is None
 

@@ -152,6 +152,35 @@ def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> 
     assert "Every change is added and divided by the 3 agents." in page.inner_text(".cv")
 
 
+def test_every_step_can_be_read_in_colors_that_the_system_forces(example) -> None:
+    page = example.page
+    page.click("[data-act=pin]")
+    page.click("[data-choose=sum]")
+    try:
+        for scheme in ("light", "dark"):
+            page.emulate_media(forced_colors="active", color_scheme=scheme, reduced_motion="reduce")
+            for step in ("load", "tune", "merge", "check", "history"):
+                page.click("#open-history" if step == "history" else f"#to-{step}")
+                page.wait_for_selector(f"#step-{step}", state="visible")
+                example.check_access(f"{step}, forced colors, {scheme}")
+            # What is drawn follows the system, too: the dots of right answers and the scores' text.
+            assert page.evaluate(_DRAWN_INK) == [0, 0, 0] if scheme == "light" else [255, 255, 255]
+    finally:
+        page.emulate_media(forced_colors="none", color_scheme="light", reduced_motion="reduce")
+    page.click("#to-tune")
+    page.click("[data-act=pin]")
+
+
+# The color that ink has for what is drawn on canvases.
+_DRAWN_INK = """() => {
+  const probe = document.body.appendChild(document.createElement("span"));
+  probe.style.color = "var(--ram-ink)";
+  const found = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+  probe.remove();
+  return found;
+}"""
+
+
 _CASES = json.loads(Path(__file__).parents[1].joinpath("stage_verdicts.json").read_text("utf-8"))
 
 # The stage a frame after its settings were said, as a link or a recipe says them.

@@ -10,12 +10,17 @@ export const forgetColors = () => { known = null; };
 /** @returns {any} */
 export const colors = () => {
   if (known) return known;
-  const style = getComputedStyle(document.body);
-  const read = (name) => style.getPropertyValue(`--ram-${name}`).trim();
+  // As the page shows them: a system's own colors have names, which a canvas would resolve by itself.
+  const probe = document.body.appendChild(document.createElement("span"));
+  const read = (name) => {
+    probe.style.color = `var(--ram-${name})`;
+    return getComputedStyle(probe).color;
+  };
   known = {
     ...Object.fromEntries(NAMES.map((name) => [name, read(name)])),
     agents: Array.from({ length: 8 }, (_, t) => read(`agent-${t}`)),
   };
+  probe.remove();
   return known;
 };
 

@@ -56,7 +56,7 @@ const hit = (event) => {
   return far(best) < REACH ? best : null;
 };
 
-const rgb = (hex) => (hex.match(/[\da-f]{2}/gi) ?? ["80", "80", "80"]).map((part_) => parseInt(part_, 16));
+const rgb = (color) => (color.match(/\d+/g) ?? [128, 128, 128]).slice(0, 3).map(Number);
 
 const drawDots = (width, height) => {
   const { canvas } = part;

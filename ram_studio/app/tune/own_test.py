@@ -37,8 +37,8 @@ QUESTIONS = 20
 """Of each suite, where nothing was asked yet."""
 
 NOTHING_FITS = (
-    "No suite of questions fits these models. Load your own data set in Check and ask base and "
-    "agents there; then merges can be tested here."
+    "No suite of questions fits these models. Ask base and agents your own questions in Check "
+    "first."
 )
 
 

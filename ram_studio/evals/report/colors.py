@@ -68,9 +68,20 @@ PAGE: Mapping[str, tuple[str, str]] = {
 }
 """Shared on white has less than 3:1: its number always stands beside it."""
 
+FORCED: Mapping[str, str] = {
+    **dict.fromkeys(("ink", "muted", "line", "outline", "good", "bad", "warn"), "CanvasText"),
+    **dict.fromkeys(("unique-ink", "shared-ink"), "CanvasText"),
+    **dict.fromkeys(("panel", "sunken", "page", "good-soft", "bad-soft", "warn-soft"), "Canvas"),
+    **dict.fromkeys(("unique-soft", "shared-soft"), "Canvas"),
+    **dict.fromkeys(("hair", "unchanged", "left"), "GrayText"),
+    "accent": "Highlight",
+    "accent-ink": "HighlightText",
+}
+"""Where the reader's system forces its own colors: what is drawn follows it, as text does."""
+
 
 def css_variables() -> str:
-    """Return the CSS rules that define every color for the light and the dark page."""
+    """Return the CSS rules that define every color for the light, dark and forced page."""
 
     def block(selector: str, side: int, agents: tuple[str, ...]) -> str:
         rules = [f"--ram-{name}: {pair[side]};" for name, pair in PAGE.items()]
@@ -78,4 +89,6 @@ def css_variables() -> str:
         rules += [f"--ram-overlap-{i}: {color};" for i, color in enumerate(OVERLAP)]
         return f"{selector} {{ {' '.join(rules)} }}"
 
-    return "\n".join((block(":root", 0, AGENTS_LIGHT), block(".dark", 1, AGENTS_DARK)))
+    forced = " ".join(f"--ram-{name}: {color};" for name, color in FORCED.items())
+    rules = block(":root", 0, AGENTS_LIGHT), block(".dark", 1, AGENTS_DARK)
+    return "\n".join((*rules, f"@media (forced-colors: active) {{ :root, .dark {{ {forced} }} }}"))
