@@ -90,6 +90,7 @@ TOGETHER = {
         "test_endpoints",
     ),
     "space": ("test_public_space", "test_sign_in"),
+    "convert": ("test_convert", "test_advice", "test_sources_page"),
     "wheel": ("test_image", "test_wheel"),
 }
 SHARED = {stem: name for name, stems in TOGETHER.items() for stem in stems}

@@ -2,9 +2,10 @@
 
     errors <- algorithm <- checkpoints <- engine <- evals <- cli | app
 
-`_version`, `resources` and `errors` serve everybody. Gradio is imported under `app/` and in
-`app.py` only. Imports are read from the syntax trees, those inside functions too, so a lazy import
-cannot hide an arrow or a circle. Files, folders and signatures stay small enough to be read.
+`convert` stands between evals and cli. `_version`, `resources` and `errors` serve everybody. Gradio
+is imported under `app/` and in `app.py` only. Imports are read from the syntax trees, those inside
+functions too, so a lazy import cannot hide an arrow or a circle. Files, folders and
+signatures stay small enough to be read.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "resources": frozenset({"errors"}),
     **{layer: SHARED | frozenset(TOWER[: height + 1]) for height, layer in enumerate(TOWER)},
-    "cli": SHARED | frozenset(TOWER) | {"__init__", "cli"},
+    # Pickles are opened here: by the command line alone, never by the app.
+    "convert": SHARED | frozenset(TOWER) | {"convert"},
+    "cli": SHARED | frozenset(TOWER) | {"__init__", "cli", "convert"},
     "app": SHARED | frozenset(TOWER) | {"__init__", "app"},
     # The package's front and `python -m ram_studio`.
     "__init__": SHARED | frozenset(TOWER),
@@ -183,6 +186,8 @@ def package_modules() -> dict[Path, Module]:
         ("ram_studio.app.page", "def f():\n    from ram_studio.cli import main"),
         ("ram_studio.cli.main", "from ram_studio.app import build"),
         ("ram_studio.cli.main", "try:\n    1\nexcept E:\n    import ram_studio.app"),
+        ("ram_studio.app.load.panel", "def f():\n    from ram_studio.convert import writing"),
+        ("ram_studio", "from ram_studio.convert.writing import convert"),
         ("ram_studio.errors", "from ram_studio.resources import asset_path"),
         ("ram_studio.engine.merge", "def f():\n    import gradio as gr"),
         ("ram_studio.engine.merge", "match x:\n  case 1:\n    with y:\n      import gradio"),

@@ -28,7 +28,7 @@ from ram_studio.cli.look import (
     preview,
     suites,
 )
-from ram_studio.cli.merge import delta, merge, parts, push, recipe, verify
+from ram_studio.cli.merge import convert, delta, merge, parts, push, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
@@ -49,6 +49,7 @@ commands.command("export-canvas")(export_canvas.export_canvas)
 commands.command("presets")(presets.presets)
 commands.command("inspect")(inspect.inspect)
 commands.command("microscope")(microscope.microscope)
+commands.command("convert")(convert.convert)
 commands.command("merge")(merge.merge)
 commands.command("push")(push.push)
 commands.command("verify")(verify.verify)

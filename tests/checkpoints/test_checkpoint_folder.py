@@ -102,7 +102,7 @@ def test_an_index_cannot_point_outside_its_folder(tmp_path, target):
         ("{", "not valid JSON"),
         ('{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}', "`a` appears twice"),
         ('{"weight_map": {}, "weight_map": {"a": "../x.safetensors"}}', "`weight_map` appears"),
-        ('{"weight_map": {"a": "pytorch_model.bin"}}', "safe_serialization=True"),
+        ('{"weight_map": {"a": "pytorch_model.bin"}}', "ram-studio convert FOLDER OUT"),
         ('{"weight_map": {"a": "weights.gguf"}}', "not a safetensors file"),
         ("[" * 100_000, "nested too deeply"),
     ],
@@ -129,7 +129,7 @@ def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path, file_name):
     folder.mkdir()
     (folder / file_name).write_bytes(pickle.dumps(_Bomb(tmp_path / "exploded")))
     write_json(folder / "config.json", {})
-    refuse(folder, "only pickle weights", file_name, "save_pretrained")
+    refuse(folder, "only pickle weights", file_name, f"ram-studio convert {folder} OUT")
     # Under a safetensors name it is still not read as a pickle.
     shutil.copy(folder / file_name, folder / "model.safetensors")
     refuse(folder, "model.safetensors", "not a safetensors file")
@@ -168,12 +168,17 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
         ({}, ["no safetensors file"]),
         # What trainers leave, and what converts it.
         (["adapter_model.bin", "adapter_config.json"], ["LoRA adapter as a pickle", "AutoPeft"]),
-        (["model_world_size_8_rank_0.pt", "fsdp_config.json"], ["verl's", "verl.model_merger"]),
+        (
+            ["model_world_size_8_rank_0.pt", "fsdp_config.json"],
+            ["verl's", "ram-studio convert {} OUT"],
+        ),
+        (["actor", "data.pt"], ["a verl checkpoint", "ram-studio convert {} OUT"]),
+        (["latest_checkpointed_iteration.txt", "iter_0000010"], ["Megatron", "convert {} OUT"]),
         (["zero_to_fp32.py", "latest"], ["DeepSpeed", "zero_to_fp32.py {} OUT --safe"]),
         (["mp_rank_00_model_states.pt"], ["DeepSpeed"]),
-        ([".metadata", "__0_0.distcp"], ["DCP", "dcp_to_torch {} OUT.pt"]),
+        ([".metadata", "__0_0.distcp"], ["DCP", "ram-studio convert {} OUT"]),
         (["m-Q4_K_M.gguf"], ["GGUF", "gguf_file='m-Q4_K_M.gguf'"]),
-        (["pytorch_model.bin"], ["pickle", "save_pretrained"]),
+        (["pytorch_model.bin"], ["pickle", "ram-studio convert {} OUT"]),
     ],
 )
 def test_files_that_are_no_model_are_refused(tmp_path, files, words):

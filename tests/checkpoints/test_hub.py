@@ -142,7 +142,7 @@ def test_what_is_no_model_is_refused_and_not_fetched(hub, source):
     for weights in source.glob("*.safetensors*"):
         weights.unlink()
     hub.add("owner/pickles", source)
-    refuse("owner/pickles", "only pickle weights", "pytorch_model.bin", "save_pretrained")
+    refuse("owner/pickles", "only pickle weights", "pytorch_model.bin", "ram-studio convert")
     (source / "pytorch_model.bin").unlink()
     hub.add("owner/data", source)
     refuse("owner/data", "has no safetensors file")

@@ -32,11 +32,7 @@ _SMALL = re.compile(
 )
 _NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
 _DCP_PART = re.compile(r"shard-\d{5,}-.+\.safetensors")
-_CONVERT_PICKLE = (
-    "load it once with transformers where you trust it "
-    "(AutoModelForCausalLM.from_pretrained) and save it with save_pretrained(..., "
-    "safe_serialization=True)"
-)
+_CONVERT = "ram-studio convert {folder} OUT"
 
 
 def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
@@ -105,26 +101,24 @@ _TRAINERS = (
         'python -c "from peft import AutoPeftModelForCausalLM as M; '
         "M.from_pretrained('{folder}').save_pretrained('OUT')\"",
     ),
-    (
-        r"model_world_size_\d+_rank_\d+\.pt",
-        "verl's FSDP shards",
-        "python -m verl.model_merger merge --backend fsdp --local_dir {folder} --target_dir OUT",
-    ),
+    (r"model_world_size_\d+_rank_\d+\.pt", "verl's FSDP shards", _CONVERT),
+    (r"actor|global_step_\d+", "a verl checkpoint", _CONVERT),
     (
         r"zero_to_fp32\.py|global_step\d+|(mp|zero_pp)_rank_\d+.*\.pt",
         "a DeepSpeed checkpoint",
         "python {folder}/zero_to_fp32.py {folder} OUT --safe_serialization",
     ),
-    (
-        r".+\.distcp",
-        "a torch distributed checkpoint (DCP)",
-        "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} OUT.pt",
-    ),
+    (r".+\.distcp|pytorch_model_fsdp_\d+", "a torch distributed checkpoint (DCP)", _CONVERT),
+    (r"iter_\d{7}|dist_ckpt", "a Megatron checkpoint", _CONVERT),
     (
         r".+\.gguf",
         "GGUF files, which are usually quantized: prefer the checkpoint they were made from",
         'python -c "from transformers import AutoModelForCausalLM as M; '
-        "M.from_pretrained('{folder}', gguf_file='{file}').save_pretrained('OUT')\"",
+        "from safetensors.torch import save_file; "
+        "m = M.from_pretrained('{folder}', gguf_file='{file}'); "
+        "del m.config.quantization_config; m.config.save_pretrained('OUT'); "
+        "w = [(k, v.clone()) for k, v in m.state_dict().items()]; "
+        "save_file(dict(w), 'OUT/model.safetensors', dict(format='pt'))\"",
     ),
 )
 """What trainers and converters leave: names of files, what they are, what converts them."""
@@ -135,15 +129,13 @@ def _nothing_to_open(names: list[str], at: str, folder: str) -> str:
         found = next((name for name in names if re.fullmatch(pattern, name)), None)
         if found is not None:
             shown = command.format(folder=folder, file=printable(found))
-            return (
-                f"{at} holds {what} ({printable(found)}), no safetensors files. Where you trust "
-                f"it, convert it once: {shown}"
-            )
+            trust = "convert it once" if command == _CONVERT else "where you trust it, convert it"
+            return f"{at} holds {what} ({printable(found)}), no safetensors files; {trust}: {shown}"
     pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
     if pickles:
         return (
             f"{at} has only pickle weights ({shown_list(pickles, 2, ', ')}), which can run code "
-            f"when opened and are never read; {_CONVERT_PICKLE}."
+            f"when opened; convert them once, which runs none: {_CONVERT.format(folder=folder)}"
         )
     return (
         f"{at} has no safetensors file; expected model.safetensors, or shards with "
@@ -184,7 +176,9 @@ def _checked_weight_map(index: dict[str, Any], at: str) -> dict[str, str]:
                 "a file in the same folder; refused."
             )
         if not shard.endswith(".safetensors"):
-            advice = _CONVERT_PICKLE if shard.lower().endswith(PICKLE_SUFFIXES) else "refused"
+            advice = "refused"
+            if shard.lower().endswith(PICKLE_SUFFIXES):
+                advice = f"remove the index, then {_CONVERT.format(folder='FOLDER')}"
             raise CheckpointError(
                 f"{at} sends tensor {quoted(tensor)} to {quoted(shard)}, which is not a "
                 f"safetensors file; {advice}."

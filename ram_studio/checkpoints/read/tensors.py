@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +70,10 @@ class TensorInfo:
     def element_bytes(self) -> int:
         """Bytes of one element; dtypes of less than a byte are not read."""
         return DTYPE_BITS[self.dtype] // 8
+
+    def renamed(self, name: str) -> TensorInfo:
+        """Return it under another name."""
+        return replace(self, name=name)
 
     def replaced_by(
         self, virtual: VirtualTensor, *, name: str, shape: tuple[int, ...], dtype: str | None = None

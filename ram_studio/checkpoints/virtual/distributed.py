@@ -123,11 +123,10 @@ def collect_boxes(files: Files, headers: Sequence[Header]) -> dict[str, TensorIn
         for tensor, offsets in zip(
             header.tensors.values(), _offsets(header, files.who), strict=True
         ):
-            found = boxes.setdefault(tensor.name, [])
-            # What all ranks hold may be stored by several of them.
-            if all((b.offsets, b.shape) != (offsets, tensor.shape) for b in found):
-                found.append(Box(tensor, offsets, tensor.shape))
-    return {tensor: _whole(own, f"{at}: tensor {quoted(tensor)}") for tensor, own in boxes.items()}
+            boxes.setdefault(tensor.name, []).append(Box(tensor, offsets, tensor.shape))
+    return {
+        tensor: join_boxes(own, f"{at}: tensor {quoted(tensor)}") for tensor, own in boxes.items()
+    }
 
 
 def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
@@ -155,8 +154,13 @@ def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
     return found
 
 
-def _whole(boxes: list[Box], at: str) -> TensorInfo:
-    """Return the tensor of some boxes, which must be a grid without holes."""
+def join_boxes(boxes: list[Box], at: str) -> TensorInfo:
+    """Return the tensor of some boxes, which must be a grid without holes.
+
+    What all ranks hold may be stored by several of them: the first of equal boxes counts. at:
+    starts messages. Raises: CheckpointError, as `collect_boxes`.
+    """
+    boxes = list({(box.offsets, box.shape): box for box in reversed(boxes)}.values())[::-1]
     boxes = [box for box in boxes if box.part.numel] or boxes[:1]
     first = boxes[0].part
     if (dtypes := {box.part.dtype for box in boxes}) != {first.dtype}:

@@ -1,0 +1,88 @@
+"""Which tensors of what a trainer saved are the model, and what it calls them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection
+
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list
+from ram_studio.errors import CheckpointError, SettingsError
+
+Keys = tuple[str, ...]
+"""The keys that lead to a tensor in the dictionaries that were saved, its own name last."""
+
+_OTHERS = ("optim", "lr_scheduler", "scheduler", "rng_state", "grad_scaler")
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What torch.compile, FSDP and activation checkpointing put into names."""
+
+
+def choose_names(paths: Collection[Keys], key: str | None, at: str) -> dict[Keys, str]:
+    """Return the model's tensors, each with its name; what optimizers keep is left out.
+
+    Args:
+        paths: the keys of all tensors.
+        key: the keys that lead to the model, joined by dots; None where it can be one only.
+        at: starts messages.
+
+    Raises: SettingsError when no key was given and there are several models, or none at this key;
+    CheckpointError when two tensors have one name, or a LoRA adapter lies among them.
+    """
+    models = [path for path in paths if not any(k.startswith(_OTHERS) for k in path[:-1])]
+    models = [path for path in models if not path[-1].startswith(("optim.", "optimizer."))]
+    if key is not None:
+        wanted = tuple(key.split("."))
+        chosen = {path: path[len(wanted) :] for path in models if path[: len(wanted)] == wanted}
+    else:
+        common = _common([path[:-1] for path in models])
+        tops = Counter(path[len(common)] for path in models if len(path) > len(common) + 1)
+        if len(tops) > 1 and not any(len(path) == len(common) + 1 for path in models):
+            shown = [".".join((*common, top)) for top in tops]
+            if not _is_one_model(models, len(common)):
+                raise SettingsError(
+                    f"{at} holds several models ({shown_list(shown)}); choose one with "
+                    f"--key {printable(shown[0])}."
+                )
+        chosen = {path: path[len(common) :] for path in models}
+    names = {path: _plain(".".join(rest)) for path, rest in chosen.items() if rest}
+    if not names:
+        what = "no tensor of a model" if key is None else f"nothing under the key {quoted(key)}"
+        found = sorted({path[0] for path in paths})
+        raise SettingsError(
+            f"{at} holds {what}; it has {plural(len(paths), 'tensor')} under "
+            f"{shown_list(found, show=quoted) or 'no key'}."
+        )
+    twice = [name for name, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise CheckpointError(
+            f"{at} holds {quoted(twice[0])} twice; choose one of the models in it with --key."
+        )
+    _refuse_adapter(names.values(), at)
+    return names
+
+
+def _common(paths: list[Keys]) -> Keys:
+    """Return the keys that all paths begin with."""
+    alike = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    return tuple(level[0] for level in alike)
+
+
+def _is_one_model(paths: list[Keys], depth: int) -> bool:
+    """Say whether top keys are modules of one model: the names below them are never the same."""
+    rests = Counter(path[depth + 1 :] for path in paths)
+    return max(rests.values()) == 1
+
+
+def _plain(name: str) -> str:
+    """Return a parameter's name without what wrappers put into it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _refuse_adapter(names: Collection[str], at: str) -> None:
+    found = next((name for name in names if ".lora_A." in name or ".lora_embedding_A" in name), "")
+    if found:
+        raise CheckpointError(
+            f"{at} holds a LoRA adapter and its base in one ({quoted(found)}). Give the folder of "
+            "the adapter as the agent (verl: lora_adapter in the same folder), which is read as "
+            "it is."
+        )

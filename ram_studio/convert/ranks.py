@@ -1,0 +1,167 @@
+"""What each rank saved for itself: parts of tensors (DTensor, ShardedTensor), put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.content_hash import hash_tensor
+from ram_studio.checkpoints.read.describe import plural, printable, quoted
+from ram_studio.checkpoints.read.tensors import TensorInfo
+from ram_studio.checkpoints.virtual.distributed import Box, join_boxes
+from ram_studio.convert.names import Keys, choose_names
+from ram_studio.convert.sealed import describe_pickles
+from ram_studio.convert.torch_files import TorchFile, open_torch_file
+from ram_studio.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A rank's part of a DTensor.
+
+    Attributes:
+        part: where its elements lie.
+        shape: of the whole tensor.
+        cuts: for each dimension of the mesh: placement, the tensor's dimension, split factor.
+        coordinate: the rank's place in the mesh.
+    """
+
+    part: TensorInfo
+    shape: tuple[int, ...]
+    cuts: tuple[tuple[str, int, int | None], ...]
+    coordinate: tuple[int, ...]
+
+
+def read_ranks(files: Sequence[Path], key: str | None, at: str) -> dict[str, TensorInfo]:
+    """Return the model's tensors by name, in the order of the first file.
+
+    Args: files: of all ranks, in order; one file is a model saved whole; key: see `choose_names`.
+
+    Raises: CheckpointError when files do not fit together, SettingsError as `choose_names`.
+    """
+    parts: dict[Keys, list[Cut | Box | TensorInfo]] = {}
+    for rank, path in enumerate(files):
+        for keys, part in _parts_of(path, rank, printable(path)):
+            parts.setdefault(keys, []).append(part)
+    names = choose_names(parts.keys(), key, at)
+    return {name: _joined(name, parts[keys], at) for keys, name in names.items()}
+
+
+def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, TensorInfo]:
+    """Return the tensors of a model whose files hold different ones, each whole."""
+    found: dict[Keys, TensorInfo] = {}
+    for path in files:
+        for keys, part in _parts_of(path, 0, printable(path)):
+            if not isinstance(part, TensorInfo):
+                raise CheckpointError(
+                    f"{printable(path)}: tensor {quoted('.'.join(keys))} is a rank's part of a "
+                    "tensor; expected files named ..._rank_0.pt, ..._rank_1.pt, ... of all ranks."
+                )
+            if keys in found:
+                raise CheckpointError(
+                    f"{at}: tensor {quoted('.'.join(keys))} lies in {printable(path.name)} and in "
+                    f"{printable(found[keys].path.name)}; keep the files of one save."
+                )
+            found[keys] = part
+    return {name: found[keys] for keys, name in choose_names(found.keys(), key, at).items()}
+
+
+def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Cut | Box | TensorInfo]]:
+    """Yield what a rank's file holds, by the keys that lead to it."""
+    archive = open_torch_file(path, at)
+    for told_keys, told in describe_pickles("torch", [archive.pickle], at)[0]:
+        keys = tuple(told_keys)
+        if not keys:
+            raise CheckpointError(f"{at} holds one tensor without a name, not a model.")
+        name = ".".join(keys)
+        if "parts" in told:
+            for part, offsets in told["parts"]:
+                info = archive.tensor(name, part, at)
+                yield keys, Box(info, tuple(offsets), info.shape)
+        elif "local" in told:
+            yield keys, _cut(archive, name, told, rank, at)
+        else:
+            yield keys, archive.tensor(name, told, at)
+
+
+def _cut(archive: TorchFile, name: str, told: Mapping[str, Any], rank: int, at: str) -> Cut:
+    cuts = tuple((kind, dim, split) for kind, dim, split in told["cuts"])
+    odd = next((c for c in cuts if c[0] not in ("Shard", "_StridedShard", "Replicate")), None)
+    coordinate = told["coordinate"]
+    if coordinate is None and len(cuts) == 1:
+        coordinate = [rank]
+    if odd or told["local"] is None or coordinate is None or len(coordinate) != len(cuts):
+        raise CheckpointError(
+            f"{at}: tensor {quoted(name)} is placed as {odd[0] if odd else 'not told'}; expected "
+            "Shard or Replicate on every dimension of the mesh. Save the full state dict."
+        )
+    part = archive.tensor(name, told["local"], at)
+    return Cut(part, tuple(told["shape"]), cuts, tuple(coordinate))
+
+
+def _joined(name: str, parts: list[Cut | Box | TensorInfo], at: str) -> TensorInfo:
+    """Return the whole of a tensor's parts."""
+    at = f"{at}: tensor {quoted(name)}"
+    cuts = [part for part in parts if isinstance(part, Cut)]
+    boxes = [part for part in parts if isinstance(part, Box)]
+    if cuts and len(cuts) == len(parts):
+        shape = cuts[0].shape
+        ranks = zip(*(cut.coordinate for cut in cuts), strict=True)
+        mesh = tuple(1 + max(of_dimension) for of_dimension in ranks)
+        boxes = [_box(cut, mesh, at) for cut in cuts]
+        whole = join_boxes(boxes, at)
+        if whole.shape != shape:
+            raise CheckpointError(
+                f"{at} has shape {list(shape)}, but its parts make {list(whole.shape)}; the files "
+                "of some ranks are missing. Copy those of all ranks."
+            )
+    elif boxes and len(boxes) == len(parts):
+        whole = join_boxes(boxes, at)
+    else:
+        whole = _same_everywhere([part for part in parts if isinstance(part, TensorInfo)], at)
+    return whole.renamed(name)
+
+
+def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:
+    """Return where a rank's part lies, as torch cuts: pieces of one size, the last ones smaller."""
+    offsets, sizes = [0] * len(cut.shape), list(cut.shape)
+    plain = [i for i, (kind, _, _) in enumerate(cut.cuts) if kind == "Shard"]
+    # A strided cut (FSDP over tensor parallelism) cuts what the plain ones right of it have left.
+    strided = [i for i, (kind, _, _) in enumerate(cut.cuts) if kind == "_StridedShard"]
+    for i in strided:
+        right = [mesh[j] for j in plain if j > i and cut.cuts[j][1] == cut.cuts[i][1]]
+        if cut.cuts[i][2] != math.prod(right):
+            raise CheckpointError(
+                f"{at} is cut in an order that is not read (split factor {cut.cuts[i][2]}, expected"
+                f" {math.prod(right)}); save the full state dict."
+            )
+    for i in [*plain, *strided]:
+        dim = cut.cuts[i][1]
+        piece = -(-sizes[dim] // mesh[i])
+        begin = min(piece * cut.coordinate[i], sizes[dim])
+        offsets[dim] += begin
+        sizes[dim] = min(piece, sizes[dim] - begin)
+    if tuple(sizes) != cut.part.shape:
+        raise CheckpointError(
+            f"{at}: {printable(cut.part.path.name)} holds a part of shape {list(cut.part.shape)}, "
+            f"expected {sizes} of {plural(math.prod(mesh), 'rank')}; the files are not of one save,"
+            " or some ranks are missing. Copy those of all ranks."
+        )
+    return Box(cut.part, tuple(offsets), cut.part.shape)
+
+
+def _same_everywhere(parts: list[TensorInfo], at: str) -> TensorInfo:
+    """Return a tensor that every rank holds whole; parts that differ are nobody's guess."""
+    first = parts[0]
+    for other in parts[1:]:
+        is_alike = (other.dtype, other.shape) == (first.dtype, first.shape)
+        if not is_alike or hash_tensor(other) != hash_tensor(first):
+            raise CheckpointError(
+                f"{at} differs between ranks ({printable(first.path.name)}, "
+                f"{printable(other.path.name)}), and neither file says how it was cut; save it as "
+                "a DTensor (FSDP with a device mesh), or the full state dict."
+            )
+    return first

@@ -1,0 +1,177 @@
+"""Files of torch.save: zip archives with one pickle and, beside it, the tensors' bytes as they are.
+
+The archive's directory is read here; what the pickle says of the tensors comes from ``sealed``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.describe import printable, quoted
+from ram_studio.checkpoints.read.tensors import DTYPE_BITS, TensorInfo, element_count
+from ram_studio.convert.sealed import MOST_PICKLE_BYTES
+from ram_studio.errors import CheckpointError, told_as
+
+_NAMES = {
+    "F64": "float64 double DoubleStorage",
+    "F32": "float32 float FloatStorage",
+    "F16": "float16 half HalfStorage",
+    "BF16": "bfloat16 BFloat16Storage",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "BOOL": "bool BoolStorage",
+    "U8": "uint8 ByteStorage",
+    "I8": "int8 CharStorage",
+    "U16": "uint16",
+    "I16": "int16 short ShortStorage",
+    "U32": "uint32",
+    "I32": "int32 int IntStorage",
+    "U64": "uint64",
+    "I64": "int64 long LongStorage",
+}
+DTYPES = {name: dtype for dtype, names in _NAMES.items() for name in names.split()}
+"""How torch calls dtypes and storages -> how safetensors calls the dtype."""
+_LOCAL_HEADER = 30
+_MOST_ENTRIES = 1_000_000
+
+
+@dataclass(frozen=True)
+class TorchFile:
+    """An archive of torch.save, as its directory shows it.
+
+    Attributes:
+        path: the file it lies in.
+        pickle: the bytes that describe its tensors.
+        storages: by key: where the bytes begin in the file, and how many they are.
+    """
+
+    path: Path
+    pickle: bytes
+    storages: dict[str, tuple[int, int]]
+
+    def tensor(self, name: str, told: Mapping[str, Any], at: str) -> TensorInfo:
+        """Return the tensor that a description (see ``inside``) is of.
+
+        Raises: CheckpointError when it does not fit the archive, or is not stored row by row.
+        """
+        dtype = DTYPES.get(told["dtype"])
+        shape = tuple(told["shape"])
+        if dtype is None or told["key"] not in self.storages:
+            raise CheckpointError(
+                f"{at}: tensor {quoted(name)} is of the dtype {printable(told['dtype'])}, or its "
+                "bytes are not in the file; save the model again."
+            )
+        begin, size = self.storages[told["key"]]
+        width = DTYPE_BITS[dtype] // 8
+        nbytes = element_count(shape) * width
+        first = told["start"] * width
+        if min((told["start"], *shape), default=0) < 0 or first + nbytes > size:
+            raise CheckpointError(
+                f"{at}: tensor {quoted(name)} of shape {list(shape)} does not fit the {size} bytes "
+                "that are stored for it; the file is damaged, copy it again."
+            )
+        if not _is_by_rows(shape, told["stride"]):
+            raise CheckpointError(
+                f"{at}: tensor {quoted(name)} is not stored row by row; save it with .contiguous()."
+            )
+        return TensorInfo(name, dtype, shape, self.path, begin + first, nbytes)
+
+
+def open_torch_file(path: Path, at: str, span: tuple[int, int] | None = None) -> TorchFile:
+    """Return the archive of a file, or of the part of it that a span (begin, bytes) names.
+
+    Raises: CheckpointError when there is none, or it cannot be read.
+    """
+    with told_as(CheckpointError, f"{at} cannot be read"), open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        begin, length = span or (0, size)
+        if min(begin, length) < 0 or begin + length > size:
+            raise CheckpointError(
+                f"{at} is cut short: it has {size} bytes, {begin + length} are announced; copy it "
+                "again."
+            )
+        try:
+            return _parsed(path, at, file.fileno(), begin, length)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
+            raise CheckpointError(
+                f"{at} is not a file of torch.save as torch writes it since 1.6, or is cut short "
+                f"({printable(error)}); copy it again, or save it again with a newer torch."
+            ) from error
+
+
+def _parsed(path: Path, at: str, handle: int, begin: int, length: int) -> TorchFile:
+    with zipfile.ZipFile(io.BufferedReader(_Slice(handle, begin, length))) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        pickles = [name for name in entries if name.endswith("/data.pkl")]
+        if len(pickles) != 1 or len(entries) > _MOST_ENTRIES:
+            raise CheckpointError(
+                f"{at} is an archive, but not one of torch.save: it has {len(pickles)} files "
+                "called data.pkl, expected 1."
+            )
+        top = pickles[0].removesuffix("data.pkl")
+        if entries[pickles[0]].file_size > MOST_PICKLE_BYTES:
+            raise CheckpointError(f"{at} has a pickle of more than {MOST_PICKLE_BYTES} bytes.")
+        order = entries.get(f"{top}byteorder")
+        if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
+            raise CheckpointError(
+                f"{at} was written on a machine of the other byte order; save it on one like this."
+            )
+        storages = {}
+        for name, entry in entries.items():
+            if not name.startswith(f"{top}data/"):
+                continue
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise CheckpointError(f"{at} is compressed; save it again with torch.save.")
+            head = os.pread(handle, _LOCAL_HEADER, begin + entry.header_offset)
+            # The name and what comes after it in a file's own head: both lengths are there.
+            rest = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+            start = entry.header_offset + _LOCAL_HEADER + rest
+            if start + entry.file_size > length:
+                raise CheckpointError(f"{at} is cut short inside {quoted(name)}; copy it again.")
+            storages[name.removeprefix(f"{top}data/")] = (begin + start, entry.file_size)
+        return TorchFile(path, archive.read(pickles[0]), storages)
+
+
+def _is_by_rows(shape: tuple[int, ...], stride: list[int]) -> bool:
+    if len(stride) != len(shape):
+        return False
+    step = 1
+    for size, found in zip(reversed(shape), reversed(stride), strict=True):
+        if size > 1 and found != step:
+            return 0 in shape
+        step *= size
+    return True
+
+
+class _Slice(io.RawIOBase):
+    """Some bytes of an open file as a file."""
+
+    def __init__(self, handle: int, begin: int, length: int) -> None:
+        self._handle, self._begin, self._length, self._at = handle, begin, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        if origin + offset < 0:
+            raise ValueError("a place before the beginning")
+        self._at = origin + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._length - self._at))
+        data = os.pread(self._handle, count, self._begin + self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

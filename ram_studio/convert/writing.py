@@ -1,0 +1,200 @@
+"""Convert a trainer's checkpoint to safetensors, tensor by tensor, without losing a bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.json_files import read_json_object
+from ram_studio.checkpoints.read.tensors import TensorInfo
+from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
+from ram_studio.checkpoints.write.output_folder import check_output
+from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
+from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES, sidecar_files
+from ram_studio.convert.dcp import read_dcp
+from ram_studio.convert.layouts import Layout, find_config, find_layout
+from ram_studio.convert.ranks import read_files, read_ranks
+from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.errors import SettingsError
+
+OutputDtype = Literal["stored", "float32"]
+_TO_FLOAT32 = ("BF16", "F16", "F64")
+_TITLES = {
+    "ranks": "the parts that each rank saved",
+    "dcp": "a torch distributed checkpoint",
+    "files": "a pickled state dict",
+}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        out: the folder.
+        source: where the model was found.
+        kind: "ranks", "dcp" or "files", see ``layouts``.
+        tensors, nbytes: how many tensors, and their bytes.
+        dtypes: elements by the dtype they are written in.
+        config: the folder that config and tokenizer came from, None where none was found.
+        left_out: what the checkpoint holds beside tensors.
+    """
+
+    out: Path
+    source: Path
+    kind: str
+    tensors: int
+    nbytes: int
+    dtypes: dict[str, int]
+    config: Path | None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What the source is, in words."""
+        return _TITLES[self.kind]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        config = None if self.config is None else str(self.config)
+        return {**self.__dict__, "out": str(self.out), "source": str(self.source), "config": config}
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    *,
+    dtype: OutputDtype = "stored",
+    config: str | Path | None = None,
+    key: str | None = None,
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+    on_progress: ProgressCallback | None = None,
+    cancel: CancelToken | None = None,
+) -> Converted:
+    """Write what a trainer left as safetensors shards, with config and tokenizer found beside.
+
+    Args:
+        source: a folder of verl, FSDP, DCP or Megatron (torch_dist), one inside of it, or a file
+            of torch.save. Pickles are described by a sealed process, never opened here.
+        out: a folder that does not exist yet.
+        dtype: "stored" keeps every element as it is; "float32" widens floating-point tensors.
+        config: folder with config.json and tokenizer, where they do not lie beside the model.
+        key: the keys that lead to the model where several were saved, as "ema" or "app.model".
+
+    Raises: CheckpointError, SettingsError, OutputError, Stopped; nothing is left behind then.
+    """
+    if dtype not in ("stored", "float32"):
+        raise SettingsError(
+            f"dtype is {printable(dtype)!r}; expected stored or float32. Others would round the "
+            "trained weights; a merge writes them in any dtype."
+        )
+    source = Path(source).expanduser()
+    cancel = cancel or CancelToken()
+    check_output(out, needed_bytes=0)
+    layout = find_layout(source)
+    folder = find_config(layout, source, None if config is None else Path(config).expanduser())
+    tensors, left_out = _read(layout, key)
+    written = {name: _output_dtype(info.dtype, dtype) for name, info in tensors.items()}
+    shards = lay_out(
+        [(name, written[name], info.shape) for name, info in tensors.items()],
+        max_shard_bytes,
+        METADATA,
+    )
+    model = _checkpoint(source, layout, folder, tensors)
+    elements: Counter[str] = Counter()
+    for name, info in tensors.items():
+        elements[written[name]] += info.numel
+    files = _small_files(model, folder, elements) | index_files(shards)
+    meter = Meter("convert", sum(info.nbytes for info in tensors.values()), len(tensors))
+    with (
+        NewFolder(out) as output,
+        output.writer("whole", shards, [layout.folder] if source.is_dir() else []) as writer,
+        Sources(model) as sources,
+    ):
+        for number, (name, info) in enumerate(tensors.items()):
+            for start, piece in _pieces(sources, info, written[name]):
+                cancel.raise_if_cancelled()
+                writer.write(name, start, piece.data)
+                meter.add(len(piece), name, number)
+                meter.tell(on_progress)
+        sources.check_unchanged()
+        output.keep("whole", writer, b"", lambda flushed: cancel.raise_if_cancelled())
+        output.complete(files)
+    nbytes = sum(size for shard in shards for _, size in shard.offsets.values())
+    return Converted(
+        output.out,
+        layout.folder,
+        layout.kind,
+        len(tensors),
+        nbytes,
+        dict(elements),
+        folder,
+        tuple(left_out),
+    )
+
+
+def _read(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[str]]:
+    at = printable(layout.folder)
+    if layout.kind == "dcp":
+        return read_dcp(layout.folder, key, at)
+    read = read_ranks if layout.kind == "ranks" else read_files
+    return read(layout.files, key, at), []
+
+
+def _checkpoint(
+    source: Path, layout: Layout, folder: Path | None, tensors: dict[str, TensorInfo]
+) -> Checkpoint:
+    """Return the model as whoever reads tensors knows it."""
+    parts = (part for info in tensors.values() for part in info.stored_parts())
+    shards = tuple(sorted({part.path for part in parts}))
+    settings = read_json_object(folder / CONFIG_FILE, "") if folder else {}
+    return Checkpoint(
+        name="source",
+        source=str(source),
+        folder=folder or layout.folder,
+        tensors=tensors,
+        shards=shards,
+        config={k: v for k, v in settings.items() if k != QUANTIZATION},
+        fingerprint="",
+        nbytes=sum(info.nbytes for info in tensors.values()),
+    )
+
+
+def _output_dtype(stored: str, wanted: OutputDtype) -> str:
+    return "F32" if wanted == "float32" and stored in _TO_FLOAT32 else stored
+
+
+def _small_files(
+    model: Checkpoint, folder: Path | None, elements: Mapping[str, int]
+) -> dict[str, bytes]:
+    """Return config and tokenizer; the config names the dtype of most elements.
+
+    A config that says bfloat16 beside float32 weights would round them when they are loaded.
+    """
+    if folder is None:
+        return {}
+    names = {stored: name for name, stored in OUTPUT_DTYPES.items()}
+    known = {stored: count for stored, count in elements.items() if stored in names}
+    return sidecar_files(model, dtype=names[max(known, key=known.__getitem__)] if known else None)
+
+
+def _pieces(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a tensor's bytes as they are written, a piece at a time: where one begins, and it."""
+    for start, piece in sources.pieces(info, info.nbytes):
+        if info.dtype == dtype:
+            yield start, piece
+            continue
+        if info.dtype == "F64":
+            values = piece.view(np.float64).astype(np.float32)
+        else:
+            values = rounding.decode(piece.view(rounding.STORAGE[info.dtype]), info.dtype)
+        yield start * 4 // info.element_bytes, values.view(np.uint8)

@@ -1,0 +1,114 @@
+"""Every command that a message names is run as it is printed, and what it writes is opened."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from trainers import WAYS
+
+from ram_studio.checkpoints.opening import open_folder
+from ram_studio.errors import CheckpointError
+from ram_studio.evals.sandbox import is_sealed
+
+
+def advised(folder: Path) -> str:
+    """Return the command that the refusal of a folder ends with."""
+    with pytest.raises(CheckpointError) as refused:
+        open_folder(folder, name="a")
+    found = re.search(r"(ram-studio|python) .*", str(refused.value))
+    assert found, refused.value
+    return found[0]
+
+
+def run(command: str, folder: Path) -> None:
+    """Run a command of a message in a folder, with this interpreter."""
+    words = shlex.split(command)
+    program = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "ram_studio"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*program, *words[1:]],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.skipif(not is_sealed(), reason="this machine cannot seal a process")
+@pytest.mark.parametrize("way", ["verl", "verl, one level up", "DCP", "pickle", "accelerate"])
+def test_the_command_that_a_message_names_converts(saved, tmp_path, way):
+    run(advised(saved / WAYS[way]), tmp_path)
+    whole = load_file(saved / "whole.safetensors")
+    assert open_folder(tmp_path / "OUT", name="a").tensors.keys() == whole.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_adapter_in_a_pickle_is_written_by_peft(tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 16}
+    config = Qwen2Config(**sizes, num_hidden_layers=1, num_key_value_heads=2)
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path / "base")
+    base = Qwen2ForCausalLM.from_pretrained(tmp_path / "base")
+    adapter = tmp_path / "adapter"
+    get_peft_model(base, LoraConfig(target_modules=["q_proj"])).save_pretrained(adapter)
+    stored = load_file(adapter / "adapter_model.safetensors")
+    (adapter / "adapter_model.safetensors").unlink()
+    torch.save(stored, adapter / "adapter_model.bin")
+    run(advised(adapter), tmp_path)
+    assert open_folder(tmp_path / "OUT", name="a").tensors.keys() == stored.keys()
+
+
+@pytest.mark.slow
+def test_gguf_is_written_as_safetensors(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(str(tmp_path / "model.gguf"), "llama")
+    for set_value, value in (
+        *((writer.add_context_length, 64), (writer.add_embedding_length, 64)),
+        *((writer.add_block_count, 1), (writer.add_feed_forward_length, 64)),
+        *((writer.add_head_count, 2), (writer.add_head_count_kv, 2), (writer.add_vocab_size, 32)),
+        *((writer.add_layer_norm_rms_eps, 1e-5), (writer.add_rope_dimension_count, 32)),
+        *((writer.add_tokenizer_model, "llama"), (writer.add_token_scores, [0.0] * 32)),
+        *((writer.add_token_list, [b"<%d>" % n for n in range(32)]),),
+        (writer.add_token_types, [1] * 32),
+    ):
+        set_value(value)
+    kinds = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    shapes = {f"blk.0.{kind}.weight": (64, 64) for kind in kinds}
+    shapes |= {"blk.0.attn_norm.weight": (64,), "blk.0.ffn_norm.weight": (64,)}
+    shapes |= {"token_embd.weight": (32, 64), "output_norm.weight": (64,)}
+    for name, shape in shapes.items():
+        writer.add_tensor(name, torch.randn(shape).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    run(advised(tmp_path), tmp_path)
+    opened = open_folder(tmp_path / "OUT", name="a")
+    assert "model.embed_tokens.weight" in opened.tensors
+    assert "quantization_config" not in opened.config
+
+
+def test_the_index_of_pickles_is_told_what_to_do(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"w": "pytorch_model.bin"}}')
+    torch.save({"w": torch.ones(2)}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="remove the index, then ram-studio convert FOLDER"):
+        open_folder(folder, name="a")
+    index.unlink()
+    run(advised(folder), tmp_path)
+    assert load_file(tmp_path / "OUT" / "model.safetensors").keys() == {"w"}
