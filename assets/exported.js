@@ -4,14 +4,16 @@ import { mountCanvas, present, reset, setCanvasProfile, setTable } from "./canva
 import { pictures } from "./canvas/paint/card.js";
 import { accept, hold, setPin, state } from "./canvas/store.js";
 
-const data = JSON.parse(document.getElementById("ram-data").textContent);
+/** @type {any} of canvas_page.py */
+export const data = JSON.parse(document.getElementById("ram-data")?.textContent ?? "null");
 
 const toggleTheme = () => document.body.classList.toggle("dark");
 if (window.matchMedia("(prefers-color-scheme: dark)").matches) toggleTheme();
 
-const head = document.querySelector(".ex-head");
-head.querySelector("[data-act=theme]").addEventListener("click", toggleTheme);
-head.querySelector("[data-act=present]").addEventListener("click", () => present(true));
+/** @type {HTMLElement} */
+export const head = document.querySelector(".ex-head") ?? document.body;
+head.querySelector("[data-act=theme]")?.addEventListener("click", toggleTheme);
+head.querySelector("[data-act=present]")?.addEventListener("click", () => present(true));
 
 mountCanvas(document.querySelector(".cv-root"), {
   openLayer: null,
@@ -21,9 +23,9 @@ mountCanvas(document.querySelector(".cv-root"), {
   ],
 });
 
-if (data) {
+if (data?.profile) {
   document.title = `RAM Studio: ${data.title}`;
-  head.querySelector("h1").textContent = document.title;
+  /** @type {HTMLElement} */ (head.querySelector("h1")).textContent = document.title;
   setCanvasProfile(data.profile);
   if (data.table) setTable(data.profile, data.table);
   if (data.settings) accept(data.settings);

@@ -22,7 +22,10 @@ const need = () => {
       document.head.append(link);
     }
     return import("./studio.js").then((studio) => {
-      studio.mountLesson(open);
+      studio.mountLesson(open, (title) => {
+        scene = title;
+        document.title = titleOf(document.body.dataset.step || "load");
+      });
       Object.assign(window.RAM, studio.members);
       fetched(studio); // panels that Gradio mounted before are mounted now
       return studio;
@@ -36,7 +39,12 @@ const later = (name) => async (...given) => (await isFetched).members[name](...g
 
 // ---------------------------------------------------------------- steps
 
-const titleOf = (step) => (step === "load" ? TITLE : `${step[0].toUpperCase()}${step.slice(1)} · ${TITLE}`);
+let scene = null; // of the lesson, which Tune shows
+
+const titleOf = (step) => {
+  if (step === "load") return TITLE;
+  return `${(step === "tune" && scene) || `${step[0].toUpperCase()}${step.slice(1)}`} · ${TITLE}`;
+};
 
 // Who pressed a step's button goes on reading, or pressing Tab, where the step begins.
 const focusStep = (step) => {

@@ -1,9 +1,10 @@
+// @ts-check
 // What Tune and the steps after it need: fetched when the first of them is shown, not with the landing page.
 import { mountMeasured } from "./measured.js";
 import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
-import { mountLesson, takeLesson } from "./lesson/lesson.js";
+import { mountLesson as takeHost, takeLesson } from "./lesson/lesson.js";
 import { mountVerdicts } from "./verdicts.js";
 import { outcomeOf } from "./canvas/model/outcome.js";
 import { state } from "./canvas/store.js";
@@ -14,5 +15,13 @@ export const members = {
   ...numbers, askedPlace, askNumber, mergeForm, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, settings, update,
 };
 
+/** The lesson on the app's page. @param {(step: string) => void} open goes to a step
+ * @param {(title: string | null) => void} titled what the tab says */
+export const mountLesson = (open, titled) => takeHost({
+  open: () => open("tune"), titled, remember, kit: "ram/kit.html",
+  openSet: (set) => /** @type {HTMLElement | null} */ (document.querySelector(`.opens-${set}`))?.click(),
+  recordOf: (set) => fetch(`ram/record/${set}.json`).then((answer) => (answer.ok ? answer.json() : null)),
+});
+
 // For page.js.
-export { leaveScope, lookAt, mountLesson, present, remember, show, state, takeLesson };
+export { leaveScope, lookAt, present, remember, show, state, takeLesson };

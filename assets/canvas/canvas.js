@@ -63,6 +63,15 @@ const onKey = (event) => {
   else if (event.key === "m") nextMethod(1);
   else if (isPresenting() && event.key === "Escape") present(false);
   else if (isPresenting() && /^[1-5]$/.test(event.key)) showPanel(Object.keys(PANELS)[Number(event.key) - 1]);
+  else if (isPresenting() && TURNS[event.key] && !event.target.closest?.("[role=slider]")) turnPanel(TURNS[event.key]);
+};
+
+// As a presenter's remote sends them.
+const TURNS = { PageDown: 1, PageUp: -1 };
+
+const turnPanel = (step) => {
+  const ids = Object.keys(PANELS);
+  showPanel(ids[(ids.indexOf(document.documentElement.dataset.panel ?? "") + step + ids.length) % ids.length]);
 };
 
 const paintRoot = () => {

@@ -1,13 +1,31 @@
-// The lesson's card, first of what is left on the canvas: question, prediction, task, answer.
-import { put } from "../nodes.js";
+// @ts-check
+// The lesson's card, first of what is left on the stage: example, question, prediction, task, answer.
 import { isPhone } from "../canvas/canvas.js";
-import { drawBars, drawCurve } from "./chart.js";
+import { answerPieces, promptText } from "../canvas/paint/text.js";
+import { marker, put } from "../nodes.js";
+import { drawBars, drawCurve, drawParts } from "./chart.js";
 
+/** What the card asks for. guess: value (a share, or an index into the choices) and its text; turn: the dial's value.
+ * @typedef {{ go: (index: number) => void, back: () => void, next: () => void, guess: (value: number, text: string) => void,
+ *   turn: (value: number) => void, show: () => void, again: () => void, leave: () => void,
+ *   copy: (kind: "text" | "csv", name: string) => Promise<string> }} Actions
+ * What is shown. phase: "wait", "missing", "predict", "drag", "answer" or "end"; done: a boolean a scene; guess:
+ * "share" or texts; said: a share or an index into the texts, or null; dial: what the card turns, or null.
+ * isFirst: nothing is before it; isShown: on a projector, where on is always on.
+ * @typedef {{ index: number, phase: string, isFirst: boolean, isShown: boolean, done: boolean[], title: string, example: import("./figures.js").Example | null,
+ *   ask: import("./scenes.js").Pieces, guess: "share" | string[] | null, said: number | null,
+ *   dial: { name: string, most: number, value: number } | null, task: import("./scenes.js").Pieces,
+ *   answer: { said: string, measured: string, pieces: import("./scenes.js").Pieces } | null, chart: any,
+ *   summary: { title: string, said?: string, measured?: string }[] | null }} View */
+
+/** @type {any} */
 let part = null;
-let act = {};
+/** @type {Actions} */
+let act;
 
-// actions: { go(index), guess(value, text), show(), again(), leave() }; scenes: [{ mark, label, title }].
-export const mountCard = (column, scenes, actions) => {
+/** @param {HTMLElement} column @param {{ mark: string, label: string, title: string }[]} scenes @param {Actions} actions
+ * @param {string} kit address of the teacher's kit */
+export const mountCard = (column, scenes, actions, kit) => {
   act = actions;
   const root = document.createElement("section");
   root.className = "ls";
@@ -24,16 +42,20 @@ export const mountCard = (column, scenes, actions) => {
   leave.addEventListener("click", () => act.leave());
   const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "What is told" });
   const title = put(body, "h2", { tabindex: "-1" });
+  const example = put(body, "div", { class: "ls-example" });
   const ask = put(body, "p", { class: "ls-ask" });
   const guess = put(body, "div", { class: "ls-guess", role: "group", "aria-label": "Your prediction" });
   const task = put(body, "p", { class: "ls-task", role: "status" });
+  const dial = put(body, "div", { class: "ls-dial" });
   const answer = put(body, "div", { class: "ls-answer", "aria-live": "polite" });
   const foot = put(root, "div", { class: "ls-foot" });
   const back = put(foot, "button", { type: "button", class: "cv-btn", "data-part": "lesson-back" }, "Back");
   const next = put(foot, "button", { type: "button", class: "cv-btn", "data-part": "lesson-next" });
-  back.addEventListener("click", () => act.go(Number(root.dataset.scene) - 1));
-  next.addEventListener("click", () => (root.dataset.phase === "end" ? act.again() : act.go(Number(root.dataset.scene) + 1)));
-  part = { root, steps, title, ask, guess, task, answer, back, next };
+  put(foot, "p", { class: "ls-keys" }, "Next: → or Page Down. Back: ← or Page Up. Leave: Esc.");
+  put(foot, "a", { class: "ls-kit", href: kit, ...(kit.startsWith("#") ? {} : { target: "_blank" }) }, "Teacher's kit");
+  back.addEventListener("click", () => act.back());
+  next.addEventListener("click", () => (root.dataset.phase === "end" ? act.again() : act.next()));
+  part = { root, steps, title, example, ask, guess, task, dial, answer, back, next };
 };
 
 export const unmountCard = () => {
@@ -44,6 +66,7 @@ export const unmountCard = () => {
 // A number stays with its unit.
 const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
 
+/** @param {HTMLElement} node @param {import("./scenes.js").Pieces} pieces */
 const write = (node, pieces) => {
   node.replaceChildren();
   for (const piece of pieces) {
@@ -52,9 +75,7 @@ const write = (node, pieces) => {
   }
 };
 
-// view: { index, phase, done (a boolean a scene), title, ask, guess, said, task, answer, chart, summary };
-// phase one of "wait", "missing", "predict", "drag", "answer" and "end". guess: "share" or texts; said: a share
-// or an index into the texts, or null.
+/** @param {View} view */
 export const drawCard = (view) => {
   const { root, steps, back, next } = part;
   const { index, phase } = view;
@@ -66,22 +87,25 @@ export const drawCard = (view) => {
     step.classList.toggle("done", view.done[i]);
   });
   write(part.title, [view.title]);
+  drawExample(view);
   write(part.ask, view.ask);
   drawGuess(view);
   drawTask(view);
+  drawDial(view);
   drawAnswer(view);
-  back.disabled = index === 0;
-  next.textContent = { answer: index === steps.length - 1 ? "Finish" : "Next", end: "Start over" }[phase] || "Skip";
+  back.disabled = view.isFirst;
+  next.textContent = { answer: index === steps.length - 1 ? "Finish" : "Next", end: "Start over" }[phase] || (view.isShown ? "Next" : "Skip");
   next.classList.toggle("cv-main", phase === "answer");
 };
 
 export const focusCard = () => part.title.focus({ preventScroll: true });
 
-// On a phone the card is above what is dragged.
+/** On a phone the card is above what is dragged. */
 export const bringCard = () => {
   if (isPhone()) scrollTo(part.root, "start");
 };
 
+/** @param {Element} control */
 export const bringControl = (control) => {
   if (isPhone()) scrollTo(control, "center");
 };
@@ -91,7 +115,24 @@ const scrollTo = (node, block) => {
   node.scrollIntoView({ block, behavior: isCalm ? "auto" : "smooth" });
 };
 
-// ---------------------------------------------------------------- prediction
+// ---------------------------------------------------------------- example and prediction
+
+const drawExample = ({ index, example, phase }) => {
+  const box = part.example;
+  box.hidden = !example || phase === "answer";
+  if (box.dataset.key === String(index) || !example) return;
+  box.dataset.key = index;
+  box.replaceChildren();
+  put(box, "p", { class: "ls-prompt" }, promptText(example.prompt));
+  for (const { who, agent, text, right } of example.lines) {
+    const line = put(box, "p", { class: "ls-line", "data-right": Number(right) });
+    const name = put(line, "span", { class: "ls-who" });
+    if (agent !== undefined) marker(name, agent);
+    name.append(who);
+    put(line, "span", { class: "ls-mark", role: "img", "aria-label": right ? "right" : "wrong" }, right ? "✓" : "✗");
+    put(line, "b", {}, answerPieces(text, example.gold, true).filter(([kind]) => kind !== "stop").map(([, piece]) => piece).join(""));
+  }
+};
 
 const drawGuess = ({ index, phase, guess, said }) => {
   const box = part.guess;
@@ -116,24 +157,32 @@ const drawChoices = (box, texts, said) => {
   });
 };
 
-const drawSlider = (box, _, said, phase) => {
+/** A slider with its value beside it: { most, step, value, label }; text: of a value; turn: called with each. */
+const drawRange = (box, { most, step, value, label }, text, turn) => {
   const row = put(box, "div", { class: "ls-slide" });
-  const input = put(row, "input", { type: "range", min: "0", max: "100", step: "1", "aria-label": "Your prediction, in per cent" });
-  input.value = said === null ? 50 : Math.round(100 * said);
+  const input = put(row, "input", { type: "range", min: "0", max: String(most), step: String(step), "aria-label": label });
+  input.value = value;
   const output = put(row, "b");
   const tell = () => {
-    output.textContent = `${input.value} %`;
+    output.textContent = text(Number(input.value));
     input.setAttribute("aria-valuetext", output.textContent);
-    input.style.setProperty("--cv-at", `${input.value}%`);
+    input.style.setProperty("--cv-at", `${(100 * input.value) / most}%`);
   };
   tell();
   input.addEventListener("input", () => {
     tell();
-    if (phase === "drag") act.guess(input.value / 100, `${input.value} %`);
+    turn(Number(input.value));
   });
+  return input;
+};
+
+const drawSlider = (box, _, said, phase) => {
+  const range = { most: 100, step: 1, value: said === null ? 50 : Math.round(100 * said), label: "Your prediction, in per cent" };
+  const guess = (value) => act.guess(value / 100, `${value} %`);
+  const input = drawRange(box, range, (value) => `${value} %`, (value) => { if (phase === "drag") guess(value); });
   if (phase !== "predict") return;
   const button = put(box, "button", { type: "button", class: "cv-btn cv-main", "data-part": "lesson-predict" }, "Lock in my guess");
-  button.addEventListener("click", () => act.guess(input.value / 100, `${input.value} %`));
+  button.addEventListener("click", () => guess(Number(input.value)));
 };
 
 // ---------------------------------------------------------------- task and answer
@@ -147,16 +196,29 @@ const drawTask = ({ task, phase }) => {
   button.addEventListener("click", () => act.show());
 };
 
+const drawDial = ({ index, phase, dial }) => {
+  const box = part.dial;
+  box.hidden = !dial || phase !== "drag";
+  const key = box.hidden ? "" : String(index);
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  box.replaceChildren();
+  if (box.hidden) return;
+  const range = { most: dial.most, step: dial.most / 40, value: dial.value, label: dial.name };
+  drawRange(box, range, (value) => `${dial.name} ${value.toFixed(3)}`, act.turn);
+};
+
 // Said to a screen reader once: the region is there before it is filled.
 const drawAnswer = ({ answer, chart, summary }) => {
-  const key = JSON.stringify([answer, summary]);
+  const key = JSON.stringify([answer, summary, chart?.kind === "curve" && part.answer.clientWidth]); // which is drawn to measure
   if (part.answer.dataset.key === key) return;
   part.answer.dataset.key = key;
   part.answer.replaceChildren();
   if (summary) drawSummary(summary);
   if (!answer) return;
-  write(put(part.answer, "p", { class: "ls-verdict" }), ["You said ", [answer.said], ". Measured: ", [answer.measured], "."]);
-  if (chart) (chart.kind === "curve" ? drawCurve : drawBars)(part.answer, chart);
+  const guessed = answer.said ? ["You said ", [answer.said], ". "] : [];
+  write(put(part.answer, "p", { class: "ls-verdict" }), [...guessed, "Measured: ", [answer.measured], "."]);
+  if (chart) ({ curve: drawCurve, parts: drawParts, bars: drawBars })[chart.kind](part.answer, chart);
   write(put(part.answer, "p", { class: "ls-reveal" }), answer.pieces);
 };
 
@@ -165,6 +227,16 @@ const drawSummary = (scenes) => {
   for (const { title, said, measured } of scenes) {
     const item = put(list, "li");
     put(item, "b", {}, title);
-    write(put(item, "span"), measured ? [`You: ${said}. Measured: `, [measured], "."] : ["Skipped."]);
+    write(put(item, "span"), measured ? [...(said ? [`You: ${said}. `] : []), "Measured: ", [measured], "."] : ["Skipped."]);
   }
+  const form = put(part.answer, "div", { class: "ls-copy", role: "group", "aria-label": "Copy my answers" });
+  const label = put(form, "label", {}, "Name ");
+  const name = put(label, "input", { type: "text", autocomplete: "off", maxlength: "80" });
+  const told = document.createElement("p");
+  told.setAttribute("role", "status");
+  for (const [kind, text] of [["text", "Copy as text"], ["csv", "Copy as CSV"]]) {
+    const button = put(form, "button", { type: "button", class: "cv-btn", "data-copy": kind }, text);
+    button.addEventListener("click", async () => { told.textContent = await act.copy(/** @type {any} */ (kind), name.value); });
+  }
+  form.append(told);
 };

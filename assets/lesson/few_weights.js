@@ -1,10 +1,14 @@
-// The scene of epsilon: how few weights carry a skill, against as many random ones.
-import { count, epsilon } from "../numbers.js";
+// @ts-check
+// The scene of epsilon: how few weights carry a skill in the merge, and as a control as few random ones.
 import { brief } from "../canvas/model/words.js";
-import { breakingPoint, changedBy, figureText, learned } from "./figures.js";
+import { count, epsilon } from "../numbers.js";
+import { breakingPoint, changedBy, exampleOf, learned } from "./figures.js";
 import { thriftiest } from "./record.js";
 import { usual } from "./states.js";
 
+/** @typedef {import("./scenes.js").Facts} Facts */
+
+/** @type {[string, number][]} */
 const FEW = [["About half of them", 0.5], ["A tenth", 0.1], ["A hundredth", 0.01], ["A thousandth", 0.001]];
 
 const nearest = (share) => {
@@ -14,51 +18,53 @@ const nearest = (share) => {
 
 const known = new WeakMap(); // skills -> where the scene's skill breaks
 
-// Asked in every frame: worked out once.
+/** The scene's skill and agent, and where its merge breaks; asked in every frame, worked out once.
+ * @param {Facts} facts */
 const broken = (facts) => {
   if (!known.has(facts.skills)) {
     const { domain } = thriftiest(facts);
     const skill = learned(facts.skills).find(({ name }) => name === domain);
-    known.set(facts.skills, breakingPoint(facts.profile, usual(facts), [skill]));
+    const found = skill && breakingPoint(facts.profile, usual(facts), [skill]);
+    if (!skill || !found) throw new Error(`No measured epsilon breaks ${domain}.`);
+    const of = (step) => changedBy(facts.profile, step.point, skill.agent);
+    known.set(facts.skills, { ...found, skill, enough: of(found.last), tooFew: of(found.first), changed: of({ point: facts.profile.default_index }) });
   }
   return known.get(facts.skills);
 };
 
+/** @type {import("./scenes.js").Scene} */
 export const epsilonScene = {
   id: "epsilon",
-  shows: "weights answers",
+  figure: "curve",
   title: "How few weights carry a skill?",
   set: "independent",
   needs: ["skills", "few_weights"],
-  controls: ["#epsilon-line", "#dial-epsilon"],
+  controls: ["#curve-plot", "#dial-epsilon"],
   start: usual,
   target: (facts) => usual(facts, { point: broken(facts).first.point }),
+  example: (facts) => exampleOf(facts.skills, broken(facts).skill.agent),
   ask: (facts) => {
-    const { name, domain, changed } = thriftiest(facts);
+    const { skill, changed } = broken(facts);
     return [
-      "Other agents, without a common style. ", [name], ` changed ${count(changed)} weights. Say it keeps only its `, ["largest"], ` changes. How few of them still carry its skill, ${domain}?`,
+      "Other agents, without a common style. ", [facts.profile.agents[skill.agent]], ` changed ${count(changed)} weights. `,
+      "The larger ε, the fewer changes count: only the ", ["largest"], `. How few are enough for ${skill.name} in the merge?`,
     ];
   },
   guess: FEW.map(([text]) => text),
-  task: (facts) => [
-    "The larger ε, the fewer changes count. Drag it to the ", ["right"], " until ", [thriftiest(facts).domain], " breaks in the merge.",
-  ],
+  task: (facts) => ["Drag the curve's handle to the ", ["right"], " until ", [broken(facts).skill.name], " breaks."],
   isReached: (facts) => facts.settings.point >= broken(facts).first.point,
   measured: (facts) => {
-    const { fewest, changed } = thriftiest(facts);
-    const share = fewest.k / changed;
-    return { value: nearest(share), text: `${count(fewest.k)} of ${count(changed)} (${brief(share)})` };
+    const { enough, changed } = broken(facts);
+    return { value: nearest(enough / changed), text: `${count(enough)} of ${count(changed)} (${brief(enough / changed)})` };
   },
   reveal: (facts) => {
+    const { last, first, skill, enough, tooFew } = broken(facts);
     const { fewest, name } = thriftiest(facts);
-    const { last, first } = broken(facts);
-    const { epsilon_grid: grid, agents } = facts.profile;
-    const at = ({ point }) =>
-      `ε ${epsilon(grid[point])} (${count(changedBy(facts.profile, point, agents.indexOf(name)))} of its changes count)`;
+    const at = ({ point, row }) => `ε ${epsilon(facts.profile.epsilon_grid[point])}: ${row.score[skill.domain]} of ${facts.skills.n}`;
     return [
-      `${name} with its ${count(fewest.k)} largest changes: ${figureText(fewest.largest)}. `,
-      ["As many at random"], ` of its changes: ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws). `,
-      `In the merge it held at ${at(last)} and no more at ${at(first)}.`,
+      `With ${count(enough)} changes (${at(last)}) ${skill.name} holds, with ${count(tooFew)} (${at(first)}) it breaks. `,
+      ["Control"], `, ${name} alone: its ${count(fewest.k)} largest changes solve ${brief(fewest.largest.share, 0)}, `,
+      ["as many at random"], ` ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws).`,
     ];
   },
   chart: (facts) => {
@@ -73,7 +79,7 @@ export const epsilonScene = {
         { name: "random ones", css: "shared", points: points("random") },
       ],
       ticks: [rows[0].k, rows[Math.floor(rows.length / 2)].k, changed].map((k) => ({ at: at(k), text: count(k) })),
-      axis: `${domain} solved, by number of changes kept`,
+      axis: `${domain} solved by the agent alone, by number of changes`,
       label: rows.map(({ k, largest, random }) => `${count(k)} changes: largest ${brief(largest.share, 0)}, random ${brief(random.share, 0)}`).join("; "),
     };
   },

@@ -1,57 +1,68 @@
+// @ts-check
 // The figures of the lesson. Each is read from the models' profile, from their table of measured settings
 // or from the record of how they were trained; none is typed. Knows nothing of the page.
 import { wilson } from "../canvas/model/data.js";
 import { exactRow } from "../canvas/model/nearest.js";
-import { outcomeOf } from "../canvas/model/outcome.js";
+import { factorsOf, outcomeOf } from "../canvas/model/outcome.js";
 import { brief } from "../canvas/model/words.js";
 import { sum } from "../numbers.js";
 
-// right of n prompts, as a share with its 95 % interval.
+/** @typedef {{ right: number, n: number, share: number, low: number, high: number }} Figure
+ * @typedef {{ name: string, domain: number, agent: number }} Skill of the table: its place there, and who learned it
+ * @typedef {{ prompt: string, gold: string, lines: { who: string, agent?: number, text: string, right: boolean }[] }} Example
+ * @typedef {import("./scenes.js").Facts} Facts @typedef {import("../canvas/model/methods.js").Settings} Settings */
+
+/** right of n prompts, as a share with its 95 % interval. @param {number} right @param {number} n @returns {Figure} */
 export const figure = (right, n) => {
   const [low, high] = wilson(right, n);
   return { right, n, share: right / n, low, high };
 };
 
-// A share that a record tells of n prompts.
+/** A share that a record tells of n prompts. @param {number} share @param {number} n */
 export const recorded = (share, n) => figure(Math.round(share * n), n);
 
-// Figures of the same kind as one.
+/** Figures of the same kind as one. @param {Figure[]} figures */
 export const together = (figures) =>
   figure(sum(figures.map((f) => f.right)), sum(figures.map((f) => f.n)));
 
-// "122 of 180 (68 %, 95 % interval 61–74 %)"
+/** "122 of 180 (68 %, 95 % interval 61–74 %)" @param {Figure} figure */
 export const figureText = ({ right, n, share, low, high }) =>
   `${right} of ${n} (${brief(share, 0)}, 95 % interval ${Math.round(100 * low)}–${brief(high, 0)})`;
 
-// The skills that an agent learned: [{ name, domain, agent }], agent an index.
+/** The skills that an agent learned. @param {any} skills @returns {Skill[]} */
 export const learned = (skills) => skills.domains.flatMap((name, domain) =>
   (skills.agents[domain] === null ? [] : [{ name, domain, agent: skills.agents[domain] }]));
 
+/** @param {any} skills @param {any} row @param {Skill} skill */
 export const scoreAt = (skills, row, { domain }) => figure(row.score[domain], skills.n);
 
-// All prompts of the learned skills, for one row of the table.
+/** All prompts of the learned skills, for one row of the table. @param {any} skills @param {any} row */
 export const scoreOfAll = (skills, row) =>
   together(learned(skills).map((skill) => scoreAt(skills, row, skill)));
 
-// The same, of the row that was measured at some settings.
+/** The same, of the row that was measured at some settings. @param {Facts} facts @param {Settings} settings */
 export const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
 
+/** @param {any} skills */
 export const baseScore = (skills) => scoreOfAll(skills, skills.base);
 
+/** @param {any} skills @param {Skill} skill */
 export const specialistScore = (skills, skill) => scoreAt(skills, skills.specialists[skill.domain], skill);
 
-// Every agent on the skill it learned.
+/** Every agent on the skill it learned. @param {any} skills */
 export const specialistsScore = (skills) =>
   together(learned(skills).map((skill) => specialistScore(skills, skill)));
 
-// The row that was measured at exactly these settings, or null.
+/** The row that was measured at exactly these settings, or null. @param {any} profile @param {Settings} settings */
 export const rowAt = (profile, settings) => (profile.skills ? exactRow(profile, settings) : null);
 
-// The number of weights that an agent changed, at a grid point.
+/** The number of weights that an agent changed, at a grid point.
+ * @param {any} profile @param {number} point @param {number} agent @returns {number} */
 export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);
 
-// Of what an agent changed at a grid point: the share that it changed alone, by number of weights
-// and by size (sums of squares; null in old analyses), and the share of all weights that it changed.
+/** Of what an agent changed at a grid point: the share that it changed alone, by number of weights and by size
+ * (sums of squares; null in old analyses), and the share of all weights that it changed.
+ * @param {any} profile @param {number} point @param {number} agent */
 export const aloneShare = (profile, point, agent) => {
   const counts = profile.overlap[point][agent];
   const changed = changedBy(profile, point, agent);
@@ -63,8 +74,8 @@ export const aloneShare = (profile, point, agent) => {
   };
 };
 
-// Names of the agents that learned a skill, and of those that learned what the base could do: what no table
-// tells of counts as a skill.
+/** Names of the agents that learned a skill, and of those that learned what the base could do: what no table
+ * tells of counts as a skill. @param {Facts} facts @returns {{ skilled: string[], others: string[] }} */
 export const byLearning = ({ profile, skills }) => {
   const agents = new Set(skills ? learned(skills).map(({ agent }) => agent) : profile.agents.keys());
   return {
@@ -73,7 +84,8 @@ export const byLearning = ({ profile, skills }) => {
   };
 };
 
-// Of the agents that learned a skill, the one that shares most of what it changed.
+/** Of the agents that learned a skill, the one that shares most of what it changed.
+ * @param {Facts} facts @param {number} point @returns {number} */
 export const leastAlone = (facts, point) => {
   const { profile } = facts;
   const alone = (name) => aloneShare(profile, point, profile.agents.indexOf(name)).byCount;
@@ -81,24 +93,27 @@ export const leastAlone = (facts, point) => {
   return profile.agents.indexOf(least);
 };
 
-// The share of all weights that every agent changed.
+/** The share of all weights that every agent changed. @param {any} profile @param {Settings} settings */
 export const metShare = (profile, settings) =>
   outcomeOf(profile, settings).byCount.at(-1) / profile.total;
 
-// The smallest threshold at which nothing counts as changed, so that the merge is the base.
+/** The smallest threshold at which nothing counts as changed, so that the merge is the base.
+ * @param {any} profile @returns {number} */
 export const nothingCounts = (profile) => {
   const point = profile.overlap.findIndex((agents) => agents.every((counts) => !sum(counts)));
   return point < 0 ? profile.epsilon_grid.length - 1 : point;
 };
 
-// The measured rows of a rule from a threshold on upwards, as [{ point, row }].
+/** The measured rows of a rule from a threshold on upwards.
+ * @param {any} profile @param {Settings} settings @returns {{ point: number, row: any }[]} */
 const upwards = (profile, settings) => profile.epsilon_grid.flatMap((_, point) => {
   const row = point < settings.point ? null : rowAt(profile, { ...settings, point });
   return row ? [{ point, row }] : [];
 });
 
-// Where one of some skills breaks as epsilon rises: { last, first, skill }, the last measured step at which all
-// hold and the first at which `skill` does not: its interval ends below what was right at the start. Or null.
+/** Where one of some skills breaks as epsilon rises: the last measured step at which all hold and the first at which
+ * `skill` does not: its interval ends below what was right at the start. Or null.
+ * @param {any} profile @param {Settings} settings @param {Skill[]} skills */
 export const breakingPoint = (profile, settings, skills) => {
   const steps = upwards(profile, settings);
   for (const [i, step] of steps.entries()) {
@@ -107,4 +122,27 @@ export const breakingPoint = (profile, settings, skills) => {
     if (skill) return { last: steps[i - 1], first: step, skill };
   }
   return null;
+};
+
+/** How many times a merge applies what one agent alone changed, and what several changed: means over the agents.
+ * @param {any} profile @param {Settings} settings */
+export const partsApplied = (profile, settings) => {
+  const row = rowAt(profile, settings);
+  const found = factorsOf(profile, outcomeOf(profile, settings), row && { row, isExact: true });
+  return found && { own: found.ownMean, shared: found.sharedMean };
+};
+
+/** A prompt that an agent solves and the base does not, the shortest to which the base says something; or null.
+ * @param {any} skills @param {number} agent @returns {Example | null} */
+export const exampleOf = (skills, agent) => {
+  const skill = skills && learned(skills).find((one) => one.agent === agent);
+  if (!skill) return null;
+  const own = skills.specialists[skill.domain];
+  const said = (row, i) => skills.answers[i][row.said[i]];
+  const places = Array.from({ length: skills.n }, (_, i) => skill.domain * skills.n + i)
+    .filter((i) => own.right[i] && !skills.base.right[i] && said(skills.base, i).trim().length > 1);
+  if (!places.length) return null;
+  const i = places.reduce((a, b) => (skills.prompts[b].length < skills.prompts[a].length ? b : a));
+  const line = (who, row, more) => ({ who, text: said(row, i), right: Boolean(row.right[i]), ...more });
+  return { prompt: skills.prompts[i], gold: skills.gold[i], lines: [line("base", skills.base), line(`${own.name} agent`, own, { agent })] };
 };

@@ -1,35 +1,49 @@
-// The lesson on the canvas: predict, drag, and see what was measured. Which scene is open, what is loaded
-// for it, and when its answer is reached. The canvas knows nothing of it; the store tells what is shown.
-import { relayout } from "../canvas/canvas.js";
-import { choose, hold, onPaint, redraw, state } from "../canvas/store.js";
+// @ts-check
+// The lesson on the stage: predict, drag, and see what was measured. Which scene is open, what is loaded
+// for it, and when its answer is reached. The stage knows nothing of it; the store tells what is shown.
+import { isPresenting, relayout } from "../canvas/canvas.js";
+import { areSame } from "../canvas/model/methods.js";
 import { brief } from "../canvas/model/words.js";
-import { remember } from "../tune.js";
+import { choose, hold, onPaint, redraw, state } from "../canvas/store.js";
 import { bringCard, bringControl, drawCard, focusCard, mountCard, unmountCard } from "./card.js";
-import { answerOf, forget, openScene, setAnswer, setOpenScene } from "./progress.js";
+import { answerOf, answersText, forget, openScene, setAnswer, setOpenScene } from "./progress.js";
+import { copyText, followKeys } from "./projector.js";
 import { missingOf } from "./record.js";
 import { SCENES } from "./scenes.js";
+
+/** Where the lesson is held: the app's page, or a file. open: goes to the stage; openSet: loads a shipped set there;
+ * recordOf: what was measured of it, or null; remember: writes the address; titled: what the tab says, null as before;
+ * kit: address of the teacher's kit.
+ * @typedef {{ open: () => void, openSet: (set: string) => void, recordOf: (set: string) => Promise<any>,
+ *   remember: () => void, titled: (title: string | null) => void, kit: string }} Host
+ * @typedef {import("./scenes.js").Scene} Scene @typedef {import("./scenes.js").Facts} Facts
+ * @typedef {{ index: number, panel: string, isMoved: boolean, isStarted: boolean, isLoading: boolean, phase?: string, key: string }} Run
+ * panel: of a projector, "ask", "figure" or "answer" */
 
 const LOCKED = ".cv-methods, .cv-curve, .cv-weights"; // until something was said
 const END = SCENES.length; // after the last scene: what was said, and what was measured
 
-let run = null; // { index, isStarted, isLoading, isMoved, phase, key }
-let openStep = () => {};
-const records = new Map(); // set -> its record, null where there is none, undefined while it comes
+/** @type {Run | null} */
+let run = null;
+/** @type {Host} */
+let host;
+/** @type {Map<string, any>} set -> its record, null where there is none, undefined while it comes */
+const records = new Map();
 
-const canvas = () => document.querySelector(".cv-root");
+const canvas = () => /** @type {HTMLElement} */ (document.querySelector(".cv-root"));
 
 // ---------------------------------------------------------------- entering and leaving
 
 const OWN = "The lesson opens agents of its own in place of your models, which are to be analyzed again afterwards. Go on?";
 
-// asked: a number from 1, a scene's id, or nothing for the scene that was open last.
+/** @param {string | null} [asked] a number from 1, a scene's id, or nothing for the scene that was open last */
 export const takeLesson = (asked) => {
   if (state.profile && !state.profile.set && !window.confirm(OWN)) return;
   go(placeOf(asked) ?? placeOf(openScene()) ?? 0);
 };
 
-// open(step): goes to a step of the page.
-export const mountLesson = (open) => { openStep = open; };
+/** @param {Host} given */
+export const mountLesson = (given) => { host = given; };
 
 const placeOf = (asked) => {
   const found = SCENES.findIndex(({ id }, i) => id === asked || String(i + 1) === asked);
@@ -38,17 +52,18 @@ const placeOf = (asked) => {
 
 const setOf = (index) => SCENES[Math.min(index, END - 1)].set;
 
-const isLoaded = () => state.profile?.set === setOf(run.index);
+/** @param {Run} at */
+const isLoaded = (at) => state.profile?.set === setOf(at.index);
 
-const go = (index) => {
+const go = (index, panel = "ask") => {
   const isMoved = run !== null;
-  run = { index, isMoved, isStarted: false, isLoading: false, key: "" };
+  run = { index, panel, isMoved, isStarted: false, isLoading: false, key: "" };
   if (index < END) setOpenScene(SCENES[index].id);
   state.lesson = Math.min(index + 1, END);
-  if (isLoaded()) openStep("tune");
+  if (isLoaded(run)) host.open();
   else {
     run.isLoading = true;
-    document.querySelector(`.opens-${setOf(index)}`).click(); // which opens Tune as well
+    host.openSet(setOf(index)); // which opens Tune as well
   }
   redraw();
 };
@@ -59,14 +74,16 @@ const leave = () => {
   lock(false);
   unmountCard();
   canvas().classList.remove("ls-on");
-  delete canvas().dataset.shows;
+  for (const key of ["shows", "methods", "panel", "veiled"]) delete canvas().dataset[key];
   document.documentElement.classList.remove("ls-lesson");
+  host.titled(null);
   relayout();
-  remember();
+  host.remember();
 };
 
 // ---------------------------------------------------------------- what is known
 
+/** @returns {Facts} */
 const factsAt = (settings) => {
   const { profile } = state;
   return { profile, settings, skills: profile.skills || null, record: records.get(profile.set) || null };
@@ -77,20 +94,20 @@ const isHere = () => {
   const { set: example, skills, skills_at: at } = state.profile;
   if (!records.has(example)) {
     records.set(example, undefined);
-    fetch(`ram/record/${example}.json`).then((answer) => (answer.ok ? answer.json() : null)).catch(() => null)
-      .then((record) => { records.set(example, record); redraw(); });
+    host.recordOf(example).catch(() => null).then((record) => { records.set(example, record); redraw(); });
   }
   return records.get(example) !== undefined && Boolean(skills || !at);
 };
 
+/** @param {Scene} scene */
 const phaseOf = (scene) => {
   if (!isHere()) return "wait";
   if (missingOf(scene, factsAt(state.settings)).length) return "missing";
   const { said, settings } = answerOf(scene.id);
-  return settings ? "answer" : said ? "drag" : "predict";
+  return settings ? "answer" : said !== undefined ? "drag" : "predict";
 };
 
-// ---------------------------------------------------------------- following the canvas
+// ---------------------------------------------------------------- following the stage
 
 let isHeld = false; // what is dragged must not move away under the finger
 document.addEventListener("pointerdown", () => { isHeld = true; }, true);
@@ -103,21 +120,22 @@ for (const end of ["pointerup", "pointercancel"]) {
 
 const follow = () => {
   if (!run) return;
-  if (!isLoaded()) {
+  if (!isLoaded(run)) {
     if (!run.isLoading) leave(); // other models were loaded meanwhile
     return;
   }
   run.isLoading = false;
   mount();
   if (run.index === END) {
-    draw("end");
+    draw(run, "end");
     return;
   }
   const scene = SCENES[run.index];
   const phase = phaseOf(scene);
-  if (!run.isStarted && phase !== "wait") start(scene, phase);
+  if (!run.isStarted && phase !== "wait") start(run, scene, phase);
   else if (phase === "drag" && !isHeld && scene.isReached(factsAt(state.settings))) answer(scene);
-  draw(phaseOf(scene));
+  veil(scene, phaseOf(scene));
+  draw(run, phaseOf(scene));
 };
 onPaint(follow);
 
@@ -126,9 +144,8 @@ const mount = () => {
   if (root.classList.contains("ls-on")) return;
   root.classList.add("ls-on");
   document.documentElement.classList.add("ls-lesson");
-  mountCard(root, SCENES.map(stepOf), {
-    go, leave, guess, again, show: () => choose(SCENES[run.index].target(factsAt(state.settings))),
-  });
+  const turn = (value) => run && choose({ [SCENES[run.index].dial ?? "r"]: value });
+  mountCard(root, SCENES.map(stepOf), { go, back, next, guess, turn, show, again, leave, copy }, host.kit);
   relayout();
 };
 
@@ -136,34 +153,41 @@ const mount = () => {
 const stepOf = ({ title, isLastWord }, i) =>
   ({ title, mark: isLastWord ? "+" : String(i + 1), label: isLastWord ? title : `Scene ${i + 1}: ${title}` });
 
-const start = (scene, phase) => {
-  run.isStarted = true;
+/** @param {Run} at @param {Scene} scene @param {string} phase */
+const start = (at, scene, phase) => {
+  at.isStarted = true;
   const facts = factsAt(state.settings);
   if (phase === "missing") return;
   // After this frame: the others that are drawn in it belong to one state.
   queueMicrotask(() => {
     if (scene.dial) hold(scene.dial);
-    choose(phase === "answer" ? answerOf(scene.id).settings : scene.start(facts));
+    choose(phase === "answer" ? answerOf(scene.id).settings : scene.start(facts), "method");
   });
 };
 
 const guess = (value, said) => {
-  const scene = SCENES[run.index];
-  setAnswer(scene.id, { value, said });
+  if (!run) return;
+  setAnswer(SCENES[run.index].id, { value, said });
   redraw();
 };
 
+const show = () => {
+  if (run) choose(SCENES[run.index].target(factsAt(state.settings)));
+};
+
+/** @param {Scene} scene */
 const answer = (scene) => {
   const settings = { ...state.settings };
   setAnswer(scene.id, { settings, measured: shortText(scene, factsAt(settings)) });
 };
 
-// What was measured in the words of the choices.
+/** What was measured in the words of the choices. @param {Scene} scene @param {Facts} facts */
 const measuredText = (scene, facts) => {
   const { value, text } = scene.measured(facts);
   return scene.guess === "share" ? text : `${scene.guess[value]}, ${text}`;
 };
 
+/** @param {Scene} scene @param {Facts} facts */
 const shortText = (scene, facts) => {
   const { value } = scene.measured(facts);
   return scene.guess === "share" ? brief(value) : scene.guess[value];
@@ -174,63 +198,116 @@ const again = () => {
   go(0);
 };
 
+const copy = async (kind, name) => (await copyText(answersText(kind, name.trim(), SCENES))
+  ? `Copied as ${kind === "csv" ? "CSV" : "text"}.` : "The browser did not let this page copy. Select the list above.");
+
+// ---------------------------------------------------------------- on and back, one panel at a time on a projector
+
+const next = () => {
+  if (!run) return;
+  const { index, panel } = run;
+  const scene = SCENES[index];
+  const phase = scene && isPresenting() ? phaseOf(scene) : "";
+  if (panel === "ask" && phase === "predict") guess(null, ""); // hands are raised, nothing is typed
+  if (panel === "ask" && ["predict", "drag", "answer"].includes(phase)) turnTo("figure");
+  else if (panel === "figure" && phase === "drag") show();
+  else if (panel === "figure" && phase === "answer") turnTo("answer");
+  else if (index < END) go(index + 1);
+};
+
+const back = () => {
+  if (!run) return;
+  const { index, panel } = run;
+  if (isPresenting() && panel !== "ask") turnTo(panel === "answer" ? "figure" : "ask");
+  else if (index) go(index - 1, isPresenting() ? "answer" : "ask");
+};
+
+const turnTo = (panel) => {
+  if (!run) return;
+  run.panel = panel;
+  run.key = "";
+  redraw();
+};
+
+followKeys(() => run && isPresenting(), { next, back, left: () => host.remember() });
+
 // ---------------------------------------------------------------- drawing
 
 const lock = (isLocked) => {
-  for (const part of canvas().querySelectorAll(LOCKED)) part.inert = isLocked;
+  for (const part of /** @type {NodeListOf<HTMLElement>} */ (canvas().querySelectorAll(LOCKED))) part.inert = isLocked;
 };
 
-const draw = (phase) => {
-  const { index } = run;
+/** What a scene begins with is not its news: until something else is shown the answers wait.
+ * @param {Scene} scene @param {string} phase */
+const veil = (scene, phase) => {
+  const isStart = ["predict", "drag"].includes(phase) && areSame(state.settings, scene.start(factsAt(state.settings)));
+  canvas().toggleAttribute("data-veiled", phase === "wait" || phase === "predict" || isStart);
+};
+
+/** @param {Run} at @param {string} phase */
+const draw = (at, phase) => {
+  const { index } = at;
+  /** @type {Scene | undefined} */
   const scene = SCENES[index];
   const said = scene ? answerOf(scene.id) : {};
-  const key = [index, phase, said.said].join("|");
-  if (key === run.key) return;
-  run.key = key;
+  const isShown = isPresenting();
+  const key = [index, phase, said.said, at.panel, isShown].join("|");
+  if (key === at.key) return;
+  at.key = key;
   lock(phase === "predict");
-  canvas().dataset.shows = scene ? scene.shows : "answers parts";
+  Object.assign(canvas().dataset, { shows: scene?.figure ?? "none", panel: at.panel });
+  canvas().toggleAttribute("data-methods", Boolean(scene?.isWithMethods));
   for (const control of document.querySelectorAll(".ls-target")) control.classList.remove("ls-target");
-  if (phase === "drag") {
-    for (const control of scene.controls) document.querySelector(control)?.classList.add("ls-target");
-  }
   drawCard({
-    index, phase,
+    ...NOTHING, index, phase, isShown, isFirst: !index && (!isShown || at.panel === "ask"),
     done: SCENES.map(({ id }) => Boolean(answerOf(id).settings)),
     ...(scene ? viewOf(scene, phase, said) : endView()),
   });
-  if (run.isMoved) focusCard();
-  run.isMoved = false;
+  host.titled(scene ? stepOf(scene, index).label : "Lesson");
+  if (at.isMoved) focusCard();
+  at.isMoved = false;
+  const controls = phase === "drag" && scene ? scene.controls.map((control) => document.querySelector(control)) : [];
+  for (const control of controls) control?.classList.add("ls-target");
   // Once it is laid out: the card is elsewhere while one drags.
-  const control = phase === "drag" ? document.querySelector(scene.controls[0]) : null;
-  requestAnimationFrame(() => (control ? bringControl(control) : bringCard()));
+  const control = /** @type {HTMLElement | null} */ (controls[0] ?? null);
+  requestAnimationFrame(() => {
+    relayout("size");
+    if (control) bringControl(control);
+    else bringCard();
+  });
   // What was pressed to predict is gone; what is to be moved is next.
-  if (control && run.phase === "predict") control.focus({ preventScroll: true });
-  run.phase = phase;
-  remember();
+  if (control && at.phase === "predict" && !isPresenting()) control.focus({ preventScroll: true });
+  at.phase = phase;
+  host.remember();
 };
 
-const NOTHING = { ask: [], guess: null, said: null, task: [], answer: null, chart: null };
+/** @type {import("./card.js").View} */
+const NOTHING = {
+  index: 0, phase: "", isFirst: true, isShown: false, done: [], title: "", example: null, ask: [], guess: null, said: null, dial: null, task: [], answer: null, chart: null, summary: null,
+};
 
-const viewOf = (scene, phase, { value, said, settings }) => {
-  const view = { ...NOTHING, title: scene.title, said: value ?? null };
+/** @param {Scene} scene @param {string} phase @param {import("./progress.js").Answer} given */
+const viewOf = (scene, phase, { value = null, said = "", settings }) => {
+  const view = { title: scene.title, said: value };
   if (phase === "wait") return { ...view, ask: ["What was measured is being loaded."] };
   const facts = factsAt(settings || state.settings);
   if (phase === "missing") {
     return { ...view, ask: [`This scene needs ${missingOf(scene, facts).join(" and ")}, which were not measured yet. Go on with the next one.`] };
   }
-  Object.assign(view, { ask: scene.ask(facts), guess: scene.guess });
-  if (phase === "predict") return { ...view, task: ["Guess first. Then the canvas moves."] };
-  if (phase === "drag") return { ...view, task: scene.task(facts) };
-  const measured = measuredText(scene, facts);
+  Object.assign(view, { ask: scene.ask(facts), guess: scene.guess, example: scene.example?.(facts) ?? null });
+  if (phase === "predict") return { ...view, task: ["Guess first. Then the figure moves."] };
+  if (phase === "drag") return { ...view, task: scene.task(facts), dial: dialOf(scene, facts) };
   return {
     ...view,
-    answer: { said, measured, pieces: scene.reveal(facts) },
+    answer: { said, measured: measuredText(scene, facts), pieces: scene.reveal(facts) },
     chart: { ...scene.chart(facts), guess: scene.guess === "share" ? value : null },
   };
 };
 
+/** @param {Scene} scene @param {Facts} facts */
+const dialOf = ({ dial, most }, { settings }) => (dial && most ? { name: dial, most, value: settings[dial] } : null);
+
 const endView = () => ({
-  ...NOTHING,
   title: "What you said, and what was measured",
   summary: SCENES.map(({ id, title }) => ({ title, ...answerOf(id) })),
 });

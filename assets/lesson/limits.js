@@ -1,72 +1,88 @@
+// @ts-check
 // The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
 // cannot help.
 import { cardRetained } from "../canvas/model/rounding.js";
 import { outcomeOf } from "../canvas/model/outcome.js";
 import { brief, lambdaText, listText } from "../canvas/model/words.js";
-import { aloneShare, baseScore, figureText, specialistsScore, totalAt } from "./figures.js";
+import { aloneShare, baseScore, exampleOf, figureText, specialistsScore, totalAt } from "./figures.js";
 import { average, isShown, sumUp, usual } from "./states.js";
 
+/** @typedef {import("./scenes.js").Facts} Facts @typedef {import("./scenes.js").Pieces} Pieces */
+
 const GENTLE = 0.02; // r at which lambda asks for a few per cent
+const MOST = 0.2; // r at the right end of the card's slider
 const SMALL = 1.05; // lambda up to which the answer counts as reached
 
-// What the file keeps of each lambda, [{ name, asked, kept, dtype, share }], share of what lambda adds.
+/** What the file keeps of each lambda; share: of what lambda adds. @param {Facts} facts */
 const pushes = ({ profile, settings }) => outcomeOf(profile, settings).agents.flatMap(({ t, name, lambda }) => {
   const retained = lambda > 1 && cardRetained(profile, settings.point, t, lambda);
-  return retained ? [{ ...retained, name, share: Math.max(0, retained.retained - 1) / (retained.asked - 1) }] : [];
+  return retained ? [{ ...retained, name, t, share: Math.max(0, retained.retained - 1) / (retained.asked - 1) }] : [];
 });
 
-// Of the agent that loses most.
+/** Of the agent that loses most. @param {Facts} facts */
 const swallowed = (facts) => {
   const found = pushes(facts);
   return found.length ? found.reduce((a, b) => (b.share < a.share ? b : a)) : null;
 };
 
+/** @param {Facts} facts */
 const gentle = (facts) => usual(facts, { r: GENTLE });
 
+/** The agent that loses most of a small push. @param {Facts} facts */
+const ofGentle = (facts) => {
+  const found = swallowed({ ...facts, settings: gentle(facts) });
+  if (!found) throw new Error("Nothing is rounded away.");
+  return found;
+};
+
+/** @type {import("./scenes.js").Scene} */
 export const roundingScene = {
   id: "rounding",
-  shows: "curve",
+  figure: "parts",
   title: "A small push",
   set: "dense",
   needs: ["rounding"],
-  controls: ["#curve-plot", "#dial-r"],
+  controls: [".ls-dial input"],
   dial: "r",
+  most: MOST,
   start: usual,
   target: gentle,
+  example: (facts) => exampleOf(facts.skills, ofGentle(facts).t),
   ask: (facts) => {
-    const { name, dtype } = swallowed({ ...facts, settings: gentle(facts) });
+    const { name, dtype } = ofGentle(facts);
     return [
-      "RAM+ multiplies what is unique by λ. Set λ a few per cent above 1: a small push. The merge is stored in ",
-      [dtype], ", whose numbers have gaps. Which share of the push is still there, for ", [name], "?",
+      "RAM+ multiplies own parts by λ. Let λ be a few per cent above 1: a small push. The merge is stored in ",
+      [dtype], ", whose numbers have gaps. Which share of the push is left, for ", [name], "?",
     ];
   },
   guess: "share",
-  task: () => ["Drag ", ["r"], ` to the left until λ of every agent is between 1 and ${SMALL}.`],
+  task: () => ["Drag ", ["r"], ` to the left until every λ is between 1 and ${SMALL}.`],
   isReached: (facts) => {
     const { agents, isRam } = outcomeOf(facts.profile, facts.settings);
-    return isRam && agents.every(({ lambda }) => lambda <= SMALL) && swallowed(facts) !== null;
+    return isRam && agents.every(({ lambda }) => (lambda ?? 1) <= SMALL) && swallowed(facts) !== null;
   },
   measured: (facts) => {
-    const { share } = swallowed(facts);
+    const { share } = swallowed(facts) ?? ofGentle(facts);
     return { value: share, text: `${brief(share, 0)} (expected from the sizes of its changes)` };
   },
   reveal: (facts) => {
-    const { name, asked, retained, dtype } = swallowed(facts);
+    const { name, asked, retained, dtype } = swallowed(facts) ?? ofGentle(facts);
     const strong = pushes({ ...facts, settings: usual(facts) }).find((push) => push.name === name);
     return [
       `${name}: λ ${lambdaText(asked)} asked, `, [`${lambdaText(retained)} stored`],
-      `. Many of its changes are one gap of ${dtype}: 1.0 and a little more round back to 1. A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.retained)}. `,
+      `. Many of its changes are one gap of ${dtype}: a little more rounds back to one gap. `,
+      strong ? `A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.retained)}. ` : "",
       "Stochastic rounding or float32 keeps the push.",
     ];
   },
   chart: (facts) => {
-    const { name } = swallowed(facts);
+    const { name } = swallowed(facts) ?? ofGentle(facts);
     return {
       kind: "bars",
       label: "Share of the push that is stored, by λ",
-      rows: [facts.settings, ...[0.05, 0.1, 0.2].map((r) => usual(facts, { r }))].map((settings, i) => {
+      rows: [facts.settings, ...[0.05, 0.1, 0.2].map((r) => usual(facts, { r }))].flatMap((settings, i) => {
         const push = pushes({ ...facts, settings }).find((one) => one.name === name);
-        return { name: `λ ${lambdaText(push.asked)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 };
+        return push ? [{ name: `λ ${lambdaText(push.asked)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 }] : [];
       }),
     };
   },
@@ -74,9 +90,11 @@ export const roundingScene = {
 
 const SUM = ["It breaks here as well", "About the same as RAM+", "Far better than RAM+"];
 
+/** @type {import("./scenes.js").Scene} */
 export const limitsScene = {
   id: "limits",
-  shows: "methods answers",
+  figure: "answers",
+  isWithMethods: true,
   title: "A last word: when RAM cannot help",
   isLastWord: true,
   set: "dense",
@@ -89,7 +107,7 @@ export const limitsScene = {
     const found = totalAt(facts, usual(facts));
     const shares = profile.agents.map((_, t) => aloneShare(profile, profile.default_index, t).ofAll);
     return [
-      `The same skills, learned with another optimizer: each agent changed at least ${brief(Math.min(...shares), 0)} of all weights. RAM+, which you see, solves `,
+      `The same skills, learned with another optimizer: each agent changed at least ${brief(Math.min(...shares), 0)} of all weights. RAM+ solves `,
       [`${found.right} of ${found.n}`], ". And the ", ["sum"], ", which broke the first agents?",
     ];
   },
@@ -104,6 +122,7 @@ export const limitsScene = {
   reveal: (facts) => {
     const { profile } = facts;
     const shares = profile.agents.map((_, t) => brief(aloneShare(profile, profile.default_index, t).byCount));
+    /** @type {Pieces} */
     const pieces = [
       `Alone the agents solve ${specialistsScore(facts.skills).right}. Only ${listText(shares)} of what each changed is unique: RAM averages the rest, whatever λ is. `,
     ];

@@ -1,14 +1,22 @@
+// @ts-check
 // What a tab remembers of the lesson: the scene that is open, and of every scene what was said, with which
-// settings its answer was reached, and what was measured then.
+// settings its answer was reached, and what was measured then. And all of it as text or CSV, for a teacher.
 const KEY = "ram-lesson";
 
+/** @typedef {{ value?: number | null, said?: string, settings?: any, measured?: string }} Answer settings and measured once
+ * the answer was shown; said "" where nobody guessed
+ * @typedef {{ scene: string | null, answers: Record<string, Answer> }} Progress */
+
+/** @returns {Progress} */
 const empty = () => ({ scene: null, answers: {} });
 
+/** @type {Progress | null} */
 let known = null;
 
+/** @returns {Progress} */
 const read = () => {
   try {
-    const found = JSON.parse(sessionStorage.getItem(KEY));
+    const found = JSON.parse(sessionStorage.getItem(KEY) ?? "null");
     return found?.answers ? found : empty();
   } catch { return empty(); } // storage refused, or written by something else
 };
@@ -26,14 +34,16 @@ const progress = () => {
 
 export const openScene = () => progress().scene;
 
+/** @param {string} id */
 export const setOpenScene = (id) => {
   progress().scene = id;
   write();
 };
 
-// { value, said, settings, measured }; settings and measured once the answer was shown. Or {}.
+/** @param {string} id @returns {Answer} */
 export const answerOf = (id) => progress().answers[id] || {};
 
+/** @param {string} id @param {Answer} changes */
 export const setAnswer = (id, changes) => {
   progress().answers[id] = { ...answerOf(id), ...changes };
   write();
@@ -42,4 +52,23 @@ export const setAnswer = (id, changes) => {
 export const forget = () => {
   known = empty();
   write();
+};
+
+// ---------------------------------------------------------------- for a teacher
+
+// A spreadsheet takes a text that begins so for a formula.
+const FORMULA = /^[=+\-@\t\r]/;
+
+const cell = (text) => `"${(FORMULA.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+
+/** What somebody said and what was measured, as lines of text or of CSV.
+ * @param {"text" | "csv"} kind @param {string} name @param {{ id: string, title: string }[]} scenes */
+export const answersText = (kind, name, scenes) => {
+  const rows = scenes.map(({ id, title }, i) => {
+    const { said = "", measured = "" } = answerOf(id);
+    return [name, String(i + 1), title, said, measured];
+  });
+  if (kind === "csv") return [["name", "scene", "title", "guess", "measured"], ...rows].map((row) => row.map(cell).join(",")).join("\r\n");
+  const lines = rows.map(([, i, title, said, measured]) => `${i}. ${title}: I said ${said || "nothing"}; measured ${measured || "not seen"}.`);
+  return [`Merging agents${name ? `, ${name}` : ""}`, ...lines].join("\n");
 };

@@ -1,62 +1,78 @@
+// @ts-check
 // The scenes of the lesson as data, in their order: what is asked, what can be said, what to do on the
-// canvas, and what is told then. Every figure in a text comes from figures.js.
-//
-// A scene has: id and title; isLastWord, of what comes after the last counted scene; set, the models it is
-// about; needs, what must be known of them; start(facts) and target(facts), settings to begin with and one
-// that answers; controls, which lead there; ask, task and reveal (facts) -> pieces, a piece being text or
-// [strong text]; shows: the panels of the stage that it needs; dial: the one in hand, if not epsilon; guess, what can be said: "share" for a share of something, or a list of texts;
-// measured(facts) -> { value, text }, value a share or an index into the list; isReached(facts);
-// chart(facts), of chart.js, or null. facts: { profile, skills, record, settings }, the last as they are on
-// the canvas, or as they were when the answer was reached.
+// stage, and what is told then. Every figure in a text comes from figures.js.
+import { brief, listText, timesText } from "../canvas/model/words.js";
 import { epsilon } from "../numbers.js";
-import { brief, listText } from "../canvas/model/words.js";
+import { epsilonScene } from "./few_weights.js";
 import {
-  aloneShare, baseScore, byLearning, figureText, leastAlone, learned, metShare, rowAt,
+  aloneShare, baseScore, byLearning, exampleOf, figureText, leastAlone, learned, metShare, partsApplied, rowAt,
   scoreAt, specialistScore, specialistsScore, totalAt,
 } from "./figures.js";
-import { epsilonScene } from "./few_weights.js";
 import { limitsScene, roundingScene } from "./limits.js";
-import { dilution, overshoot, rivals, stepsText } from "./record.js";
+import { rivals, stepsText } from "./record.js";
 import { asBase, average, isShown, sumUp, usual } from "./states.js";
+
+/** What scenes read: settings are those of the stage, or of when the answer was reached. skills and record: null
+ * where a set has none.
+ * @typedef {{ profile: any, skills: any, record: any, settings: import("../canvas/model/methods.js").Settings }} Facts
+ * @typedef {(string | string[])[]} Pieces text; a piece in a list of its own is strong
+ * @typedef {{ value: number, text: string }} Measured value: a share, or an index into the choices
+ */
+/** A scene. needs: what must be known of its set. figure: the one panel of the stage that it shows, isWithMethods:
+ * with the methods above it. start, target: settings to begin with, and some that answer. controls: what leads there;
+ * dial: the one in hand if not epsilon, most: its largest value, where the card has it. guess: "share" for a share
+ * of something, or texts to choose from.
+ * @typedef {{ id: string, title: string, isLastWord?: boolean, set: string, needs: string[], figure: string,
+ *   isWithMethods?: boolean, start: (facts: Facts) => any, target: (facts: Facts) => any, controls: string[],
+ *   dial?: string, most?: number, example?: (facts: Facts) => import("./figures.js").Example | null,
+ *   ask: (facts: Facts) => Pieces, guess: "share" | string[], task: (facts: Facts) => Pieces,
+ *   isReached: (facts: Facts) => boolean, measured: (facts: Facts) => Measured, reveal: (facts: Facts) => Pieces,
+ *   chart: (facts: Facts) => any }} Scene */
 
 const share = (found) => ({ value: found.share, text: figureText(found) });
 
-// A curve of the mechanism in words, where it was measured.
+/** What is solved where only one part is scaled, where that was measured. @returns {Pieces} */
 const steps = (facts, name, lead) => {
   const text = stepsText(facts, name);
-  return text ? [`${lead}: ${text}.`] : [];
+  return text ? [`${lead}: ${text} solved.`] : [];
 };
 
-const byMethod = (facts, entries) =>
-  entries.map(([name, settings, isStrong]) => ({ name, figure: totalAt(facts, settings), isStrong }));
+// The argument in one picture, a merge more in each scene: own parts, shared parts, prompts solved.
+const partsChart = (facts, merges) => ({
+  kind: "parts",
+  label: "How many times each merge applies own and shared parts, and what it solves",
+  rows: merges.map(([name, settings], i) => ({
+    name, ...partsApplied(facts.profile, settings), figure: totalAt(facts, settings), isStrong: i === merges.length - 1,
+  })),
+});
 
-const bySkill = (facts, settings) => learned(facts.skills).map((skill) => ({
-  name: skill.name, agent: skill.agent, figure: scoreAt(facts.skills, rowAt(facts.profile, settings), skill),
-}));
+const averaged = (facts) => ["average", average(facts)];
+const added = (facts) => ["sum", sumUp(facts)];
+const ram = (facts) => usual(facts, { method: "ram" });
 
+/** @type {Scene} */
 const changed = {
   id: "changed",
-  shows: "weights",
+  figure: "weights",
   title: "What training changed",
   set: "shared-style",
   needs: [],
   controls: ["#epsilon-line", "#dial-epsilon"],
   start: asBase,
   target: usual,
+  example: (facts) => exampleOf(facts.skills, leastAlone(facts, facts.profile.default_index)),
   ask: (facts) => {
     const { profile } = facts;
-    const t = leastAlone(facts, profile.default_index);
     const { skilled, others } = byLearning(facts);
     return [
-      `Copies of one model were trained by reinforcement learning, each for one skill: ${listText(skilled)}`,
+      `Copies of one model were trained by RL, each for one skill: ${listText(skilled)}`,
       others.length ? `; and ${listText(others)}, for what the model could do already. ` : ". ",
-      "Of the weights that changed in ", [profile.agents[t]], ", which share changed in ", ["no other copy"], "?",
+      "Of the weights that changed in ", [profile.agents[leastAlone(facts, profile.default_index)]],
+      ", which share changed in ", ["no other copy"], "?",
     ];
   },
   guess: "share",
-  task: ({ profile }) => [
-    "The line is at the far right: no change counts. Drag it to the ", ["left"], ` until changes count from ${epsilon(profile.epsilon_grid[profile.default_index])} on.`,
-  ],
+  task: ({ profile }) => ["Drag the line to the ", ["left"], `, to ${epsilon(profile.epsilon_grid[profile.default_index])}: changes above it count.`],
   isReached: ({ profile, settings }) => settings.point <= profile.default_index,
   measured: (facts) => {
     const { profile, settings } = facts;
@@ -66,14 +82,11 @@ const changed = {
   reveal: (facts) => {
     const { profile, settings } = facts;
     const t = leastAlone(facts, profile.default_index);
-    const { ofAll, byCount, bySize } = aloneShare(profile, settings.point, t);
-    const pieces = [
-      `${profile.agents[t]} changed ${brief(ofAll)} of all ${profile.total.toLocaleString("en").replaceAll(",", " ")} weights, and only `,
-      [brief(byCount)], " of those alone. ",
-      `In ${brief(metShare(profile, settings))} of all weights all ${profile.agents.length} meet (amber): they learned one shared style besides.`,
+    const { ofAll, byCount } = aloneShare(profile, settings.point, t);
+    return [
+      `${profile.agents[t]} changed ${brief(ofAll)} of all weights, and only `, [brief(byCount)], " of those alone. ",
+      `All ${profile.agents.length} copies changed ${brief(metShare(profile, settings))} of the weights (amber): they also learned one common style.`,
     ];
-    if (bySize !== null) pieces.push(` By size instead of number, what ${profile.agents[t]} changed alone is ${brief(bySize)} of its change.`);
-    return pieces;
   },
   chart: (facts) => ({
     kind: "bars",
@@ -85,9 +98,11 @@ const changed = {
   }),
 };
 
+/** @type {Scene} */
 const dilutes = {
   id: "average",
-  shows: "methods answers parts",
+  figure: "answers",
+  isWithMethods: true,
   title: "Average them",
   set: "shared-style",
   needs: ["skills"],
@@ -97,8 +112,8 @@ const dilutes = {
   ask: (facts) => {
     const alone = specialistsScore(facts.skills);
     return [
-      `Alone, ${listText(byLearning(facts).skilled)} each solve their own skill: `, [`${alone.right} of ${alone.n}`],
-      ` prompts in all. Now average the weights of all ${facts.profile.agents.length} agents. Which share of these prompts does the `, ["one"], " model solve?",
+      `Each alone, ${listText(byLearning(facts).skilled)} solve `, [`${alone.right} of ${alone.n}`],
+      " prompts of their skills. Now ", ["average"], " their weights. Which share does the one model solve?",
     ];
   },
   guess: "share",
@@ -106,35 +121,35 @@ const dilutes = {
   isReached: (facts) => isShown(facts, "average"),
   measured: (facts) => share(totalAt(facts, facts.settings)),
   reveal: (facts) => {
-    const n = facts.profile.agents.length;
-    const scores = learned(facts.skills).map((skill) => {
-      const { right } = scoreAt(facts.skills, rowAt(facts.profile, facts.settings), skill);
-      return `${skill.name} ${specialistScore(facts.skills, skill).right} → ${right}`;
+    const { profile, skills, settings } = facts;
+    const scores = learned(skills).map((skill) => {
+      const { right } = scoreAt(skills, rowAt(profile, settings), skill);
+      return `${skill.name} ${specialistScore(skills, skill).right} → ${right}`;
     });
     return [
-      ["Dilution."], ` Averaging divides every change by ${n}, also one that a single agent made. Of ${facts.skills.n} each: ${scores.join(", ")}. `,
-      ...steps(facts, "dilution", "Only what is unique divided"),
+      ["Dilution."], ` Averaging divides every change by ${profile.agents.length}, also one that a single agent made. Of ${skills.n} each: ${scores.join(", ")}. `,
+      ...steps(facts, "dilution", "Control, only own parts divided"),
     ];
   },
-  chart: (facts) => dilution(facts) || { kind: "bars", label: "Prompts solved by the average", rows: bySkill(facts, facts.settings) },
+  chart: (facts) => partsChart(facts, [averaged(facts)]),
 };
 
 const OVERSHOOT = [
   "As good as the agents alone", "Better than the average", "Worse than the average", "Worse than the base",
 ];
 
+/** @type {Scene} */
 const overshoots = {
   id: "sum",
-  shows: "methods answers parts",
+  figure: "answers",
+  isWithMethods: true,
   title: "Add them up",
   set: "shared-style",
   needs: ["skills"],
   controls: ["[data-choose=sum]"],
   start: average,
   target: sumUp,
-  ask: (facts) => [
-    "Dividing lost skills. So do ", ["not divide"], `: add everything that the ${facts.profile.agents.length} agents changed to the base. How does the model do?`,
-  ],
+  ask: () => ["Dividing lost skills. So do ", ["not divide"], ": add every change to the base in full. How does that model do?"],
   guess: OVERSHOOT,
   task: () => ["Choose ", ["Sum"], "."],
   isReached: (facts) => isShown(facts, "sum"),
@@ -146,54 +161,47 @@ const overshoots = {
     return { value: found.right >= baseScore(facts.skills).right ? 2 : 3, text };
   },
   reveal: (facts) => {
-    const found = totalAt(facts, facts.settings);
+    const parts = partsApplied(facts.profile, facts.settings);
     return [
-      ["Overshoot."], ` ${found.right} of ${found.n} prompts; the base, before any of this training, solves ${baseScore(facts.skills).right}. What all agents changed alike, their shared style, `,
-      `is now added ${facts.profile.agents.length} times. `,
-      ...steps(facts, "overshoot", "Only what is shared multiplied"),
+      ["Overshoot."], parts ? ` What the agents share, their common style, is applied ${timesText(parts.shared)} times. ` : " ",
+      `The base, before RL, solves ${baseScore(facts.skills).right}. `,
+      ...steps(facts, "overshoot", "Control, only shared parts multiplied"),
     ];
   },
-  chart: (facts) => overshoot(facts) || {
-    kind: "bars", label: "Prompts solved by the sum and others",
-    rows: byMethod(facts, [["base", asBase(facts)], ["average", average(facts)], ["sum", facts.settings, true]]),
-  },
+  chart: (facts) => partsChart(facts, [averaged(facts), added(facts)]),
 };
 
+/** @type {Scene} */
 const keeps = {
   id: "ram",
-  shows: "methods answers parts",
+  figure: "answers",
+  isWithMethods: true,
   title: "Keep and average",
   set: "shared-style",
   needs: ["skills"],
-  controls: ["[data-choose='ram+']", "[data-choose=ram]"],
+  controls: ["[data-choose=ram]"],
   start: sumUp,
-  target: usual,
+  target: ram,
   ask: (facts) => {
     const { profile } = facts;
     const t = leastAlone(facts, profile.default_index);
     return [
-      "RAM averages what several agents changed, and keeps what only ", ["one"], " changed as it is. For ",
-      [profile.agents[t]], ` that was ${brief(aloneShare(profile, profile.default_index, t).byCount)} of its changed weights. Which share of all prompts is solved now?`,
+      "RAM ", ["keeps"], " what only one agent changed, and ", ["averages"], " the rest. Of ", [profile.agents[t]],
+      `'s changed weights, ${brief(aloneShare(profile, profile.default_index, t).byCount)} are its own. Which share of all prompts does RAM solve?`,
     ];
   },
   guess: "share",
-  task: () => ["Choose ", ["RAM"], " or ", ["RAM+"], ", which also multiplies what is unique by λ."],
-  isReached: (facts) => ["ram", "ram+"].includes(facts.settings.method) && rowAt(facts.profile, facts.settings) !== null
+  task: () => ["Choose ", ["RAM"], "."],
+  isReached: (facts) => isShown(facts, "ram") && rowAt(facts.profile, facts.settings) !== null
     && facts.settings.point <= facts.profile.default_index,
   measured: (facts) => share(totalAt(facts, facts.settings)),
-  reveal: (facts) => {
-    const alone = specialistsScore(facts.skills);
-    return [`Alone the agents solve ${alone.right}. The shared style counts once, and each skill stays whole. `, ...rivals(facts)];
-  },
-  chart: (facts) => ({
-    kind: "bars",
-    label: "Prompts solved by each way of merging",
-    rows: byMethod(facts, [
-      ["base", asBase(facts)], ["average", average(facts)], ["sum", sumUp(facts)],
-      ["RAM", usual(facts, { method: "ram" }), facts.settings.method === "ram"],
-      ["RAM+", usual(facts), facts.settings.method === "ram+"],
-    ]),
-  }),
+  reveal: (facts) => [
+    ["Own parts whole, shared parts about once."], " One scale cannot do both: it moves the two bars together. ",
+    `Alone the agents solve ${specialistsScore(facts.skills).right}. RAM+ also multiplies own parts by λ: ${totalAt(facts, usual(facts)).right}. `,
+    ...rivals(facts),
+  ],
+  chart: (facts) => partsChart(facts, [averaged(facts), added(facts), ["RAM", facts.settings]]),
 };
 
+/** @type {Scene[]} */
 export const SCENES = [changed, dilutes, overshoots, keeps, epsilonScene, roundingScene, limitsScene];

@@ -27,6 +27,7 @@ from ram_studio.app import palette
 from ram_studio.app.landing.document import Document
 from ram_studio.app.landing.figure import landing_html
 from ram_studio.app.landing.preview import NAME, Previews
+from ram_studio.app.lesson import kit
 from ram_studio.app.public.allowed_hosts import AllowedHosts
 from ram_studio.app.public.request_bodies import UPLOAD_LIMITS
 from ram_studio.app.public.request_guard import RequestGuard, security_headers
@@ -56,8 +57,8 @@ def script_names() -> list[str]:
 FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")
 """The modules of the landing page; the others are fetched when a step needs them."""
 
-EXPORTED = "exported.js"
-"""Only in the canvas as one file."""
+EXPORTED = ("exported.js", kit.FILE_ENTRY)
+"""Only in the canvas, or the lesson, as one file."""
 
 ROOM_SCRIPTS = "room/"
 """Modules of a classroom's pages, which stand beside this one."""
@@ -168,7 +169,7 @@ def document_opening() -> str:
     later = [
         name
         for name in script_names()
-        if name not in (*FIRST_SCRIPTS, EXPORTED) and not name.startswith(ROOM_SCRIPTS)
+        if name not in (*FIRST_SCRIPTS, *EXPORTED) and not name.startswith(ROOM_SCRIPTS)
     ]
     facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
     told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
@@ -215,6 +216,8 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                 Route("/ram/skills/{set}.json", _skills),
                 Route("/ram/canvas.html", _canvas),
                 Route("/ram/record/{set}.json", _record),
+                Route("/ram/kit.html", kit.send_kit),
+                Route("/ram/lesson.html", kit.send_file),
                 Route("/ram/here/{key}", _here),
                 Route("/ram/preview/{set}/{number:int}.png", previews.send),
                 Route("/ram/{name:path}", _script),

@@ -12,6 +12,8 @@ import pytest
 from app_parts import run
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.app.landing.outcomes import outcomes_of
+from ram_studio.app.lesson.expected import few_weights, shared_times, small_push
 from ram_studio.app.session.sets import (
     RECORD,
     SKILLS,
@@ -48,7 +50,7 @@ SCENES_JS = """async (sets) => {
       atStart: scene.isReached(at(start)), atTarget: scene.isReached(shown),
       isShare: scene.guess === "share", choices: scene.guess.length,
       ask: flat(scene.ask(at(start))), task: flat(scene.task(at(start))),
-      chart: scene.chart(shown).label };
+      example: scene.example?.(at(start)) ?? null, chart: scene.chart(shown) };
   });
 }"""
 
@@ -96,8 +98,8 @@ def test_every_scene_begins_unanswered_and_can_be_answered(scenes) -> None:
         assert (scene["atStart"], scene["atTarget"]) == (False, True), name
         value = scene["measured"]["value"]
         assert 0 <= value <= 1 if scene["isShare"] else value in range(scene["choices"]), name
-        texts = [scene[part] for part in ("ask", "task", "reveal", "chart")]
-        texts.append(scene["measured"]["text"])
+        texts = [scene[part] for part in ("ask", "task", "reveal")]
+        texts += [scene["chart"]["label"], scene["measured"]["text"]]
         assert all(texts), name
         assert not re.search("undefined|NaN|null", " ".join(texts)), name
 
@@ -105,13 +107,13 @@ def test_every_scene_begins_unanswered_and_can_be_answered(scenes) -> None:
 def test_what_is_told_is_what_the_files_hold(scenes) -> None:
     alone = scenes["changed"]["measured"]["value"]
     assert alone == pytest.approx(least_alone(DEFAULT_INDEX), rel=1e-12)
-    assert "coding, tool and memory each solve their own skill" in scenes["average"]["ask"]
-    assert "all 3 agents" in scenes["average"]["ask"]
-    assert "3 times" in scenes["sum"]["reveal"]
+    assert "coding, tool and memory solve 176 of 180" in scenes["average"]["ask"]
+    times = shared_times(outcomes_of("shared-style"))
+    assert f"applied {times:.1f} times" in scenes["sum"]["reveal"]
     merges = {
         "average": {"method": "task-arithmetic", "scale": None},
         "sum": {"method": "task-arithmetic", "scale": 1.0},
-        "ram": {"method": "ram+", "epsilon": 1e-5, "r": 0.1, "alpha": 2.0},
+        "ram": {"method": "ram", "epsilon": 1e-5},
         "limits": {"method": "task-arithmetic", "scale": 1.0},
     }
     for name, row in merges.items():
@@ -120,14 +122,44 @@ def test_what_is_told_is_what_the_files_hold(scenes) -> None:
         assert scene["measured"]["text"].startswith(said), name
     assert scenes["rounding"]["target"]["point"] == DEFAULT_INDEX
     assert scenes["rounding"]["measured"]["value"] < 0.5  # most of a small push is lost
-    # Few weights are those of the record.
-    found = record_of("independent")["few_weights"]
-    own = found["agents"]["coding"]
-    (fewest,) = (row for row in own["rows"] if row["k"] == 300)
-    assert fewest["largest"] == own["whole"] == 1
+    few = few_weights()
+    said = scenes["epsilon"]["measured"]["text"].replace(" ", "")
+    assert said.startswith(f"{few.enough}of{few.changed}(")
     reveal = scenes["epsilon"]["reveal"]
-    assert f"300 largest changes: {found['n']} of {found['n']}" in reveal
-    assert f"{100 * sum(fewest['random']) / len(fewest['random']):.0f} % (mean of" in reveal
+    for found in (f"With {few.enough} changes", f"with {few.too_few} ", f"{few.control} largest"):
+        assert found in reveal
+    assert f"at random {100 * few.random:.0f} % (mean of" in reveal
+    name, asked, stored = small_push()
+    assert f"{name}: λ {asked:.3f} asked, {stored:.3f} stored" in scenes["rounding"]["reveal"]
+
+
+def test_a_scene_asks_and_reveals_the_same_method(scenes) -> None:
+    named = {"average": "Average", "sum": "Sum", "ram": "RAM", "limits": "Sum"}
+    for name, title in named.items():
+        scene = scenes[name]
+        assert scene["task"] == f"Choose {title}."
+        strong = [row for row in scene["chart"]["rows"] if row.get("isStrong")]
+        assert [row["name"].lower() for row in strong] == [title.lower()], name
+        assert scene["measured"]["text"].startswith(f"{strong[0]['figure']['right']} of ") or (
+            scene["choices"] > 1
+        )
+    # One picture that grows: own parts, shared parts, prompts solved.
+    rows = scenes["ram"]["chart"]["rows"]
+    assert [row["name"] for row in rows] == ["average", "sum", "RAM"]
+    own, shared = ([row[part] for row in rows] for part in ("own", "shared"))
+    assert own == pytest.approx([1 / 3, 1, 1], abs=1e-3)
+    assert shared[0] < 1 < shared[1]
+    assert shared[2] < 1
+
+
+def test_scene_one_takes_a_newcomer_a_minute(scenes) -> None:
+    scene = scenes["changed"]
+    assert scene["example"]["lines"][0]["right"] is False
+    assert scene["example"]["lines"][1]["right"] is True
+    texts = [scene["example"]["prompt"], *(scene[part] for part in ("ask", "task", "reveal"))]
+    words = sum(len(text.split()) for text in texts)
+    # Read at 200 words a minute; guess, drag and a look at the figure take five seconds each.
+    assert words / 200 * 60 + 3 * 5 < 60
 
 
 def test_a_set_without_measured_settings_says_what_is_missing(scenes) -> None:
@@ -140,6 +172,7 @@ def test_a_set_without_measured_settings_says_what_is_missing(scenes) -> None:
 # ---------------------------------------------------------------------------- a walk through all
 
 PHASE = ".ls[data-scene='{}'][data-phase={}]"
+PANELS = ".cv > :is(.cv-verdict, .cv-answers, .cv-curve, .cv-map, .cv-weights, .cv-parts)"
 
 
 class Learner:
@@ -149,12 +182,19 @@ class Learner:
         self.it, self.page = it, it.page
 
     def wait(self, scene: int, phase: str) -> None:
+        """Wait for a phase of a scene, which shows one figure."""
         self.page.wait_for_selector(PHASE.format(scene, phase), state="visible")
+        shown = "(all) => all.filter((one) => one.checkVisibility()).map((one) => one.className)"
+        panels = self.page.eval_on_selector_all(PANELS, shown)
+        assert len(panels) == 1, panels
 
     def predict(self, scene: int, *, by_keyboard: bool) -> None:
         """Say something; until then the canvas waits."""
         self.wait(scene, "predict")
         assert self.page.locator(".cv-weights[inert]").count() == 1
+        # No alarm on entry: what the scene begins with is not its news.
+        seen = "(all) => all.some((one) => one.checkVisibility({ visibilityProperty: true }))"
+        assert not self.page.eval_on_selector_all(".cv-line-merge, .cv-score", seen)
         field = self.page.locator(".ls-guess :is(input, button)").first
         if by_keyboard:
             field.focus()
@@ -188,10 +228,16 @@ class Learner:
             pill["x"] + pill["width"] / 2, stage["x"] + 4 + to * (stage["width"] - 8) * 0.8, y
         )
 
-    def drag_dial(self, to: float) -> None:
-        """Pull the curve, whose dial is r, to 0 (far left) ... 1."""
+    def drag_curve(self, to: float) -> None:
+        """Pull the curve, whose dial is epsilon, to 0 (far left) ... 1."""
         box = self.page.locator("#curve-plot").bounding_box()
         at = [box["x"] + box["width"] * (0.07 + 0.7 * place) for place in (0.4, to)]
+        self.drag(*at, box["y"] + box["height"] / 2)
+
+    def drag_dial(self, to: float) -> None:
+        """Pull the card's slider to 0 (far left) ... 1."""
+        box = self.page.locator(".ls-dial input").bounding_box()
+        at = [box["x"] + 9 + (box["width"] - 18) * place for place in (0.5, to)]
         self.drag(*at, box["y"] + box["height"] / 2)
 
     def drag(self, start: float, end: float, y: float) -> None:
@@ -212,18 +258,18 @@ MOVES: dict[bool, list[Callable[[Learner], None]]] = {
         lambda it: it.press("#epsilon-line", "Home"),
         lambda it: it.press("[data-choose='ram+']", *["ArrowRight"] * 2),
         lambda it: it.press("[data-choose=average]", "ArrowRight"),
-        lambda it: it.press("[data-choose=sum]", *["ArrowLeft"] * 3),
-        lambda it: it.press("#epsilon-line", "End"),
-        lambda it: it.press("#curve-plot", "Home", "Shift+ArrowRight"),
+        lambda it: it.press("[data-choose=sum]", *["ArrowLeft"] * 2),
+        lambda it: it.press("#curve-plot", "End"),
+        lambda it: it.press(".ls-dial input", "Home", "ArrowRight"),
         lambda it: it.press("[data-choose='ram+']", *["ArrowRight"] * 3),
     ],
     False: [
         lambda it: it.drag_line(0),
         lambda it: it.page.click("[data-choose=average]"),
         lambda it: it.page.click("[data-choose=sum]"),
-        lambda it: it.page.click("[data-choose='ram+']"),
-        lambda it: it.drag_line(1),
-        lambda it: it.drag_dial(0.02),
+        lambda it: it.page.click("[data-choose=ram]"),
+        lambda it: it.drag_curve(1),
+        lambda it: it.drag_dial(0.1),
         lambda it: it.page.click("[data-choose=sum]"),
     ],
 }

@@ -38,10 +38,10 @@ _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
 
 
 @cache
-def modules() -> Mapping[str, str]:
-    """Return the modules that the page needs, by path under assets/, with imports by bare names."""
+def modules(entry: str = ENTRY) -> Mapping[str, str]:
+    """Return the modules that an entry needs, by path under assets/, with imports by bare names."""
     found: dict[str, str] = {}
-    wanted = [ENTRY]
+    wanted = [entry]
     while wanted:
         name = wanted.pop()
         if name in found:
@@ -57,19 +57,26 @@ def modules() -> Mapping[str, str]:
     return found
 
 
-def canvas_page(data: Mapping[str, Any] | None) -> str:
-    """Return the page. data: see ``canvas_data``; None leaves a place that the app fills in."""
+def canvas_page(
+    data: Mapping[str, Any] | None, *, entry: str = ENTRY, style: str = "", more: str = ""
+) -> str:
+    """Return the page.
+
+    data: see ``canvas_data``; None leaves a place that the app fills in. entry: the module that it
+    starts with. style, more: further styles, and HTML after the stage.
+    """
     imports = {
         f"ram/{name}": f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
-        for name, text in modules().items()
+        for name, text in modules(entry).items()
     }
     page = templates(Path(__file__).parent).get_template("canvas_page.html.j2")
     return page.render(
-        style=f"{css_variables()}\n{asset_path(STYLE).read_text(encoding='utf-8')}",
+        style=f"{css_variables()}\n{asset_path(STYLE).read_text(encoding='utf-8')}\n{style}",
         imports=_script_json({"imports": imports}),
         shapes=_script_json(SHAPE_PATHS),
         data=_script_json(data),
-        entry=f"ram/{ENTRY}",
+        entry=f"ram/{entry}",
+        more=more,
         version=__version__,
     )
 

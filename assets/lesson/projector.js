@@ -1,0 +1,40 @@
+// @ts-check
+// The lesson before a class: keys as a presenter's remote sends them, and what a page may copy.
+
+const ON = ["ArrowRight", "PageDown"];
+const BACK = ["ArrowLeft", "PageUp"];
+const MOVED_BY_ARROWS = "input, textarea, select, [role=slider], [role=radio], [role=radiogroup]";
+const PRESSED_BY_SPACE = "button, a, summary, input, textarea";
+
+/** Page keys turn the panels whatever has the focus; arrows and the space bar where nothing else takes them.
+ * @param {() => unknown} isOn @param {{ next: () => void, back: () => void, left: () => void }} turn left: after Esc */
+export const followKeys = (isOn, { next, back, left }) => {
+  document.addEventListener("keydown", (event) => {
+    if (!isOn() || event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = /** @type {Element} */ (event.target);
+    if (event.key === "Escape") setTimeout(left);
+    const isTaken = event.key === " " ? at.closest(PRESSED_BY_SPACE) : event.key.startsWith("Arrow") && at.closest(MOVED_BY_ARROWS);
+    const turn = ON.includes(event.key) || event.key === " " ? next : BACK.includes(event.key) ? back : null;
+    if (!turn || isTaken) return;
+    event.preventDefault();
+    event.stopPropagation();
+    turn();
+  }, true);
+};
+
+/** Copy a text; a page over plain http has no clipboard of its own. Return whether it was copied.
+ * @param {string} text */
+export const copyText = async (text) => {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const box = document.createElement("textarea");
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    const isCopied = document.execCommand("copy");
+    box.remove();
+    return isCopied;
+  }
+};

@@ -1,0 +1,235 @@
+"""What each scene of the lesson reveals, for a teacher: read from the shipped sets' files.
+
+The lesson in the browser computes the same (assets/lesson/); a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.meters.relation_preview import rounding_preview
+from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_RULE
+from ram_studio.app.landing.figure import applied
+from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcomes, Setting, Skill, outcomes_of
+from ram_studio.app.session.sets import load_set, record_of
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.score import DomainScore
+
+GENTLE = 0.02
+"""The r of the scene on rounding."""
+
+CONTROL = "independent"
+"""The set of the scene on few weights."""
+
+DENSE = "dense"
+
+
+class Expected(NamedTuple):
+    """A scene by its number ("+" for the last word): what it asks, and the measured answer."""
+
+    scene: str
+    question: str
+    answer: str
+
+
+def share_text(share: float) -> str:
+    """Return a share in per cent, with a digit after the point where it is small."""
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def alone(found: Outcomes) -> list[int]:
+    """Return what each agent alone solves of its own skill, in the order of the skills."""
+    table = found.table
+    n = table["n"]
+    rows = [found.source(found.analysis.agents[skill.agent]) for skill in found.skills]
+    places = (skill.place for skill in found.skills)
+    return [
+        row["right"][p * n : (p + 1) * n].count("1") for row, p in zip(rows, places, strict=True)
+    ]
+
+
+def least_alone(found: Outcomes) -> tuple[str, Mapping[str, Any]]:
+    """Return the agent with a skill that shares most of what it changed, and its counts."""
+    agents = found.analysis.preview()["agents"]
+    own = [found.analysis.agents[skill.agent] for skill in found.skills]
+    name = min(own, key=lambda agent: agents[agent]["unique"] / agents[agent]["active"])
+    return name, agents[name]
+
+
+def shared_times(found: Outcomes) -> float:
+    """Return how many times the sum applies what several agents changed, mean over the agents.
+
+    Raises: EvaluationError where the analysis has no factors of parts.
+    """
+    factors = found.analysis.part_factors
+    if factors is None:
+        raise EvaluationError("The analysis has no factors of parts; analyze the models again.")
+    return applied(factors.sum).shared
+
+
+class FewWeights(NamedTuple):
+    """How few changes of an agent are enough: in the merge by epsilon, and in the agent alone.
+
+    enough, too_few: changes that count at the last epsilon where the skill holds, at the next.
+    control: changes that the agent alone needs; largest, random: what it solves with these, and
+    with as many at random.
+    """
+
+    agent: str
+    skill: str
+    changed: int
+    enough: int
+    too_few: int
+    control: int
+    largest: float
+    random: float
+
+
+def few_weights() -> FewWeights:
+    """Return the figures of the agent that needs the fewest of its changes.
+
+    Raises: EvaluationError where the set's record or table lacks them.
+    """
+    agent, row, own = _thriftiest()
+    found = outcomes_of(CONTROL)
+    (skill,) = (s for s in found.skills if s.name == own["domain"])
+    last, first = _breaking_point(found, skill)
+    counts = found.analysis.model.shared[0][:, skill.agent].sum(-1)
+    return FewWeights(
+        agent, skill.name, int(counts[DEFAULT_INDEX]), int(counts[last]), int(counts[first]),
+        row["k"], row["largest"], fmean(row["random"]),
+    )  # fmt: skip
+
+
+def _thriftiest() -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+    """Return an agent, with how few of its largest changes it does as well as with all, and more.
+
+    As well: its own score lies in the interval, here and with any more of them.
+    """
+    record = record_of(CONTROL).get("few_weights") or {"n": 0, "agents": {}}
+    found = []
+    for name, own in record["agents"].items():
+        enough: Mapping[str, Any] | None = None
+        for row in reversed(own["rows"]):
+            high = DomainScore(record["n"], round(row["largest"] * record["n"])).ci95[1]
+            if high < own["whole"] - 1e-9:
+                break
+            enough = row
+        if enough is not None:
+            found.append((enough["k"] / own["changed"], name, enough, own))
+    if not found:
+        raise EvaluationError(f"The record of {CONTROL} has no scores with few weights.")
+    _, name, enough, own = min(found, key=lambda one: one[0])
+    return name, enough, own
+
+
+def _breaking_point(found: Outcomes, skill: Skill) -> tuple[int, int]:
+    """Return the last measured grid point at which RAM+ keeps a skill, and the next, at which the
+    interval ends below the score at the start.
+    """
+    place, n = found.skills.index(skill), found.table["n"]
+    points = [k for k in range(DEFAULT_INDEX, len(EPSILON_GRID)) if _is_measured(found, k)]
+    start = found.nearest(Setting(point=points[0])).solved[place] / n
+    for last, first in pairwise(points):
+        solved = found.nearest(Setting(point=first)).solved[place]
+        if DomainScore(n, solved).ci95[1] < start - 1e-9:
+            return last, first
+    raise EvaluationError(f"No measured epsilon breaks {skill.name} in {CONTROL}.")
+
+
+def _is_measured(found: Outcomes, point: int) -> bool:
+    return found.nearest(Setting(point=point)).is_exact
+
+
+def small_push() -> tuple[str, float, float]:
+    """Return the dense agent that loses most of a small push in bfloat16: name, lambda asked and
+    lambda stored.
+    """
+    analysis = load_set(DENSE).analysis
+    agents = analysis.preview(DEFAULT_INDEX, DEFAULT_RULE, GENTLE, DEFAULT_ALPHA)["agents"]
+    asked = {name: agent["lambda"] for name, agent in agents.items()}
+    kept = rounding_preview(analysis, DEFAULT_INDEX, asked)
+    if kept is None:
+        raise EvaluationError(f"The analysis of {DENSE} has no sizes of changes.")
+    name, own = min(kept["bfloat16"].items(), key=lambda item: item[1]["nearest"])
+    return name, asked[name], own["nearest"]
+
+
+@cache
+def expected() -> tuple[Expected, ...]:
+    """Return the scenes with their answers.
+
+    Raises: CheckpointError, AnalysisError, EvaluationError where a set's files lack something.
+    """
+    shared, dense = outcomes_of("shared-style"), outcomes_of(DENSE)
+    average, total = shared.find(AVERAGE), shared.find(SUM)
+    ram, plus = shared.nearest(Setting("ram")), shared.nearest(Setting())
+    base = shared.find("base")
+    own = alone(shared)
+    moved = ", ".join(
+        f"{skill.name} {a} to {b}"
+        for skill, a, b in zip(shared.skills, own, average.solved, strict=True)
+    )
+    agents = _listed([shared.analysis.agents[skill.agent] for skill in shared.skills])
+    least, counts = least_alone(shared)
+    few = few_weights()
+    name, asked, stored = small_push()
+    answers = (
+        (
+            f"of the weights that {least} changed, which share did no other copy change?",
+            f"{share_text(counts['unique'] / counts['active'])} "
+            f"(it changed {share_text(counts['density'])} of all)",
+        ),
+        (
+            "how many prompts does the average solve?",
+            f"{average.total} of {average.prompts}; {agents} alone {sum(own)}; {moved}",
+        ),
+        (
+            "and the sum?",
+            f"{total.total} of {total.prompts}; the base before RL {base.total}; "
+            f"shared parts are applied {shared_times(shared):.1f} times",
+        ),
+        ("and RAM?", f"{ram.total} of {ram.prompts}; RAM+ {plus.total}"),
+        (
+            "how few weights carry a skill?",
+            f"{few.skill} holds in the merge with {few.enough} of {few.agent}'s {few.changed} "
+            f"changes, breaks with {few.too_few}; {few.agent} alone with {few.control} largest: "
+            f"{share_text(few.largest)}, as many at random: {share_text(few.random)}",
+        ),
+        (
+            f"λ {asked:.2f} asked, how much is stored in bfloat16?",
+            f"{name}: {stored:.3f} (expected)",
+        ),
+        (
+            "dense agents: RAM+ and the sum?",
+            f"RAM+ {dense.nearest(Setting()).total} of {average.prompts}, "
+            f"the sum {dense.find(SUM).total}",
+        ),
+    )
+    marks = (*map(str, range(1, len(answers))), "+")
+    return tuple(Expected(mark, *answer) for mark, answer in zip(marks, answers, strict=True))
+
+
+def alone_text() -> str:
+    """Return what the agents solve alone, and the base of what no agent learned."""
+    found = outcomes_of("shared-style")
+    own, asked = [str(solved) for solved in alone(found)], found.table["n"]
+    agents = _listed([found.analysis.agents[skill.agent] for skill in found.skills])
+    learned = {skill.name for skill in found.skills}
+    kept = [
+        f"The base solves {found.source('base')['right'][d * asked : (d + 1) * asked].count('1')} "
+        f"of {asked} of {name}, which no agent learned."
+        for d, name in enumerate(found.table["domains"])
+        if name not in learned
+    ]
+    said = f"Alone {agents} solve {_listed(own)} of {asked} prompts of their own skill."
+    return " ".join([said, *kept])

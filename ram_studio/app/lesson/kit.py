@@ -1,0 +1,100 @@
+"""The teacher's kit: worksheet and answers to print, and the lesson as a file without a network.
+
+Both are made once, from the shipped sets: every figure is read from their tables and records.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Callable
+from functools import cache
+
+import orjson
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.app.landing.outcomes import outcomes_of
+from ram_studio.app.lesson.expected import alone_text, expected
+from ram_studio.app.session.sets import DEFAULT_SET, TITLES, load_set, record_of, shipped_table
+from ram_studio.app.templates import render
+from ram_studio.errors import RamStudioError
+from ram_studio.evals.report import canvas_page, colors
+from ram_studio.resources import asset_path
+
+FILE_ENTRY = "lesson_file.js"
+"""The module that the lesson's file starts with."""
+
+STYLES = ("lesson.css", "kit.css")
+
+
+@cache
+def kit_html() -> Markup:
+    """Return worksheet and answers.
+
+    Raises: RamStudioError where a shipped file is missing or damaged.
+    """
+    found = outcomes_of(DEFAULT_SET)
+    asked = found.table["n"]
+    return render(
+        "lesson/kit.html.j2",
+        agents=len(found.analysis.agents),
+        asked=asked,
+        prompts=asked * len(found.skills),
+        alone=alone_text(),
+        scenes=expected(),
+        version=__version__,
+    )
+
+
+def _style(*names: str) -> str:
+    return "\n".join(asset_path(name).read_text(encoding="utf-8") for name in names)
+
+
+@cache
+def kit_page() -> str:
+    """Return the kit as a page."""
+    body = "body { margin: 0; background: var(--ram-page); }"
+    style = f"{colors.css_variables()}\n{body}\n{_style('kit.css')}"
+    return render("lesson/kit_page.html.j2", style=style, kit=kit_html())
+
+
+@cache
+def lesson_file() -> str:
+    """Return the lesson as one HTML file: the stage, what was measured of all sets, and the kit."""
+    sets = {
+        name: {
+            "profile": client_profile(load_set(name).analysis),
+            "table": shipped_table(name),
+            "record": record_of(name),
+        }
+        for name in TITLES
+    }
+    packed = base64.b64encode(gzip.compress(orjson.dumps(sets), mtime=0)).decode()
+    return canvas_page.canvas_page(
+        {"title": "the lesson", "sets": packed},
+        entry=FILE_ENTRY,
+        style=_style(*STYLES),
+        more=render("lesson/kit_in_file.html.j2", kit=kit_html()),
+    )
+
+
+def send_kit(request: Request) -> Response:
+    """Send the kit as a page."""
+    return _sent(kit_page)
+
+
+def send_file(request: Request) -> Response:
+    """Send the lesson as a file to be kept."""
+    return _sent(lesson_file, **{"Content-Disposition": 'attachment; filename="ram-lesson.html"'})
+
+
+def _sent(page: Callable[[], str], **headers: str) -> Response:
+    try:
+        text = page()
+    except RamStudioError as error:  # this installation lacks a shipped file
+        return Response(str(error), status_code=500, media_type="text/plain")
+    return HTMLResponse(text, headers={"Cache-Control": "no-cache", **headers})
