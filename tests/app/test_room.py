@@ -195,11 +195,11 @@ def test_students_learn_nothing_before_the_reveal(clock: Clock) -> None:
             text = json.dumps(view)
             assert "SECRET" not in text
             assert view["result"] is None
-            assert not {"answers", "expected", "note"} & view.keys()
+            assert not {"rounds", "expected", "note"} & view.keys()
             assert bob not in text
         room.go_on(clock())
     result = views.student_view(room, ann)["result"]
-    assert result["votes"] == {"first": [1.0], "second": [1.0]}
+    assert [result["rounds"][n]["values"] for n in rooms.ROUNDS] == [[1.0], [1.0]]
     assert result["truth"]["text"] == "SECRET-TRUTH"
     assert "SECRET-NOTE" not in json.dumps(result)
     teacher = views.teacher_view(room, clock())
@@ -355,7 +355,9 @@ def test_a_lesson_over_http_with_a_reload_and_a_late_student(school: School) -> 
     assert school.vote(ann, place=0, round="second", value=1).status_code == 200
     assert school.vote(late, place=0, round="second", value=1).status_code == 200
     school.next()
-    assert school.look(late)["result"]["votes"] == {"first": [0, 1], "second": [1, 1]}
+    told = school.look(late)["result"]["rounds"]
+    assert (told["first"]["values"], told["second"]["values"]) == ([0, 1], [1, 1])
+    assert (told["first"]["right"], told["first"]["by_choice"]) == (1, [1, 1])
     headers = {"Room-Token": school.token}
     told = school.http.get(f"{school.at}/report", headers=headers).json()["questions"][0]
     assert (told["both"], told["before"], told["after"], told["gain"]) == (1, 0, 1, 1.0)

@@ -12,7 +12,14 @@ import re
 from typing import Annotated, Any, Self, TypeGuard
 from urllib.parse import parse_qsl, urlencode
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from ram_studio.app.session.sets import TITLES
 from ram_studio.errors import RamStudioError
@@ -81,7 +88,7 @@ class Question(_Model):
     truth: Truth
     reveal: Pieces = Field(default_factory=list)
     note: Text = ""
-    explore: str = Field(default="", max_length=MAX_LINK)
+    explore: Annotated[str, AfterValidator(lambda link: link and canvas_link(link))] = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -89,8 +96,6 @@ class Question(_Model):
             raise ValueError("a question has either choices or a line")
         if not self.takes(self.truth.value):
             raise ValueError("what was measured must be one of the answers")
-        if self.explore and canvas_link(self.explore) != self.explore:
-            raise ValueError("explore must be a link of this app")
         return self
 
     def takes(self, value: object) -> TypeGuard[float]:

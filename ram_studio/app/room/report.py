@@ -20,8 +20,11 @@ def question_text(question: Question) -> str:
     return "".join(p if isinstance(p, str) else "".join(p) for p in question.ask)
 
 
-def _round(question: Question, values: Sequence[float]) -> dict[str, Any]:
-    """Return what one round tells; on a line also the middle guess and how far guesses are off."""
+def round_of(question: Question, values: Sequence[float]) -> dict[str, Any]:
+    """Return what one round tells: how many answered, how many are right, and a summary.
+
+    That is the count of each choice; on a line the median guess and the mean distance.
+    """
     told: dict[str, Any] = {"answers": len(values), "right": sum(map(question.is_right, values))}
     if question.line is not None:
         truth = question.truth.value
@@ -31,6 +34,12 @@ def _round(question: Question, values: Sequence[float]) -> dict[str, Any]:
         counts = range(len(question.choices or ()))
         told["by_choice"] = [sum(v == i for v in values) for i in counts]
     return told
+
+
+def rounds_of(question: Question, votes: Votes) -> dict[str, dict[str, Any]]:
+    """Return both rounds, with their answers without who gave them: sorted, so no order tells."""
+    own = {name: sorted(votes.of(name).values()) for name in ROUNDS}
+    return {n: {**round_of(question, values), "values": values} for n, values in own.items()}
 
 
 def gain_of(question: Question, votes: Votes) -> dict[str, Any]:
@@ -56,8 +65,7 @@ def results(room: Room) -> dict[str, Any]:
             "line": question.line.model_dump() if question.line else None,
             "measured": question.truth.text,
             "truth": question.truth.model_dump(),
-            "votes": {name: sorted(votes.of(name).values()) for name in ROUNDS},
-            **{name: _round(question, list(votes.of(name).values())) for name in ROUNDS},
+            **rounds_of(question, votes),
             **gain_of(question, votes),
         }
         for question, votes in zip(room.questions, room.votes, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ram_studio.app.room.report import rounds_of
 from ram_studio.app.room.rooms import ROUNDS, Room
 
 _ASKED = ("ask", "first", "talk", "second", "reveal")
@@ -29,14 +30,12 @@ def _common(room: Room) -> dict[str, Any]:
     }
 
 
-def _answers(room: Room) -> dict[str, list[float]]:
-    """Return the answers of both rounds without who gave them: sorted, so no order tells."""
-    votes = room.votes[room.place]
-    return {name: sorted(votes.of(name).values()) for name in ROUNDS}
+def _rounds(room: Room) -> dict[str, dict[str, Any]]:
+    return rounds_of(room.question, room.votes[room.place])
 
 
 def _result(room: Room) -> dict[str, Any]:
-    return {**room.question.after(), "votes": _answers(room)}
+    return {**room.question.after(), "rounds": _rounds(room)}
 
 
 def student_view(room: Room, student: str) -> dict[str, Any]:
@@ -62,10 +61,10 @@ def teacher_view(room: Room, now: float) -> dict[str, Any]:
     return {
         **screen_view(room, now),
         "joined": len(room.seen),
-        "answers": _answers(room) if is_asked else None,
+        "rounds": _rounds(room) if is_asked else None,
         "expected": {**room.question.after(), "note": room.question.note} if is_asked else None,
         "plan": [
-            {"title": q.title, "answers": [len(v.of(name)) for name in ROUNDS]}
+            {"title": q.title, "answers": len(v.first)}
             for q, v in zip(room.questions, room.votes, strict=True)
         ],
         "links": list(dict.fromkeys(room.links.values())),

@@ -1,0 +1,102 @@
+// @ts-check
+// Talking to a room's routes (ram_studio/app/room/routes.py): JSON there and back, refusals as errors with their
+// status, and polling with ETag. Secrets go in headers only.
+
+const EVERY = 2000; // ms between two polls, give or take a quarter: a class must not ask in step
+const SLOWEST = 16000;
+
+/** An answer that is a refusal. status: of HTTP, 0 where there was none. */
+export class Refused extends Error {
+  /** @param {string} message @param {number} status */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** @param {string} path below room/api @param {{ body?: any, headers?: Record<string, string> }} [how] */
+const ask = async (path, { body, headers } = {}) => {
+  try {
+    return await fetch(`room/api${path}`, {
+      method: body === undefined ? "GET" : "POST",
+      cache: "no-store",
+      headers: { ...headers, ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Refused("No connection to the room. Trying again.", 0);
+  }
+};
+
+/** @param {Response} answer */
+const refusalOf = async (answer) => {
+  const said = await answer.json().catch(() => null);
+  return new Refused(said?.error ?? `The server answered ${answer.status}.`, answer.status);
+};
+
+/** The JSON that a route answers. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
+export const call = async (path, how) => {
+  const answer = await ask(path, how);
+  if (!answer.ok) throw await refusalOf(answer);
+  return answer.json();
+};
+
+/** A route's answer as text. @param {string} path @param {Record<string, string>} headers */
+export const textOf = async (path, headers) => {
+  const answer = await ask(path, { headers });
+  if (!answer.ok) throw await refusalOf(answer);
+  return answer.text();
+};
+
+/**
+ * Poll a route until stopped. take(state) is called when it changed, lost(refusal) when it cannot be had: of a
+ * refusal with 403 or 404 polling ends. Returns { now, take, stop, left }: poll at once, show an answer that came
+ * otherwise, end, and the seconds until a time of the server's clock.
+ * @param {{ path: string, headers: Record<string, string>, take: (state: any) => void, lost: (refusal: Refused) => void }} how
+ */
+export const follow = ({ path, headers, take, lost }) => {
+  let [etag, ahead, wait, timer, isOver, turn] = ["", 0, EVERY, 0, false, 0];
+  const later = () => {
+    if (!isOver) timer = window.setTimeout(poll, wait * (0.75 + Math.random() / 2));
+  };
+  const poll = async () => {
+    clearTimeout(timer);
+    turn += 1;
+    const mine = turn;
+    try {
+      const answer = await ask(path, { headers: { ...headers, ...(etag ? { "If-None-Match": etag } : {}) } });
+      if (isOver || mine !== turn) return;
+      wait = EVERY;
+      if (answer.status !== 304 && !answer.ok) throw await refusalOf(answer);
+      ahead = Number(answer.headers.get("Room-Clock")) - performance.now() / 1000;
+      if (answer.status !== 304) {
+        etag = answer.headers.get("ETag") ?? "";
+        take(await answer.json());
+      } else lost(new Refused("", 304));
+    } catch (error) {
+      const refusal = /** @type {Refused} */ (error);
+      if (!(refusal instanceof Refused)) throw error;
+      isOver = [403, 404].includes(refusal.status);
+      wait = Math.min(SLOWEST, 2 * wait);
+      lost(refusal);
+    }
+    later();
+  };
+  poll();
+  return {
+    now: poll,
+    /** @param {any} state */
+    take: (state) => {
+      turn += 1; // an answer under way is older
+      take(state);
+      clearTimeout(timer);
+      later();
+    },
+    stop: () => {
+      isOver = true;
+      clearTimeout(timer);
+    },
+    /** @param {number} endsAt */
+    left: (endsAt) => endsAt - ahead - performance.now() / 1000,
+  };
+};

@@ -1,0 +1,84 @@
+// @ts-check
+// Questions for a class, made of what the lesson asks and what the canvas shows. Every figure comes from profile,
+// table and record of the shipped sets, by the lesson's own functions; none is typed.
+import { skillsOf } from "../canvas/model/data.js";
+import { axisOf } from "../canvas/model/histogram.js";
+import { linkOf } from "../canvas/model/links.js";
+import { settingsText } from "../canvas/model/methods.js";
+import { exactRow } from "../canvas/model/nearest.js";
+import { listText } from "../canvas/model/words.js";
+import { figure, figureText } from "../lesson/figures.js";
+import { missingOf } from "../lesson/record.js";
+import { SCENES } from "../lesson/scenes.js";
+import { plainText } from "./view.js";
+
+/** @param {string} path */
+const read = async (path) => {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+};
+
+/** What the lesson's functions ask for, of a shipped set. @param {string} set */
+const factsOf = async (set) => {
+  const [profile, table, record] = await Promise.all([
+    read(`room/material/${set}.json`), read(`ram/skills/${set}.json`), read(`ram/record/${set}.json`),
+  ]);
+  profile.skills = skillsOf(table, profile);
+  profile.axis = axisOf(profile);
+  return { profile, skills: profile.skills, record };
+};
+
+const canvasLink = (profile, settings) =>
+  linkOf(document.baseURI, "tune", { profile, settings, dial: null, pin: null, weight: null, lesson: null, isPresented: false }).search;
+
+const PER_CENT = { low: 0, high: 100, step: 1, unit: "%" };
+
+/** A scene's question. @param {any} scene @param {any} facts */
+const questionOf = (scene, facts) => {
+  const begun = { ...facts, settings: scene.start(facts) };
+  const reached = { ...facts, settings: scene.target(facts) };
+  const { value, text } = scene.measured(reached);
+  const isShare = scene.guess === "share";
+  return {
+    id: scene.id,
+    title: scene.title,
+    ask: scene.ask(begun),
+    ...(isShare ? { line: PER_CENT } : { choices: scene.guess }),
+    truth: { value: isShare ? 100 * value : value, text },
+    reveal: scene.reveal(reached),
+    note: `On the canvas: ${plainText(scene.task(begun))}`,
+    explore: canvasLink(facts.profile, reached.settings),
+  };
+};
+
+/** The lesson's questions, of every scene that the shipped sets can answer. @returns {Promise<any[]>} */
+export const lessonQuestions = async () => {
+  const sets = [...new Set(SCENES.map(({ set }) => set))];
+  const known = new Map(await Promise.all(sets.map(async (set) => /** @type {[string, any]} */ ([set, await factsOf(set)]))));
+  return SCENES.flatMap((scene) => {
+    const facts = known.get(scene.set);
+    return missingOf(scene, facts).length ? [] : [questionOf(scene, facts)];
+  });
+};
+
+/** What the canvas shows as a question, or null where exactly this was not measured. @param {any} profile @param {any} settings */
+export const canvasQuestion = (profile, settings) => {
+  const row = profile.set && profile.skills ? exactRow(profile, settings) : null;
+  if (!row) return null;
+  const asked = profile.skills.asked;
+  const found = figure(row.total, asked);
+  return {
+    id: "canvas",
+    title: "From the canvas",
+    ask: [
+      `Copies of one model were each trained for one job: ${listText(profile.agents)}. They are merged: `,
+      [settingsText(settings, profile)], `. How many of ${asked} prompts does the merge solve?`,
+    ],
+    line: { low: 0, high: asked, step: 1, unit: `of ${asked}` },
+    truth: { value: row.total, text: figureText(found), low: asked * found.low, high: asked * found.high },
+    reveal: [],
+    note: "",
+    explore: canvasLink(profile, settings),
+  };
+};

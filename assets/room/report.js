@@ -1,0 +1,58 @@
+// @ts-check
+// The teacher's report: each question with both rounds, and what talking changed. One page when printed; no name
+// and no answer of one student is in it.
+import { put } from "../nodes.js";
+import { drawAnswers } from "./cloud.js";
+import { button } from "./view.js";
+
+/** @param {string} name @param {string} text */
+const save = (name, text) => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  window.setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+};
+
+const per = (part, whole) => (whole ? `${part} of ${whole}` : "–");
+
+const gainText = ({ gain, both }) => {
+  if (!both) return "nobody voted twice";
+  return gain === null ? "all right before" : `${gain < 0 ? "−" : ""}${Math.abs(gain).toFixed(2)}`;
+};
+
+/** @param {HTMLElement} box @param {any} told results, see report.py @param {string} csv */
+export const drawReport = (box, told, csv) => {
+  const asked = told.questions.filter((one) => one.first.answers + one.second.answers > 0);
+  const root = put(box, "section", { class: "rm-report", "aria-labelledby": "report-title", "data-part": "report" });
+  put(root, "h2", { id: "report-title", tabindex: "-1" }, "What the class answered");
+  const of = told.is_rehearsal ? "simulated students, a rehearsal" : told.students === 1 ? "student" : "students";
+  put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${told.students} ${of}, ${asked.length} questions.`);
+  const row = put(root, "p", { class: "rm-row rm-screen-only" });
+  button(row, "Download CSV", () => save(`room-${told.code}.csv`, csv), { "data-part": "csv" });
+  button(row, "Print", () => window.print());
+  if (!asked.length) return;
+  const scroll = put(root, "div", { class: "rm-scroll", tabindex: "0", role: "group", "aria-label": "Table of results" });
+  const table = put(scroll, "table");
+  const head = put(put(table, "thead"), "tr");
+  for (const text of ["Question", "Measured", "First vote", "Second vote", "Before, after", "Gain"]) put(head, "th", { scope: "col" }, text);
+  const body = put(table, "tbody");
+  for (const one of asked) {
+    const line = put(body, "tr");
+    put(line, "th", { scope: "row" }, one.title);
+    put(line, "td", {}, one.choices ? `${one.choices[one.truth.value]}, ${one.measured}` : one.measured);
+    put(line, "td", {}, per(one.first.right, one.first.answers));
+    put(line, "td", {}, per(one.second.right, one.second.answers));
+    put(line, "td", {}, one.both ? `${one.before}, ${one.after} of ${one.both}` : "–");
+    put(line, "td", {}, gainText(one));
+  }
+  put(root, "p", { class: "rm-muted" },
+    "A guess on a line is right within a tenth of the line, or inside the measured 95 % interval. Before and after count only students who voted twice. "
+    + "Gain: of those who were wrong before, the net share that is right after (normalized gain).");
+  for (const one of asked) {
+    const part = put(root, "section", { class: "rm-report-one" });
+    put(part, "h3", {}, one.title);
+    put(part, "p", {}, one.question);
+    drawAnswers(part, one, { first: one.first, second: one.second }, one.truth);
+  }
+};

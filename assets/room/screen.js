@@ -1,0 +1,85 @@
+// @ts-check
+// The projector's view: how to join, the question and how many have answered, then what was measured. It knows no
+// secret: its address may stand on the wall.
+import { put } from "../nodes.js";
+import { follow } from "./api.js";
+import { drawAnswers } from "./cloud.js";
+import { drawClock, drawQuestion, headline, main, PHASES, plainText, speak, write } from "./view.js";
+
+const code = decodeURIComponent(window.location.hash.slice(1)).toUpperCase();
+let link = /** @type {any} */ (null);
+let drawn = "";
+
+const address = () => `${window.location.host}${new URL("room", document.baseURI).pathname}`;
+
+const draw = (state) => {
+  headline(`Room ${state.code}`, state.is_rehearsal);
+  const key = JSON.stringify([state.phase, state.place, state.question?.id, state.result, state.shown]);
+  if (key !== drawn) {
+    drawn = key;
+    main().replaceChildren();
+    main().dataset.phase = state.phase;
+    if (state.shown) drawCanvas(state);
+    else if (state.phase === "lobby") drawLobby();
+    else if (state.phase === "done") put(main(), "h1", {}, PHASES.done);
+    else drawAsked(state);
+    const how = put(main(), "p", { class: "rm-foot" });
+    write(how, ["Join: ", [state.code], ` at ${address()}`]);
+  }
+  tellCounts(state);
+};
+
+const drawLobby = () => {
+  put(main(), "h1", {}, "Join the room");
+  put(main(), "p", { class: "rm-code", "data-part": "code" }, code);
+  put(main(), "img", { class: "rm-qr", src: `room/api/${code}/qr.svg`, alt: `QR code of the link to room ${code}` });
+  put(main(), "p", { "data-part": "counts" });
+  speak(`Join the room with the code ${[...code].join(" ")}.`);
+};
+
+const drawAsked = (state) => {
+  const { phase, question, result } = state;
+  drawQuestion(main(), state);
+  if (!result) put(main(), "p", { class: "rm-task" }, PHASES[phase]);
+  if (question.choices && !result) {
+    const list = put(main(), "ol", { class: "rm-options" });
+    for (const text of question.choices) put(list, "li", {}, text);
+  }
+  if (phase === "talk") drawClock(main(), () => link.left(state.ends_at));
+  if (result) {
+    const said = question.choices ? `${question.choices[result.truth.value]}, ${result.truth.text}` : result.truth.text;
+    put(main(), "p", { class: "rm-verdict", "data-part": "measured" }, `Measured: ${said}`);
+    drawAnswers(main(), question, result.rounds, result.truth);
+    write(put(main(), "p", { class: "rm-why" }), result.reveal);
+    speak(`Measured: ${said}`);
+  } else {
+    put(main(), "p", { class: "rm-count", "data-part": "counts" });
+    speak(`${PHASES[phase]}. ${plainText(question.ask)}`);
+  }
+};
+
+const drawCanvas = ({ shown }) => {
+  put(main(), "h1", { class: "rm-unseen" }, "A student's canvas");
+  put(main(), "iframe", { class: "rm-canvas", title: "A student's canvas", src: `./${shown}` });
+};
+
+const tellCounts = ({ phase, counts, present }) => {
+  const node = main().querySelector("[data-part=counts]");
+  if (!node) return;
+  const n = counts[phase];
+  node.textContent = n === undefined ? `${present} here` : `${n} of ${Math.max(n, present)} answered`;
+};
+
+const lost = (refusal) => {
+  if (refusal.status === 304) return;
+  if (refusal.status !== 404) {
+    speak(refusal.message);
+    return;
+  }
+  drawn = "";
+  main().replaceChildren();
+  put(main(), "h1", {}, "This room has ended");
+};
+
+window.addEventListener("hashchange", () => window.location.reload());
+link = follow({ path: `/${code || "-"}`, headers: {}, take: draw, lost });

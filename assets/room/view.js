@@ -1,0 +1,89 @@
+// @ts-check
+// What the three views of a room share: texts in pieces, the question, the clock of a talk, and what is spoken.
+import { put } from "../nodes.js";
+
+export const main = () => /** @type {HTMLElement} */ (document.getElementById("room"));
+
+/** A number stays with its unit. @param {string} text */
+const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
+
+/** Text in pieces, [text] being strong. @param {HTMLElement} node @param {any[]} pieces */
+export const write = (node, pieces) => {
+  node.replaceChildren();
+  for (const piece of pieces) {
+    if (Array.isArray(piece)) put(node, "b", {}, ...piece.map(unbroken));
+    else node.append(unbroken(piece));
+  }
+  return node;
+};
+
+let spoken = "";
+
+/** Say a sentence to who listens to the page, once. @param {string} text */
+export const speak = (text) => {
+  if (text === spoken) return;
+  spoken = text;
+  const node = document.querySelector("[data-part=spoken]");
+  if (node) node.textContent = text;
+};
+
+/** @param {any[]} pieces */
+export const plainText = (pieces) => pieces.flat().join("");
+
+/** What stands in the head, and the tab's title. @param {string} text @param {boolean} isRehearsal */
+export const headline = (text, isRehearsal = false) => {
+  const node = /** @type {HTMLElement} */ (document.querySelector("[data-part=where]"));
+  node.textContent = isRehearsal ? `${text} · rehearsal` : text;
+  document.title = `${text} · RAM Studio`;
+};
+
+/** @param {HTMLElement} parent @param {string} text @param {() => any} act @param {Record<string, string>} [attributes] */
+export const button = (parent, text, act, attributes = {}) => {
+  const node = put(parent, "button", { type: "button", ...attributes }, text);
+  node.addEventListener("click", act);
+  return node;
+};
+
+/** The question: its place, title and text. @param {HTMLElement} box @param {any} state */
+export const drawQuestion = (box, { place, questions, question }) => {
+  put(box, "p", { class: "rm-place" }, `Question ${place + 1} of ${questions}`);
+  put(box, "h1", { tabindex: "-1" }, question.title);
+  write(put(box, "p", { class: "rm-ask", "data-part": "ask" }), question.ask);
+};
+
+/** An answer in words. @param {any} question @param {number} value */
+export const answerText = (question, value) => {
+  if (question.choices) return question.choices[value];
+  const digits = Math.max(0, Math.ceil(-Math.log10(question.line.step)));
+  return `${Number(value.toFixed(digits))} ${question.line.unit}`.trim();
+};
+
+const timeText = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+const SAID_AT = [60, 30, 10];
+
+/** A clock that counts down while it is in the page. @param {HTMLElement} box @param {() => number} left seconds */
+export const drawClock = (box, left) => {
+  const node = put(box, "p", { class: "rm-clock", role: "timer", "aria-live": "off", "data-part": "clock" });
+  let before = Infinity;
+  const tick = () => {
+    if (before !== Infinity && !node.isConnected) return;
+    const seconds = Math.max(0, Math.ceil(left()));
+    node.textContent = seconds ? timeText(seconds) : "Time is up";
+    if (!seconds && before > 0 && before !== Infinity) speak("Time is up.");
+    else if (SAID_AT.some((at) => before > at && seconds <= at) && before !== Infinity) speak(`${seconds} seconds left.`);
+    before = seconds;
+    window.setTimeout(tick, 500);
+  };
+  tick();
+};
+
+/** What each phase is called on screens. */
+export const PHASES = {
+  lobby: "Waiting to begin", ask: "Read the question", first: "First vote", talk: "Talk with your neighbors",
+  second: "Second vote", reveal: "What was measured", done: "The lesson is over",
+};
+
+/** Move the focus to what is new, for those who listen or use keys. @param {string} selector */
+export const focusOn = (selector) => {
+  /** @type {HTMLElement | null} */ (main().querySelector(selector))?.focus({ preventScroll: true });
+};
