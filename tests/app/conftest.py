@@ -316,7 +316,7 @@ class Visit:
         self.page.wait_for_function(
             "([button, status, after]) => { const found = document.querySelector(button);"
             " if (document.querySelector(after)) found?.click();"
-            " return document.querySelector(status)?.textContent.includes('Stopped'); }",
+            " return document.querySelector(status)?.textContent.match(/stopped/i); }",
             arg=[button, status, after],
             polling=250,
         )
