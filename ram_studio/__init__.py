@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ram_studio.checkpoints.record.recipe import load_recipe as load_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe as make_recipe
     from ram_studio.engine.analyze import analyze as analyze
+    from ram_studio.engine.diff import Diff as Diff
+    from ram_studio.engine.diff import diff as diff
     from ram_studio.engine.events import CancelToken as CancelToken
     from ram_studio.engine.events import Progress as Progress
     from ram_studio.engine.in_memory import ResidentMerge as ResidentMerge
@@ -55,6 +57,7 @@ _NAMES = {
     "checkpoints.record.analysis_file": ("load_analysis", "save_analysis"),
     "checkpoints.fit.storage_report": ("storage_report",),
     "engine.analyze": ("analyze",),
+    "engine.diff": ("Diff", "diff"),
     "engine.events": ("CancelToken", "Progress"),
     "engine.result": ("MergeResult",),
     "engine.merge": ("merge",),

@@ -158,6 +158,7 @@ def test_every_key_of_json_output_is_described(tmp_path, monkeypatch):
         ["analyze", *sources, "--analysis", "analysis.safetensors"],
         ["preview", "analysis.safetensors"],
         ["merge", *sources, "--out", "merged"],
+        ["diff", base, coder],
         ["verify", "merged", "--sources"],
         ["evaluate", base, *FEW["evaluate"], *store],
         ["compare", *sources, "--row", "ram+", *FEW["compare"], *store],

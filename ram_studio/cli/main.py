@@ -21,6 +21,7 @@ from ram_studio.cli import (
 from ram_studio.cli.look import (
     analysis,
     analyze,
+    diff,
     export_canvas,
     inspect,
     microscope,
@@ -48,6 +49,7 @@ commands.command("preview")(preview.preview)
 commands.command("export-canvas")(export_canvas.export_canvas)
 commands.command("presets")(presets.presets)
 commands.command("inspect")(inspect.inspect)
+commands.command("diff")(diff.diff)
 commands.command("microscope")(microscope.microscope)
 commands.command("convert")(convert.convert)
 commands.command("merge")(merge.merge)

@@ -50,7 +50,7 @@ def run(monkeypatch, command: str) -> int:
 
 @pytest.mark.skipif(not is_sealed(), reason="this machine cannot seal a process")
 def test_every_row_does_what_it_says(places, tmp_path, monkeypatch, capsys):
-    assert len(ROWS) == 11
+    assert len(ROWS) == 13
     delta = f"ram-studio delta make {places['BASE']} {places['FOLDER']} --out {places['ADAPTER']}"
     assert run(monkeypatch, delta) == 0
     for number, (what, row) in enumerate(ROWS):

@@ -1,0 +1,66 @@
+"""``ram-studio diff``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.progress import progress_bars
+from ram_studio.cli.tables import number_text, print_table
+
+
+def diff(
+    base: Annotated[str, typer.Argument(help="The model it should differ from: folder or Hub id.")],
+    model: Annotated[str, typer.Argument(help="A merge, an agent, an adapter or a delta of it.")],
+    *,
+    adapter: Annotated[
+        str | None, typer.Option(help="An adapter or agent: how much of its update MODEL carries.")
+    ] = None,
+    by: Annotated[str, typer.Option(help="module, layer, expert, tower or tensor.")] = "module",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what differs between two models: did it take?
+
+    Which modules, layers or experts changed, by how much, and which are equal to the base to the
+    bit. Reads both models once; memory does not grow with them.
+    """
+    from ram_studio.engine.diff import diff as compare_models
+
+    with progress_bars(quiet=as_json) as (on_progress, _):
+        found = compare_models(
+            base, model, adapter=adapter, threads=threads, on_progress=on_progress
+        )
+    if as_json:
+        print(json.dumps(found.to_dict(by)))
+        return
+    changes = found.by(by)
+    changed = [one for one in changes if one.changed]
+    if changed:
+        print_table(
+            (by, "elements", "changed", "relative change", "largest", *["carried"] * bool(adapter)),
+            [
+                (
+                    one.name,
+                    f"{one.elements:,}",
+                    f"{one.share:.3%}" if one.share >= 1e-5 else "< 0.001%",
+                    number_text(one.relative, ".3e"),
+                    f"{one.largest:.3e}",
+                    *[number_text(one.carried, ".1%")] * bool(adapter),
+                )
+                for one in changed
+            ],
+        )
+    equal = [one.name for one in changes if not one.changed]
+    if equal and changed:
+        more = f" and {len(equal) - 12} more" if len(equal) > 12 else ""
+        print(f"Equal to the base to the bit: {', '.join(equal[:12])}{more}.")
+    for names, what in ((found.missing, "lacks"), (found.extra, "has besides")):
+        if names:
+            print(f"note: the model {what} {len(names)} tensors, as {names[0]}.")
+    for note in found.notes:
+        print(f"note: {note}")
+    print(found.verdict)
