@@ -9,7 +9,7 @@ from typing import Any
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.pieces import PieceReader
-from ram_studio.evals.question import NO_ANSWER, Answer, Asked, Question, Reply, Verdict
+from ram_studio.evals.question import NO_ANSWER, Answer, Question, QuestionsBySuite, Reply, Verdict
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
 from ram_studio.evals.report.score import with_samples
 from ram_studio.evals.settings import EvalSettings
@@ -178,7 +178,7 @@ class SuiteRun:
 
 def ask_suites(
     runs: Sequence[SuiteRun],
-    asked: Asked,
+    asked: QuestionsBySuite,
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
 ) -> list[tuple[Question, Answer]]:

@@ -54,7 +54,7 @@ class Question:
         return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).hexdigest()
 
 
-Asked = Mapping[str, Sequence[Question]]
+QuestionsBySuite = Mapping[str, Sequence[Question]]
 """Questions by suite."""
 
 

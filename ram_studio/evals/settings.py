@@ -62,10 +62,20 @@ def _by_suite(given: Any) -> Any:
 
 Positive = Annotated[int, Field(ge=1)]
 PerSuite = Annotated[Positive | dict[str, Positive] | None, BeforeValidator(_by_suite)]
-_PER_SUITE: dict[str, Any] = {
-    "allowed": "1 or more, or SUITE=N for each suite, as in math=1024",
-    "metavar": "N or SUITE=N",
-}
+
+
+def _setting(default: Any, title: str, description: str, /, **more: Any) -> Any:
+    """Return a field; more: limits, and of the schema step, metavar and "allowed" in words."""
+    own = ("step", "metavar", "allowed")
+    schema: Any = {name: more.pop(name) for name in own if name in more}
+    return Field(
+        default, title=title, description=description, json_schema_extra=schema or None, **more
+    )
+
+
+def _per_suite(title: str, description: str) -> Any:
+    words = "1 or more, or SUITE=N for each suite, as in math=1024"
+    return _setting(None, title, description, allowed=words, metavar="N or SUITE=N")
 
 
 class EvalSettings(BaseModel):
@@ -76,116 +86,92 @@ class EvalSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    suites: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+    suites: Annotated[tuple[str, ...], BeforeValidator(_names)] = _setting(
         ("demo",),
-        title="Suites",
-        description="demo, or any others that `ram-studio suites` lists, with commas; `evaluate` "
-        "knows health too.",
+        "Suites",
+        "demo, or any others that `ram-studio suites` lists, with commas; `evaluate` knows health "
+        "too.",
     )
-    limit: PerSuite = Field(
-        None,
-        title="Questions per suite",
-        description="Most questions of all suites, or by suite (demo: per domain).",
-        json_schema_extra=_PER_SUITE,
+    limit: PerSuite = _per_suite(
+        "Questions per suite", "Most questions of all suites, or by suite (demo: per domain)."
     )
-    lengths: Annotated[tuple[Positive, ...], BeforeValidator(_lengths)] = Field(
+    lengths: Annotated[tuple[Positive, ...], BeforeValidator(_lengths)] = _setting(
         (1000, 4000),
-        title="Lengths of long texts",
-        description="Prompt lengths of suites about long texts in tokens, such as 1k,4k.",
-        json_schema_extra={"allowed": "lengths in tokens, such as 1k,4k"},
+        "Lengths of long texts",
+        "Prompt lengths of suites about long texts in tokens, such as 1k,4k.",
+        allowed="lengths in tokens, such as 1k,4k",
     )
-    mode: Literal["whole", "memagent"] = Field(
+    mode: Literal["whole", "memagent"] = _setting(
         "whole",
-        title="Long texts are read",
-        description="How suites about long texts (memory, ruler-*) are read: whole, or in chunks "
-        "with a bounded memory, as MemAgent does.",
+        "Long texts are read",
+        "How suites about long texts (memory, ruler-*) are read: whole, or in chunks with a "
+        "bounded memory, as MemAgent does.",
     )
-    chunk_tokens: int = Field(
-        5000, ge=1, title="Tokens per chunk", description="Most tokens of a chunk."
+    chunk_tokens: int = _setting(5000, "Tokens per chunk", "Most tokens of a chunk.", ge=1)
+    memory_tokens: int = _setting(1024, "Tokens of memory", "Most tokens of the memory.", ge=1)
+    chat: Literal["auto", "template", "none"] = _setting(
+        "auto", "Chat template", "Use the model's chat template."
     )
-    memory_tokens: int = Field(
-        1024, ge=1, title="Tokens of memory", description="Most tokens of the memory."
+    code: Literal["auto", "on", "off"] = _setting(
+        "auto", "Model-written code", "Run code that models write, sandboxed."
     )
-    chat: Literal["auto", "template", "none"] = Field(
-        "auto", title="Chat template", description="Use the model's chat template."
+    max_tokens: PerSuite = _per_suite(
+        "Tokens per answer",
+        "Most tokens of an answer, of all suites or by suite [default: each suite's own].",
     )
-    code: Literal["auto", "on", "off"] = Field(
-        "auto", title="Model-written code", description="Run code that models write, sandboxed."
-    )
-    max_tokens: PerSuite = Field(
-        None,
-        title="Tokens per answer",
-        description="Most tokens of an answer, of all suites or by suite [default: each suite's "
-        "own].",
-        json_schema_extra=_PER_SUITE,
-    )
-    think_tokens: int = Field(
+    think_tokens: int = _setting(
         0,
+        "Tokens of thinking",
+        "Most tokens of thinking (<think>), apart from the answer's.",
         ge=0,
-        title="Tokens of thinking",
-        description="Most tokens of thinking (<think>), apart from the answer's.",
     )
-    temperature: float = Field(
+    temperature: float = _setting(
         0.0,
+        "Temperature",
+        "0 takes the likeliest token; the paper's is 1.0.",
         ge=0,
         le=2,
-        title="Temperature",
-        description="0 takes the likeliest token; the paper's is 1.0.",
-        json_schema_extra={"step": 0.05},
+        step=0.05,
     )
-    top_p: float = Field(
+    top_p: float = _setting(
         1.0,
+        "Top-p",
+        "Probability that the likeliest tokens drawn from have together.",
         gt=0,
         le=1,
-        title="Top-p",
-        description="Probability that the likeliest tokens drawn from have together.",
-        json_schema_extra={"step": 0.05},
+        step=0.05,
     )
-    samples: int = Field(
+    samples: int = _setting(
         1,
+        "Samples per question",
+        "Answers to each question, for pass@k; the paper's are 4.",
         ge=1,
         le=64,
-        title="Samples per question",
-        description="Answers to each question, for pass@k; the paper's are 4.",
-        json_schema_extra={"step": 1},
+        step=1,
     )
-    data: Path | None = Field(
+    data: Path | None = _setting(
         None,
-        title="Folder of data sets",
-        description="Where the rows of suites that are data sets are; else the Hub.",
-        json_schema_extra={"metavar": "FOLDER"},
+        "Folder of data sets",
+        "Where the rows of suites that are data sets are; else the Hub.",
+        metavar="FOLDER",
     )
-    difficulty: int = Field(
-        2,
-        ge=1,
-        le=5,
-        title="Difficulty",
-        description="Of generated suites, 1 to 5.",
-        json_schema_extra={"step": 1},
-    )
-    ci_width: float | None = Field(
+    difficulty: int = _setting(2, "Difficulty", "Of generated suites, 1 to 5.", ge=1, le=5, step=1)
+    ci_width: float | None = _setting(
         None,
+        "Interval width",
+        "Ask generated suites until every 95 % interval is narrower than this, or the most "
+        "questions are asked.",
         gt=0,
         lt=100,
-        title="Interval width",
-        description="Ask generated suites until every 95 % interval is narrower than this, or the "
-        "most questions are asked.",
-        json_schema_extra={"metavar": "POINTS"},
+        metavar="POINTS",
     )
-    seed: int = Field(
-        DEFAULT_SEED,
-        ge=0,
-        title="Seed",
-        description="Chooses generated questions, and samples.",
+    seed: int = _setting(DEFAULT_SEED, "Seed", "Chooses generated questions, and samples.", ge=0)
+    batch_size: int = _setting(128, "Batch size", "Prompts decoded together.", ge=1)
+    device: str = _setting("auto", "Device", "auto, cpu or cuda.")
+    engine: Literal["transformers", "vllm"] = _setting(
+        "transformers", "Engine", "What answers for model folders."
     )
-    batch_size: int = Field(128, ge=1, title="Batch size", description="Prompts decoded together.")
-    device: str = Field("auto", title="Device", description="auto, cpu or cuda.")
-    engine: Literal["transformers", "vllm"] = Field(
-        "transformers", title="Engine", description="What answers for model folders."
-    )
-    base: str | None = Field(
-        None, title="Base", description="The model that health compares the others with."
-    )
+    base: str | None = _setting(None, "Base", "The model that health compares the others with.")
 
     def __init__(self, **values: Any) -> None:
         try:

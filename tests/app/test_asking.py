@@ -123,7 +123,7 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     panel = built(CheckPanel, workspace)
     shown = panel._show_kind("general", session)
     assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
-    grayed = str(shown[panel.misfits])
+    grayed = str(shown[panel.unavailable])
     assert re.search(
         r"disabled> Mathematics</label>: its shortest question takes \d+ token", grayed
     )
@@ -138,7 +138,7 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     questions = own_test.questions_to_ask(session, workspace)
     assert (questions.suites, questions.limit) == (("tool", "math", "instructions"), 20)
     # What is left is not here, folded, each with what to do.
-    grayed = str(shown[panel.misfits])
+    grayed = str(shown[panel.unavailable])
     assert "Too long" not in grayed
     assert "GSM8K</label>: its questions are not on this machine" in grayed
     assert "--data FOLDER" in grayed
@@ -156,7 +156,7 @@ def test_suites_are_offered_from_the_registry_once_their_questions_are_here(sess
         assert "away" not in names
         assert (
             "Away</label>: not on this machine"
-            in panel._show_kind("general", session)[panel.misfits]
+            in panel._show_kind("general", session)[panel.unavailable]
         )
         assert panel.items["extra"].label == "Questions for extra"
         # Its texts have lengths, as those of memory.

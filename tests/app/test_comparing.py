@@ -19,7 +19,7 @@ from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
-from ram_studio.evals.report.reproducibility import Reproducibility
+from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.settings import EvalSettings
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from loopback_hub import LoopbackHub
 
-from ram_studio.app.asking.limits import misfits_of
+from ram_studio.app.asking.limits import unavailable_suites
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import Sources
 from ram_studio.app.load.view import fit_html
@@ -79,7 +79,7 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tm
     plan = plan_merge(session.models, recipe, tmp_path)
     assert plan.remote == sum(c.nbytes for c in found.fit.checkpoints) > 0
     assert "from the Hub again" in plan_html(session.models, recipe, tmp_path)
-    assert misfits_of(session, Settings()), "asked of small files"
+    assert unavailable_suites(session, Settings()), "asked of small files"
     report = open_loaded(session.models)
     before = len(hub.requests)
     inspect(report, report.counted[0], [Span(5, 3)], {"ram+": recipe})

@@ -68,8 +68,8 @@ def test_what_cannot_be_swept_is_refused_in_one_line(cli, arguments, code, messa
 def test_ctrl_c_keeps_what_is_finished_and_exits_with_130(cli, tmp_path, monkeypatch):
     path, record, batches = tmp_path / "a.sqlite3", AnswerStore.record, []
 
-    def counted(self, run, answers, origin):
-        record(self, run, answers, origin)
+    def counted(self, run, answers):
+        record(self, run, answers)
         batches.append(run)
         # Of 12 questions each, one setting is finished, the last is not.
         if len(batches) == 14:

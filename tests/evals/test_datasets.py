@@ -17,9 +17,9 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, constraints, published
-from ram_studio.evals.suites.fit import misfits
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, instructions, published
 from ram_studio.evals.suites.published import math500
+from ram_studio.evals.suites.unavailable import find_unavailable
 from ram_studio.resources import asset_path
 
 NAMES = [suite.name for suite in published.SUITES if suite.fetch]
@@ -222,7 +222,7 @@ def test_every_instruction_of_ifeval_has_a_check():
         "punctuation": "no_comma",
     }
     names = [f"{family}:{kind}" for family, kinds in families.items() for kind in kinds.split()]
-    assert (len(names), set(names)) == (25, set(constraints.CHECKS))
+    assert (len(names), set(names)) == (25, set(instructions.CHECKS))
 
 
 def following(instruction, *settings):
@@ -266,7 +266,7 @@ def test_a_file_that_cannot_be_asked_spoils_no_other_suite(tmp_path):
     (tmp_path / "gsm8k.jsonl").write_text('{"question": "q"}')
     (tmp_path / "dev-v2.0.json").write_text(json.dumps(SQUAD))
     asked = ("gsm8k", "ruler-squad", "math")
-    found = misfits(asset_path("independent", "base"), asked, 20, tmp_path)
+    found = find_unavailable(asset_path("independent", "base"), asked, 20, tmp_path)
     # Texts may be longer than the shortest.
     assert found.keys() == {"gsm8k", "math"}
     assert "column answer is missing" in found["gsm8k"]
@@ -307,7 +307,7 @@ def test_languages_need_langdetect_and_it_is_said_so(folder, monkeypatch):
     row = {**ROWS["ifeval"][0], "instruction_id_list": ["language:response_language"],
            "kwargs": [{"language": "de"}]}  # fmt: skip
     (folder / "ifeval.jsonl").write_text(json.dumps(row))
-    monkeypatch.setattr(constraints, "find_spec", lambda name: None)
+    monkeypatch.setattr(instructions, "find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r"response_language.*ram-studio\[ifeval\]"):
         questions("ifeval", folder)
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from bfcl_answers import said_by
 
-from ram_studio.evals.suites import constraints
+from ram_studio.evals.suites import instructions
 
 PYTHON = os.environ.get("RAM_STUDIO_LM_EVAL_PYTHON")
 
@@ -147,12 +147,12 @@ FOLLOWING = (
 
 def test_the_suite_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):
     # Words in capitals are cut with a model there.
-    monkeypatch.setattr(constraints, "_is_in", lambda text, language: True)
+    monkeypatch.setattr(instructions, "_is_in", lambda text, language: True)
     texts = [*answers(), *FOLLOWING]
     cases = [(name, settings, text) for name, settings in ASKED for text in texts]
     found, followed = Counter(), Counter()
     for (name, settings, text), theirs in zip(cases, their_verdicts(cases), strict=True):
-        ours = constraints.followed(text, name, settings)
+        ours = instructions.followed(text, name, settings)
         followed[name] += ours[0]
         for kind, mine, other in zip(("strict", "loose"), ours, theirs, strict=True):
             found[name.partition(":")[2], kind, mine] += mine != other

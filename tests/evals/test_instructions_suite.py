@@ -3,7 +3,7 @@
 import pytest
 
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
-from ram_studio.evals.suites.constraints import (
+from ram_studio.evals.suites.instructions import (
     CHECKS,
     NEED_LANGUAGE,
     accuracies,

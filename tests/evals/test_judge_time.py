@@ -13,7 +13,7 @@ from published_rows import AREA, JAVA, OF, ONE, SCRIPT, TASK, write_rows
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, constraints
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, instructions
 from ram_studio.evals.suites.published import bfcl
 from ram_studio.evals.suites.published.bfcl_languages import value_of
 
@@ -118,8 +118,8 @@ def bfcl_questions():
 
 def ifeval_questions():
     """Return a question with each of IFEval's instructions."""
-    for name, check in constraints.CHECKS.items():
-        if name in constraints.NEED_LANGUAGE and not find_spec("langdetect"):
+    for name, check in instructions.CHECKS.items():
+        if name in instructions.NEED_LANGUAGE and not find_spec("langdetect"):
             continue
         names = check.__code__.co_varnames[1 : check.__code__.co_argcount]
         spec = [{"check": name, "settings": {key: SETTINGS[key] for key in names}}]

@@ -15,9 +15,8 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import load
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.merged import MergedEngine
-from ram_studio.evals.experiment.answers import Answers
-from ram_studio.evals.experiment.identity import identify
+from ram_studio.evals.answering.local import MergedEngine
+from ram_studio.evals.experiment.answers import Answers, identify
 from ram_studio.evals.experiment.run import sweep
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate

@@ -7,8 +7,7 @@ import pytest
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals.experiment.items import by_stage, draw_items
-from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
+from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan, by_stage, draw_items
 from ram_studio.evals.experiment.space import OptunaSearch, Space, parse_axes
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import SuiteSettings

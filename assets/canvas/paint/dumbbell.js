@@ -41,8 +41,8 @@ export const mountDumbbell = (list, name) => {
 };
 
 // All that does not depend on the merge, at the width there is; false while that is none. agent: whose marker
-// the specialist has; floor: the chance level, or null.
-export const layDumbbell = (row, { base, specialist, agent, floor = null }) => {
+// the specialist has; chance: the chance level, or null.
+export const layDumbbell = (row, { base, specialist, agent, chance = null }) => {
   const { svg } = row;
   const width = svg.clientWidth;
   if (!width) return false;
@@ -56,7 +56,7 @@ export const layDumbbell = (row, { base, specialist, agent, floor = null }) => {
   svg.replaceChildren();
   svg.setAttribute("height", TOP + 1 + lines * down);
   put(svg, "line", { x1: 0, x2: width, y1: MIDDLE, y2: MIDDLE, class: "cv-rail" });
-  if (floor !== null) put(svg, "line", { x1: floor * width, x2: floor * width, y1: 0, y2: 16, class: "cv-floor" });
+  if (chance !== null) put(svg, "line", { x1: chance * width, x2: chance * width, y1: 0, y2: 16, class: "cv-chance" });
   put(svg, "line", { x1: from * width, x2: to * width, y1: MIDDLE, y2: MIDDLE, class: "cv-span" });
   row.interval = put(svg, "rect", { y: 4.5, height: 7, rx: 3.5, class: "cv-interval" });
   row.ghost = put(svg, "rect", { y: 0, height: 16, width: 5, rx: 1.5, class: "cv-merge-a" });

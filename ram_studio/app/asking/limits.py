@@ -143,9 +143,9 @@ def absent_here(data: Any = None) -> dict[str, str]:
     return {name: text for name, text in why.items() if text}
 
 
-def misfits_of(session: Session, app: Settings) -> dict[str, str]:
+def unavailable_suites(session: Session, app: Settings) -> dict[str, str]:
     """Return why suites that are here cannot be asked of the loaded base; empty for none."""
-    from ram_studio.evals.suites.fit import misfits
+    from ram_studio.evals.suites.unavailable import find_unavailable
 
     if session.loaded is None or session.loaded.is_analysis_only:
         return {}
@@ -155,7 +155,7 @@ def misfits_of(session: Session, app: Settings) -> dict[str, str]:
         return {}
     absent = absent_here(session.data)
     there = tuple(name for name in general_suites() if name not in absent)
-    return misfits(folder, there, offered_lengths(app)[0], session.data or None)
+    return find_unavailable(folder, there, offered_lengths(app)[0], session.data or None)
 
 
 def most_items(suite: str, app: Settings) -> int:

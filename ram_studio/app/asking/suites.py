@@ -69,7 +69,7 @@ class SuiteChoice:
 
     def offer(self, session: Session, wanted: Sequence[str]) -> tuple[list[str], Updates]:
         """Return those of the wanted suites that can be asked, ticked, and updates that say so."""
-        too_long = limits.misfits_of(session, self._settings)
+        too_long = limits.unavailable_suites(session, self._settings)
         absent = limits.absent_here(session.data)
         offered = [name for name in self.names if name not in too_long and name not in absent]
         chosen = [name for name in wanted if name in offered]

@@ -122,7 +122,7 @@ class CheckPanel:
 
     def _lay_out_suites(self, settings: Settings) -> None:
         self.choice = SuiteChoice(settings, "", USUAL, last=[HEALTH])
-        self.suites, self.misfits = self.choice.box, self.choice.grayed
+        self.suites, self.unavailable = self.choice.box, self.choice.grayed
         self.lengths = self.choice.lengths
         with gr.Row(elem_classes="suite-items"):
             self.items = {
@@ -157,7 +157,7 @@ class CheckPanel:
             [self.grid, *self.shared.checked.components],
         )
         counts = [*self.items.values(), self.lengths, *self.form.shown]
-        general = [self.suites, self.misfits, *counts]
+        general = [self.suites, self.unavailable, *counts]
         self.shared.asking = Asking([self.models, self.kind, *general], self._fill)
         self.data_sets = None
         if self.shared.settings.is_private:

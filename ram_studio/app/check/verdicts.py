@@ -106,6 +106,6 @@ def _card(report: EvalReport, verdict: SkillVerdict, agent: int) -> dict[str, An
         "said": f"{said}.",
         "name": verdict.specialist,
         "agent": agent,
-        "floor": report.chance_levels.get(verdict.domain),
+        "chance": report.chance_levels.get(verdict.domain),
         **dict(zip(names, marks or [""] * len(names), strict=True)),
     }

@@ -13,10 +13,10 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.app.asking.limits import (
     absent_here,
     asking_effort,
-    misfits_of,
     most_items,
     offered_lengths,
     read_settings,
+    unavailable_suites,
 )
 from ram_studio.app.asking.suites import USUAL
 from ram_studio.app.merge.recipes import recipe_from
@@ -79,7 +79,7 @@ def questions_to_ask(session: Session, workspace: Workspace) -> EvalSettings:
     Raises: SettingsError where no suite suits them.
     """
     app = workspace.settings
-    refused = {**misfits_of(session, app), **absent_here(session.data)}
+    refused = {**unavailable_suites(session, app), **absent_here(session.data)}
     suites = [name for name in USUAL if name not in refused]
     if not suites:
         raise SettingsError(NOTHING_FITS)

@@ -10,27 +10,95 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ram_studio.algorithm.analysis import BASE, Analysis
+from ram_studio.algorithm.epsilon_grid import float32_threshold
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
+from ram_studio.algorithm.methods.ram import RamSettings
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger
+from ram_studio.engine.job import MergeJob
+from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.evals.answering.engine import ShouldStop
-from ram_studio.evals.answering.merged import MergedEngine
+from ram_studio.evals.answering.local import MergedEngine
 from ram_studio.evals.asking import SuiteRun, ask_suites
-from ram_studio.evals.experiment.identity import MergeIdentity, identify
-from ram_studio.evals.experiment.items import Items
-from ram_studio.evals.experiment.plan import Plan
+from ram_studio.evals.experiment.plan import Items, Plan
 from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.result import Row
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.fisher import with_fisher_files
-from ram_studio.evals.question import Answer, Asked
+from ram_studio.evals.question import Answer, QuestionsBySuite
 from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, Suite
+
+
+class MergeIdentity(NamedTuple):
+    """digest: 32 hex digits; factors: lambda by agent where one number says it, else empty."""
+
+    digest: str
+    factors: Mapping[str, float | None]
+
+
+def identify(
+    report: CompatibilityReport,
+    recipe: Recipe,
+    *,
+    analysis: Analysis | None = None,
+    device: str = "auto",
+    cancel: CancelToken | None = None,
+) -> MergeIdentity:
+    """Return a digest that is equal for recipes whose merges are the same weights, and lambda.
+
+    For RAM, RAM+ and RAM+s it covers the threshold and every lambda, not how it came about: r = 0
+    in RAM+ is RAM, and an alpha above every rho is any other such alpha. For other methods it
+    covers the settings. What all share: fingerprints of base and agents (in order), dtype, rounding
+    and seed. Different digests do not prove different weights.
+
+    Reads no tensors when the analysis has the recipe's epsilon, or the method needs no counts.
+
+    Args: report: of the base and exactly the recipe's agents. analysis: of the same files.
+    """
+    settings = make_settings(recipe.method, recipe.settings)
+    rule: Any
+    known: dict[str, float | None] = {}
+    if isinstance(settings, RamSettings):
+        job = MergeJob(report, recipe, RunOptions.of(device, cancel=cancel))
+        prepared = job.plan(analysis).prepared
+        assert prepared.factors is not None, "the family's lambda"
+        factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
+        is_uniform = job.choices is None and (prepared.factors == prepared.factors[:1]).all()
+        if len(prepared.factors) and is_uniform:
+            known = dict(zip(job.names, prepared.factors[0].tolist(), strict=True))
+        epsilon = float(float32_threshold(settings.epsilon))
+        rule = ["ram", epsilon, factors, settings.shared == "ties"]
+    else:
+        values = settings.model_dump(mode="json")
+        if values.get("files") is not None:
+            values["files"] = _files(Path(values["files"]))
+        rule = [recipe.method, values]
+    parts: list[Any] = [
+        report.base.fingerprint,
+        [[agent.name, agent.fingerprint] for agent in report.agents],
+        [recipe.dtype, recipe.rounding, recipe.seed, recipe.missing, recipe.extra, recipe.rows],
+        rule,
+    ]
+    own = recipe.model_dump(mode="json", include={"weights", "densities", "filters"})
+    if any(own.values()):
+        parts.append(own)
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    return MergeIdentity(digest, known)
+
+
+def _files(folder: Path) -> list[Any]:
+    """Return what tells one state of a folder of Fisher files from another, without reading it."""
+    found = sorted(folder.glob("*.safetensors"))
+    return [[file.name, (stat := file.stat()).st_size, stat.st_mtime_ns] for file in found]
+
 
 Progress = Callable[[str, int, int], None]
 
@@ -221,7 +289,7 @@ class Answers:
         """
         return self._seconds / self._asked if self._asked else 0.0
 
-    def ask(self, entry: Entry, questions: Asked) -> dict[str, Answer]:
+    def ask(self, entry: Entry, questions: QuestionsBySuite) -> dict[str, Answer]:
         """Return question id -> answer of one entry; each batch goes to the store as it comes.
 
         Args: questions: by suite.

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from ram_studio.evals.experiment.race import ERROR, Loss
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
 from ram_studio.evals.report.eval_report import EvalReport
-from ram_studio.evals.report.reproducibility import Reproducibility
+from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, SampleScores, sample_rows
 from ram_studio.evals.until import Decided
 

@@ -16,14 +16,13 @@ from typing import Any
 from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
-from ram_studio.evals.experiment.items import by_stage
-from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
+from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
 from ram_studio.evals.experiment.space import Candidate, OptunaSearch
-from ram_studio.evals.question import Answer, Asked, Question
+from ram_studio.evals.question import Answer, Question, QuestionsBySuite
 from ram_studio.evals.report.comparison import Pair
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
-from ram_studio.evals.report.reproducibility import Reproducibility
+from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, sample_scores
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
@@ -350,7 +349,9 @@ class Runner:
         )
         return self.result
 
-    def _report(self, rows: Mapping[str, Mapping[str, Answer]], questions: Asked) -> EvalReport:
+    def _report(
+        self, rows: Mapping[str, Mapping[str, Answer]], questions: QuestionsBySuite
+    ) -> EvalReport:
         """Return rows by label, with the answers that each gave to all of these questions."""
         names, every = self.plan.settings.suites, [q for own in questions.values() for q in own]
         models = {
@@ -383,16 +384,16 @@ class Runner:
         )
 
     @property
-    def questions(self) -> Asked:
+    def questions(self) -> QuestionsBySuite:
         """What merges were compared on, by suite; empty before it was drawn."""
         return {} if self._answers is None else self._decisive(self._answers.items.chosen_by)
 
     @property
-    def _held_out(self) -> Asked:
+    def _held_out(self) -> QuestionsBySuite:
         """The questions of the final check: of each, no more than it took to decide."""
         return {} if self._answers is None else self._decisive(self._answers.items.held_out)
 
-    def _decisive(self, asked: Asked) -> Asked:
+    def _decisive(self, asked: QuestionsBySuite) -> QuestionsBySuite:
         """Return these questions, those of the looks that were made where asking went on until."""
         if self.plan.settings.until is None:
             return asked

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ram_studio.evals.question import Asked, Question
+from ram_studio.evals.question import Question, QuestionsBySuite
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -39,7 +39,7 @@ class TrivialBaselines:
             and one constant answer are enough to wait for.
     """
 
-    def __init__(self, asked: Asked, code: CodeSwitch = "auto") -> None:
+    def __init__(self, asked: QuestionsBySuite, code: CodeSwitch = "auto") -> None:
         self._code = code
         self._golds: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for name, own in asked.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Answer, Asked, Question
+from ram_studio.evals.question import Answer, Question, QuestionsBySuite
 from ram_studio.evals.report.chance_level import BASELINES, chance_level
 from ram_studio.evals.report.comparison import (
     Comparison,
@@ -131,7 +131,10 @@ class EvalReport:
 
     @staticmethod
     def of(
-        suites: Sequence[str], seed: int | None, asked: Asked, models: dict[str, ModelAnswers]
+        suites: Sequence[str],
+        seed: int | None,
+        asked: QuestionsBySuite,
+        models: dict[str, ModelAnswers],
     ) -> EvalReport:
         """Return the report of these questions by suite; chance levels are those the answers have.
 

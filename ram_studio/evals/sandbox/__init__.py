@@ -23,8 +23,13 @@ No bubblewrap or nsjail: they would have to be installed, need user namespaces t
 some distributions refuse, and would hide with namespaces what is refused here without them.
 """
 
-from ram_studio.evals.sandbox.calls import run_program, run_tests, sealed_function
-from ram_studio.evals.sandbox.process import AnswerFault, ProgramResult
+from ram_studio.evals.sandbox.process import (
+    AnswerFault,
+    ProgramResult,
+    run_program,
+    run_tests,
+    sealed_function,
+)
 from ram_studio.evals.sandbox.switch import CodeSwitch, Limits, check_code_allowed, is_sealed
 
 __all__ = [

@@ -8,7 +8,7 @@
   ones: a process can leave traces that a later one finds (times of files in /proc), so tests that
   accept their first run and refuse later ones would pass in a known order.
 
-The answer's code and what judges it never share a process: see `ram_studio.evals.sandbox.calls`.
+The answer's code and what judges it never share a process: see `ram_studio.evals.sandbox.process`.
 Code under test is not `__main__`, so that a script part does not run.
 """
 

@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.answering.decode import decode
+from ram_studio.evals.answering.decode import decode, fitting_threads
 from ram_studio.evals.answering.engine import Engine
 from ram_studio.evals.answering.load import ending_ids, padding_id
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.answering.threads import fitting_threads
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.store import AnswerStore, RunKey
 from ram_studio.evals.suites.suite import DATA

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.suites.constraints import accuracies, gold_of, judge, problem_of
+from ram_studio.evals.suites.instructions import accuracies, gold_of, judge, problem_of
 from ram_studio.evals.suites.published.rows import DataSet
 from ram_studio.evals.suites.suite import Tally
 

@@ -15,7 +15,7 @@ from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 _LOOKED_AT = 8
 
 
-def misfits(
+def find_unavailable(
     folder: str | Path, suites: Iterable[str], shortest: int, data: str | Path | None = None
 ) -> dict[str, str]:
     """Return why suites cannot be asked of the model in a folder: no question fits, or is here.
