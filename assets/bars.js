@@ -1,3 +1,4 @@
+// @ts-check
 // Small charts by group (layer or module): bars that begin at zero, and dots on a scale of their own.
 // Drawn at the box's width, so that labels keep their size on a phone.
 import { put, shape } from "./nodes.js";
@@ -68,7 +69,11 @@ const known = (box, chart, parts, build) => {
   return Object.assign(drawn.get(box), { onPoint: chart.onPoint });
 };
 
-// series: a color each; value(g, s): a share of 0 to 1; top: the largest there is to show.
+/** onPoint(g): a group is pointed at; pointed: the one that is. @typedef {{ labels: string[], aria: string, isRotated?: boolean,
+ *   pointed?: number | null, onPoint?: (g: number) => void }} Chart */
+
+/** series: a color each; value(g, s): a share of 0 to 1; top: the largest there is to show. @param {HTMLElement} box
+ * @param {Chart & { series: string[], top: number, value: (g: number, s: number) => number }} chart */
 export const groupedBars = (box, chart) => {
   const high = nice(chart.top);
   const { bars, y } = known(box, chart, [high, ...chart.series], (own) => buildBars(box, own, high));
@@ -91,7 +96,8 @@ const buildBars = (box, chart, high) => {
   return { bars, y };
 };
 
-// A marker per agent and group; value(g, t): a share, or null for none. 100 % is a dashed line.
+/** A marker per agent and group; value(g, t): a share, or null for none. 100 % is a dashed line. @param {HTMLElement} box
+ * @param {Chart & { agents: number, value: (g: number, t: number) => number | null }} chart */
 export const agentDots = (box, chart) => {
   const values = chart.labels.map((_, g) => Array.from({ length: chart.agents }, (__, t) => chart.value(g, t)));
   const seen = values.flat().filter((value) => value !== null);

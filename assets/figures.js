@@ -1,11 +1,13 @@
+// @ts-check
 // Figures of the details as files: as they are drawn, on the page's own background, in either theme.
 import { picture, save } from "./canvas/paint/card.js";
 
 const EDGE = 12;
 const HEAD = 34;
 
+/** @param {HTMLElement} button whose data-save says the format */
 const saveFigure = (button) => {
-  const box = button.closest("[data-figure], .chart");
+  const box = /** @type {HTMLElement | null} */ (button.closest("[data-figure], .chart"));
   const drawn = box?.querySelector(".js-plotly-plot, .bars");
   if (!drawn?.querySelector("svg")) return;
   const title = box.dataset.figure || box.querySelector("h3").textContent;
@@ -15,7 +17,8 @@ const saveFigure = (button) => {
   save(title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, ""), button.dataset.save, figure);
 };
 
+/** @param {Element | Document} root */
 export const mountSaving = (root) => root.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-save]");
+  const button = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest("[data-save]"));
   if (button) saveFigure(button);
 });

@@ -1,29 +1,33 @@
+// @ts-check
 // Building nodes: elements and the markers of agents.
 export const SVG = "http://www.w3.org/2000/svg";
 
-// Text stays text: nothing is ever parsed as HTML.
+/** Text stays text: nothing is ever parsed as HTML. @param {Element} parent @param {string} tag
+ * @param {Record<string, any>} [attributes] @param {(string | number | Node)[]} children @returns {any} */
 export const put = (parent, tag, attributes = {}, ...children) => {
   const svg = parent instanceof SVGElement || tag === "svg";
   const node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  node.append(...children);
+  node.append(.../** @type {string[]} */ (children)); // numbers become text
   parent.append(node);
   return node;
 };
 
-// Outline of an agent's marker in a box of 12 by 12, as colors.py has it.
+/** Outline of an agent's marker in a box of 12 by 12, as colors.py has it. @param {number} agent */
 export const shape = (agent) => {
   const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
   return shapes[agent % shapes.length];
 };
 
+/** @param {Element} parent @param {number} agent */
 export const marker = (parent, agent) => {
   const svg = put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
   put(svg, "path", { d: shape(agent), style: `fill:var(--ram-agent-${agent % 8})` });
   return svg;
 };
 
-// What Gradio holds for a panel, now and whenever it changes: text of JSON, or a value; take(null) for none.
+/** What Gradio holds for a panel, now and whenever it changes: text of JSON, or a value; take(null) for none.
+ * @param {{ value: any }} props @param {(name: string, read: () => void) => void} watch @param {(value: any) => void} take */
 export const onSent = (props, watch, take) => {
   const read = () => {
     const { value } = props;
@@ -33,7 +37,7 @@ export const onSent = (props, watch, take) => {
   read();
 };
 
-// A text with the agent's marker before it.
+/** A text with the agent's marker before it. @param {HTMLElement} parent @param {number} agent @param {string} text */
 export const named = (parent, agent, text) => {
   marker(parent, agent);
   parent.append(text);

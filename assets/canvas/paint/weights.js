@@ -82,6 +82,7 @@ export const recolorWeights = () => {
 
 // ---------------------------------------------------------------- drawing
 
+/** @returns {[number, number]} */
 const shareOf = (counts, total) => [counts[1] / (total || 1), sum(counts.slice(2)) / (total || 1)];
 
 const drawBar = (pen, y, height, [unique, shared]) => {
