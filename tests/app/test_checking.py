@@ -372,9 +372,23 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
         assert len(list(csv.DictReader(file))) == 3 * 48
     assert all(str(workspace.root) not in file.read_text() for file in files)
 
-    # Another session of the same user finds the same, another user nothing.
+    # Another session of the same user finds the same; what it merges again stands once.
     again = workspace.session("later")
     assert len(past.past_models(again, workspace)) == len(models)
+    again.load(load_set("shared-style"))
+    merge(again, workspace, "ram+")
+    evaluate(again, workspace, "coding")
+    twice = {model.name: model for model in past.past_models(again, workspace)}
+    assert {name: model.times for name, model in twice.items() if model.merge} == {
+        "<sum>": 1,
+        "ram+": 2,
+    }
+    html = past_view.list_html(list(twice.values()), True)
+    assert html.count("× 2") == 1
+    # Merges and agents of a shipped set say which; the base is that of all three.
+    assert html.count("the shared-style agents") == 3
+    assert twice["base"].title == ""
+    models = [model for model in twice.values() if model.name != "coding"]
     panel = built(lambda shared: (CheckPanel(shared), HistoryPanel(shared))[1], workspace)
     assert "Nothing is chosen" in panel.side_by_side("", "demo", None, again)[panel.result]
     updates = panel.side_by_side(",".join(m.id for m in models), "general", None, again)

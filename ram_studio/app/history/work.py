@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ram_studio.app.check.work import candidates
+from ram_studio.app.check.work import BASE, candidates
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.session import Session
+from ram_studio.app.session.sets import TITLES
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
@@ -22,6 +24,7 @@ from ram_studio.evals.report.export import FORMATS, exported
 from ram_studio.evals.report.history import merge_of, score_of, stored_report
 from ram_studio.evals.report.score import Average
 from ram_studio.evals.store import AnswerStore, StoredRun
+from ram_studio.resources import asset_path
 
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.
@@ -34,7 +37,8 @@ _HEALTH = "health"
 class PastModel:
     """A model of the past: how it was merged, if it was here, and what it was asked.
 
-    runs: the newest first; one that was begun and got no answer is none.
+    runs: the newest first; one that was begun and got no answer is none. times: how often it was
+    merged, under this name and with these weights; the newest stands for all.
     """
 
     id: str
@@ -42,6 +46,18 @@ class PastModel:
     when: str
     merge: PastMerge | None
     runs: tuple[StoredRun, ...]
+    times: int = 1
+
+    @property
+    def title(self) -> str:
+        """What it was merged from, or the shipped set that it is of; "" where that is not known."""
+        if self.merge is not None and self.merge.title:
+            return self.merge.title
+        # By the agents: all shipped sets have one base.
+        agents = self.merge.recipe.get("agents", {}).values() if self.merge is not None else ()
+        own = () if self.merge is not None or self.name == BASE else (self.runs[0].path,)
+        folders = {str(Path(path).parent) for path in (*agents, *own) if path}
+        return next((TITLES[name] for name in TITLES if str(asset_path(name)) in folders), "")
 
     def run_of(self, suite: str) -> StoredRun | None:
         """Return the newest run of a suite."""
@@ -100,11 +116,19 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
     for run in store.runs():
         if run.answered:
             by_print[run.fingerprint] = (*by_print.get(run.fingerprint, ()), run)
+    # Merged again, under the same name and to the same weights: the newest stands for all.
+    same = Counter((merge.name, merge.fingerprint) for merge in merges)
+    newest = {(merge.name, merge.fingerprint): merge for merge in sorted(merges, key=_when)}
     found = [
         PastModel(
-            f"m{merge.id}", merge.name, merge.when, merge, by_print.get(merge.fingerprint, ())
+            f"m{merge.id}",
+            merge.name,
+            merge.when,
+            merge,
+            by_print.get(merge.fingerprint, ()),
+            times=same[key],
         )
-        for merge in merges
+        for key, merge in newest.items()
     ]
     merged = {merge.fingerprint for merge in merges}
     found += [
@@ -113,6 +137,10 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
         if key not in merged
     ]
     return sorted(found, key=lambda model: model.when, reverse=True)
+
+
+def _when(merge: PastMerge) -> str:
+    return merge.when
 
 
 def side_by_side(
