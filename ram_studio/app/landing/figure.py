@@ -25,7 +25,7 @@ _SIDE, _OWN, _SHARED = 12, 27, 44
 """Of the drawn square: cells a side, cells that one agent changed, cells that several changed."""
 
 _FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
-_TUNED = ("average", "sum", "RAM", "RAM+", "TIES", "DARE + TIES", "DARE + TIES, untrimmed")
+_TUNED = ("average", "sum", "RAM", "RAM+", "DARE + TIES", "DARE + TIES, untrimmed", "MagMax")
 """Rows of the record that the caveats name."""
 
 

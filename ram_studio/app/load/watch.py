@@ -18,32 +18,29 @@ from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import TITLES, record_of
 from ram_studio.app.session.shared import Shared
 
-RIVALS = ("average", "sum", "task arithmetic", "TIES", "DARE + task arithmetic", "DARE + TIES")
-"""Rows of a record with rivals that RAM+ is held against."""
 
-UNTRIMMED = "DARE + TIES, untrimmed"
-"""Keeps everything: not one of the paper's densities, so it is shown separately."""
+def best_rival(seed: dict[str, Any]) -> str:
+    """Return the best of all methods whose settings were tuned on other prompts.
 
-
-def best_rival(rows: dict[str, Any]) -> str:
-    """Return the best of `RIVALS` among the rows of a record."""
-    return max(RIVALS, key=lambda name: rows[name]["average"])
+    seed: of a record, with its rows, and the settings that were chosen.
+    """
+    return max(seed["chosen"], key=lambda name: seed["rows"][name]["average"])
 
 
 @lru_cache(maxsize=len(TITLES))
 def watch_html(set_name: str) -> Markup:
     """Return the sentence of a shipped set."""
     record = record_of(set_name)
-    rows = record.get("seeds", {}).get(str(record["seed"]), {}).get("rows")
+    seed = record.get("seeds", {}).get(str(record["seed"]), {})
     return templates.render(
         "load/watch.html.j2",
         folder=set_name,
         scores=record["scores"],
         merges=record["merges"],
         share=max(agent["unique_share"] for agent in record["agents"].values()),
-        rows=rows,
-        rival=best_rival(rows) if rows else None,
-        untrimmed=UNTRIMMED,
+        n=record["evaluation"]["n"],
+        rows=seed.get("rows"),
+        rival=best_rival(seed) if seed.get("chosen") else None,
     )
 
 
