@@ -146,8 +146,10 @@ def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further
         check.score_models(chosen, plan, session, workspace, lambda event: None, CancelToken())
 
     asked(["demo"], {"demo": 12})
-    # Without a merge there is nothing to show.
+    # Without a merge there is nothing to show; but there is what to ask one.
     assert measured_rows(session, workspace) is None
+    common, _ = measured._own(session, workspace, needs_merge=False)
+    assert (len(common.questions), common.merges) == (36, {})
     merging = merge_work(recipe_from(session.models, "ram+", {}), session, workspace.settings)
     merging(lambda event: None, CancelToken())
     asked(["demo"], {"demo": 12}, "ram+")

@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.boxes import html
 from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
@@ -105,5 +106,6 @@ def progress_html(event: Any) -> Markup:
         share = event.answers / max(1, event.total_answers)
         merges = sum(row.kind == "merge" and row.status != "duplicate" for row in event.rows)
         said = f"{_done(event)} of {merges} settings"
-        return progress(share, f"Testing {event.now}".strip(), said)
+        titles = {row.label: METHODS[row.method].title for row in event.rows if row.method}
+        return progress(share, f"Testing {titles.get(event.now, event.now)}".strip(), said)
     return pass_html(event, "Merging in memory")

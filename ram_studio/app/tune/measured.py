@@ -64,7 +64,7 @@ def measure_work(
     table = shipped_table(loaded.set_name) if loaded.set_name else None
     if table is not None:
         return _shipped_work(recipe, table, session, workspace)
-    found = _own(session, workspace)
+    found = _own(session, workspace, needs_merge=False)
     rows = own_test.rows_to_test(recipe, loaded)
     return own_test.own_work(rows, found and found[0], session, workspace)
 
@@ -133,7 +133,9 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
     return skill_table(questions, list(rows.values())) if rows else None
 
 
-def _own(session: Session, workspace: Workspace) -> tuple[own.Common, dict[str, PastMerge]] | None:
+def _own(
+    session: Session, workspace: Workspace, *, needs_merge: bool = True
+) -> tuple[own.Common, dict[str, PastMerge]] | None:
     """Return what base, agents and merges of models of one's own all answered; None for nothing.
 
     And the merges' recipes, as {"method", "settings"}, by fingerprint.
@@ -156,7 +158,7 @@ def _own(session: Session, workspace: Workspace) -> tuple[own.Common, dict[str, 
                 merges.setdefault(merge.fingerprint, merge)
         # The newest settings, so that a long history does not slow every look down.
         merges = dict(list(merges.items())[:MOST_ROWS])
-        found = own.find_common(store, folders, merges)
+        found = own.find_common(store, folders, merges, needs_merge=needs_merge)
     return None if found is None else (found, merges)
 
 

@@ -58,12 +58,17 @@ def folders_of(
 
 
 def find_common(
-    store: AnswerStore, folders: Mapping[str, Path], merges: Mapping[str, Any]
+    store: AnswerStore,
+    folders: Mapping[str, Path],
+    merges: Mapping[str, Any],
+    *,
+    needs_merge: bool = True,
 ) -> Common | None:
     """Return the largest table that the store has of these models, None for none.
 
     Args:
         folders: of base and agents, by name. merges: by fingerprint, those of these models.
+        needs_merge: whether base and agents alone make none.
     """
     try:
         prints = {
@@ -84,13 +89,22 @@ def find_common(
         sources = {name: asked[fingerprint] for name, fingerprint in prints.items()}
         tried = {f: own for f, own in asked.items() if f in merges}
         found = _largest(sources, tried)
+        if found is None and not needs_merge:
+            found = _of_sources(sources)
         if found and (best is None or _size(found) > _size(best)):
             best = found
     return best
 
 
-def _size(common: Common) -> int:
-    return len(common.questions) * len(common.merges)
+def _size(common: Common) -> tuple[int, int]:
+    return len(common.questions) * len(common.merges), len(common.questions)
+
+
+def _of_sources(sources: Mapping[str, Answered]) -> Common | None:
+    """Return what base and agents all answered, while no merge has."""
+    by_all = set.intersection(*(set(own) for own in sources.values()))
+    questions = _even(by_all, next(iter(sources.values())))
+    return Common(questions, sources, {}) if questions else None
 
 
 def _alike(runs: Iterable[StoredRun]) -> list[dict[str, list[StoredRun]]]:
