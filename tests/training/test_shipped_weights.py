@@ -10,7 +10,6 @@ import torch
 from torch.nn.utils import parameters_to_vector
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ram_studio.app.load.watch import RIVALS
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
@@ -23,6 +22,8 @@ from training.shipped.analyses import ANALYSIS_FILE, SETS, example_analysis
 from training.shipped.build import FULL_PLAN
 from training.shipped.pretrain import easy_scores, is_up
 from training.shipped.rivals import BEYOND, TUNED, UNTRIMMED
+
+RIVALS = (*TUNED, "average", "sum")
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "assets"
