@@ -11,6 +11,7 @@ import { mountSaving } from "./figures.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { onSent } from "./nodes.js";
+import { heldRoom } from "./room/held.js";
 
 const REST = 120; // ms after which the value of record follows a move
 const WRITE = 200; // ms after which the address does
@@ -41,6 +42,7 @@ export const mount = (element, props, watch) => {
         ...pictures,
         { text: "This page as a file", id: "save-page", run: savePage },
       ] },
+      ...(heldRoom() ? [{ at: "verdict", text: "Ask the class", id: "ask-class", run: askClass }] : []),
       { at: "verdict", text: "Next: merge", css: "cv-main next", "data-open": "merge" },
     ],
   });
@@ -186,6 +188,13 @@ const say = (text) => {
   box.textContent = text;
   clearTimeout(saying);
   saying = window.setTimeout(() => { box.textContent = ""; }, 6000);
+};
+
+// Only where this browser leads a room: what the stage shows becomes its next question.
+const askClass = async () => {
+  if (!state.profile) return;
+  const room = await import("./room/ask.js");
+  say(await room.askClass(state.profile, state.settings));
 };
 
 const copyLink = async () => {

@@ -1,15 +1,11 @@
 // @ts-check
-// Questions for a class, made of what the lesson asks and what the canvas shows. Every figure comes from profile,
-// table and record of the shipped sets, by the lesson's own functions; none is typed.
+// Questions for a class, made of what the lesson asks. Every figure comes from profile, table and record of the
+// shipped sets, by the lesson's own functions; none is typed.
 import { skillsOf } from "../canvas/model/data.js";
 import { axisOf } from "../canvas/model/histogram.js";
-import { linkOf } from "../canvas/model/links.js";
-import { settingsText } from "../canvas/model/methods.js";
-import { exactRow } from "../canvas/model/nearest.js";
-import { listText } from "../canvas/model/words.js";
-import { figure, figureText } from "../lesson/figures.js";
 import { missingOf } from "../lesson/record.js";
 import { SCENES } from "../lesson/scenes.js";
+import { canvasLink } from "./ask.js";
 import { plainText } from "./view.js";
 
 /** @param {string} path */
@@ -28,9 +24,6 @@ const factsOf = async (set) => {
   profile.axis = axisOf(profile);
   return { profile, skills: profile.skills, record };
 };
-
-const canvasLink = (profile, settings) =>
-  linkOf(document.baseURI, "tune", { profile, settings, dial: null, pin: null, weight: null, lesson: null, isPresented: false }).search;
 
 const PER_CENT = { low: 0, high: 100, step: 1, unit: "%" };
 
@@ -60,25 +53,4 @@ export const lessonQuestions = async () => {
     const facts = known.get(scene.set);
     return missingOf(scene, facts).length ? [] : [questionOf(scene, facts)];
   });
-};
-
-/** What the canvas shows as a question, or null where exactly this was not measured. @param {any} profile @param {any} settings */
-export const canvasQuestion = (profile, settings) => {
-  const row = profile.set && profile.skills ? exactRow(profile, settings) : null;
-  if (!row) return null;
-  const asked = profile.skills.asked;
-  const found = figure(row.total, asked);
-  return {
-    id: "canvas",
-    title: "From the canvas",
-    ask: [
-      `Copies of one model were each trained for one job: ${listText(profile.agents)}. They are merged: `,
-      [settingsText(settings, profile)], `. How many of ${asked} prompts does the merge solve?`,
-    ],
-    line: { low: 0, high: asked, step: 1, unit: `of ${asked}` },
-    truth: { value: row.total, text: figureText(found), low: asked * found.low, high: asked * found.high },
-    reveal: [],
-    note: "",
-    explore: canvasLink(profile, settings),
-  };
 };

@@ -118,7 +118,9 @@ const drawConsole = () => {
   put(how, "p", { class: "rm-code", "data-part": "code" }, code);
   const address = put(how, "p", { class: "rm-link", "data-part": "link" });
   const here = put(how, "p", { "data-part": "present" });
-  put(how, "a", { href: `room/screen#${code}`, target: "ram-screen", class: "rm-button", "data-part": "screen" }, "Open the screen");
+  const pages = put(how, "p", { class: "rm-row" });
+  put(pages, "a", { href: `room/screen#${code}`, target: "ram-screen", class: "rm-button", "data-part": "screen" }, "Open the screen");
+  put(pages, "a", { href: "./?set=shared-style", target: "ram-canvas", class: "rm-button", "data-part": "canvas" }, "Open the canvas");
   const lead = put(head, "div", { class: "rm-lead" });
   const phase = put(lead, "p", { class: "rm-phase", "data-part": "phase" });
   const next = button(lead, "", () => (state.phase === "done" ? report() : act("next", { place: state.place, phase: state.phase })), { class: "rm-main", "data-part": "next" });

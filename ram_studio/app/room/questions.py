@@ -1,8 +1,8 @@
 """What a room asks: text, a way to answer, and what was measured.
 
-The teacher's page makes questions from the lesson's scenes and from Tune, with the figures that the
-canvas shows (assets/room/questions.js). Here they are checked and bounded: only text and numbers,
-in two parts, what everybody may see at once and what the reveal adds.
+The teacher's page makes questions from the lesson's scenes (assets/room/questions.js) and from what
+Tune shows (ask.js), with the figures of the canvas. Here they are checked and bounded: only text
+and numbers, in two parts, what everybody may see at once and what the reveal adds.
 """
 
 from __future__ import annotations
@@ -108,15 +108,16 @@ class Question(_Model):
             return self.line.low <= value <= self.line.high
         return value == int(value) and 0 <= value < len(self.choices or ())
 
-    def is_right(self, value: float) -> bool:
-        """Whether an answer counts as right: the choice, or near enough on the line."""
+    def right_range(self) -> tuple[float, float]:
+        """Return from where to where answers count as right: the choice, or near on the line."""
         truth = self.truth
         if self.line is None:
-            return value == truth.value
+            return truth.value, truth.value
         near = NEAR * (self.line.high - self.line.low)
-        low = min(truth.value - near, truth.value if truth.low is None else truth.low)
-        high = max(truth.value + near, truth.value if truth.high is None else truth.high)
-        return low <= value <= high
+        return (
+            min(truth.value - near, truth.value if truth.low is None else truth.low),
+            max(truth.value + near, truth.value if truth.high is None else truth.high),
+        )
 
     def before(self) -> dict[str, Any]:
         """Return what everybody may see before the reveal."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from ram_studio.app.room.questions import Question
@@ -25,14 +26,16 @@ def round_of(question: Question, values: Sequence[float]) -> dict[str, Any]:
 
     That is the count of each choice; on a line the median guess and the mean distance.
     """
-    told: dict[str, Any] = {"answers": len(values), "right": sum(map(question.is_right, values))}
+    low, high = question.right_range()
+    right = sum(low <= value <= high for value in values)
+    told: dict[str, Any] = {"answers": len(values), "right": right}
     if question.line is not None:
         truth = question.truth.value
         told["median"] = median(values) if values else None
-        told["mean_error"] = fmean(abs(v - truth) for v in values) if values else None
+        told["mean_error"] = sum(abs(v - truth) for v in values) / len(values) if values else None
     else:
-        counts = range(len(question.choices or ()))
-        told["by_choice"] = [sum(v == i for v in values) for i in counts]
+        counts = Counter(values)
+        told["by_choice"] = [counts[place] for place in range(len(question.choices or ()))]
     return told
 
 
@@ -49,8 +52,9 @@ def gain_of(question: Question, votes: Votes) -> dict[str, Any]:
     before), Hake's normalized gain. None where nobody answered twice, or all were right before.
     """
     both = votes.first.keys() & votes.second.keys()
-    before = sum(question.is_right(votes.first[one]) for one in both)
-    after = sum(question.is_right(votes.second[one]) for one in both)
+    low, high = question.right_range()
+    before = sum(low <= votes.first[one] <= high for one in both)
+    after = sum(low <= votes.second[one] <= high for one in both)
     gain = (after - before) / (len(both) - before) if before < len(both) else None
     return {"both": len(both), "before": before, "after": after, "gain": gain}
 

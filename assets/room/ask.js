@@ -1,0 +1,47 @@
+// @ts-check
+// Ask the class: what Tune shows becomes a question of the room that this browser leads. The class is told the
+// settings; what the merge solves stays hidden until the reveal.
+import { linkOf } from "../canvas/model/links.js";
+import { settingsText } from "../canvas/model/methods.js";
+import { exactRow } from "../canvas/model/nearest.js";
+import { listText } from "../canvas/model/words.js";
+import { figure, figureText } from "../lesson/figures.js";
+import { call } from "./api.js";
+import { heldRoom } from "./held.js";
+
+/** The query that opens Tune with these settings. @param {any} profile @param {any} settings */
+export const canvasLink = (profile, settings) =>
+  linkOf(document.baseURI, "tune", { profile, settings, dial: null, pin: null, weight: null, lesson: null, isPresented: false }).search;
+
+/** What the canvas shows as a question, or null where exactly this was not measured. @param {any} profile @param {any} settings */
+export const canvasQuestion = (profile, settings) => {
+  const row = profile.set && profile.skills ? exactRow(profile, settings) : null;
+  if (!row) return null;
+  const { asked } = profile.skills;
+  const found = figure(row.total, asked);
+  return {
+    id: "canvas",
+    title: "From the canvas",
+    ask: [
+      `Copies of one model, ${listText(profile.agents)}, were each trained for one job. They are merged: `,
+      [settingsText(settings, profile)], `. How many of ${asked} prompts does the merge solve?`,
+    ],
+    line: { low: 0, high: asked, step: 1, unit: `of ${asked}` },
+    truth: { value: row.total, text: figureText(found), low: asked * found.low, high: asked * found.high },
+    explore: canvasLink(profile, settings),
+  };
+};
+
+/** Ask it now; returns what to tell the teacher. @param {any} profile @param {any} settings @returns {Promise<string>} */
+export const askClass = async (profile, settings) => {
+  const held = heldRoom();
+  if (!held) return "No room is open in this browser any more.";
+  const question = canvasQuestion(profile, settings);
+  if (!question) return "Only measured settings of the shipped agents can be asked: move to one.";
+  try {
+    await call(`/${held.code}/teacher`, { body: { action: "ask", question }, headers: { "Room-Token": held.token } });
+  } catch (error) {
+    return /** @type {Error} */ (error).message;
+  }
+  return `Room ${held.code} is asked what this merge solves. Open the vote on the room's page.`;
+};
