@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -219,9 +219,9 @@ class Differing:
         self._largest = np.zeros(len(self.names))
         self._lock = threading.Lock()
 
-    def blocks(self, block_elements: int) -> Sequence[Block]:
-        """Return the blocks in order; none reaches from one expert into the next."""
-        return tuple(blocks_of(self.tensors, block_elements, every=_expert_elements))
+    def blocks(self, block_elements: int) -> Iterator[Block]:
+        """Yield the blocks in order; none reaches from one expert into the next."""
+        return blocks_of(self.tensors, block_elements, every=_expert_elements)
 
     def worker(self, backend: Backend) -> _Worker:
         """Return one thread's share."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+
+from ram_studio.engine.analyze import analyze
+from ram_studio.resources import asset_path
 
 MEASURE = """
 import sys
@@ -58,3 +62,24 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path):
 def test_the_peak_of_a_merge_is_its_own_and_not_that_of_whoever_started_it(tmp_path):
     held = bytearray(b"x") * 600_000_000
     assert peak_bytes(tmp_path, 1000) < len(held)
+
+
+def test_a_pass_keeps_no_block_that_it_has_dealt_out(monkeypatch):
+    """A model of 671 B parameters has 2.6 million blocks of 905 bytes each."""
+    from ram_studio.engine.passes import counting
+    from ram_studio.engine.reading.blocks import blocks_of
+
+    made: list[weakref.ref] = []
+    alive = []
+
+    def watched(*arguments, **named):
+        for block in blocks_of(*arguments, **named):
+            made.append(weakref.ref(block))
+            alive.append(sum(one() is not None for one in made))
+            yield block
+
+    monkeypatch.setattr(counting, "blocks_of", watched)
+    base, agent = (asset_path("independent", name) for name in ("base", "coding"))
+    analyze(base, {"coding": agent}, threads=2)
+    assert len(made) > 80
+    assert max(alive) <= 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -274,13 +274,13 @@ class Counting:
     related: RelationTally | None = None
     lock: Lock = field(default_factory=Lock)
 
-    def blocks(self, block_elements: int) -> list[Block]:
-        """Return all blocks of the counted tensors, each in one row of every tally."""
+    def blocks(self, block_elements: int) -> Iterator[Block]:
+        """Yield all blocks of the counted tensors, each in one row of every tally."""
 
         def every(tensor: MergeTensor) -> int:
             return max((tally.every(tensor) for _, tally in self.tallies), default=0)
 
-        return list(blocks_of(self.tensors, block_elements, every=every))
+        return blocks_of(self.tensors, block_elements, every=every)
 
     def worker(self, backend: Backend) -> _CountingWorker:
         """Return one thread's share."""

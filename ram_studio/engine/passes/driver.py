@@ -133,8 +133,8 @@ class Work(Protocol):
     @property
     def tensors(self) -> Sequence[MergeTensor]: ...
 
-    def blocks(self, block_elements: int) -> Sequence[Block]:
-        """Return the blocks to read, in order."""
+    def blocks(self, block_elements: int) -> Iterator[Block]:
+        """Yield the blocks to read, in order; a large model has millions, so nobody keeps them."""
 
     def worker(self, backend: Backend) -> Worker:
         """Return one thread's share; called once in each thread."""
@@ -148,15 +148,14 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     Raises: the first error of a thread; NonFiniteError, SourceChangedError, CheckpointError;
     Stopped when cancelled; KeyboardInterrupt passes through. All threads have ended in each case.
     """
-    blocks = work.blocks(run.block_elements)
-    meter = Meter(work.stage, sum(block.nbytes for block in blocks), len(work.tensors))
-    read = meter.read().total_bytes
+    read = sum(block.nbytes for block in work.blocks(run.block_elements))
+    meter = Meter(work.stage, read, len(work.tensors))
     opened = Sources(*report.checkpoints, check=run.cancel.raise_if_cancelled)
     with opened as sources, settled(run.devices), _one_torch_thread(run.device):
-        _run_threads(_Thread(work, run, sources, meter, _Locked(blocks)))
+        _run_threads(_Thread(work, run, sources, meter, _Locked(work.blocks(run.block_elements))))
         sources.check_unchanged()
         if run.residence is not None:
-            read -= run.residence.fill(blocks, sources)
+            read -= run.residence.fill(work.blocks(run.block_elements), sources)
     meter.tell(run.on_progress)
     return read
 
@@ -215,8 +214,8 @@ def _run_threads(thread: _Thread) -> None:
 class _Locked:
     """An iterator that several threads may share."""
 
-    def __init__(self, items: Sequence[Block]) -> None:
-        self._items = iter(items)
+    def __init__(self, items: Iterator[Block]) -> None:
+        self._items = items
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Block]:

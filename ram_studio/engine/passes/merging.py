@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -142,10 +142,10 @@ class Merging:
         if not self.plan.is_fused:
             import torch  # noqa: F401  (now, so that the driver keeps it to a thread per call)
 
-    def blocks(self, block_elements: int) -> list[Block]:
-        """Return the blocks to merge."""
+    def blocks(self, block_elements: int) -> Iterator[Block]:
+        """Yield the blocks to merge."""
         every = blocks_of(self.tensors, block_elements, self.is_whole)
-        return [block for block in every if self.keep is None or self.keep(block)]
+        return (block for block in every if self.keep is None or self.keep(block))
 
     def worker(self, backend: Backend) -> _MergingWorker:
         """Return one thread's share."""

@@ -142,9 +142,12 @@ class Residence:
                     f"{path} changed after it was loaded onto the device. Leave the files alone "
                     "during a run, and run again."
                 )
-        here = [block for block in blocks if block.tensor.name in self._pieces]
-        found = sum(block.nbytes for block in here if block.tensor.name in self._filled)
-        self._filled |= {block.tensor.name for block in here}
+        found, here = 0, set()
+        for block in blocks:
+            name = block.tensor.name
+            found += block.nbytes if name in self._filled else 0
+            here.add(name)
+        self._filled |= here & self._pieces.keys()
         return found
 
 
