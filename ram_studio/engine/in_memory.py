@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ram_studio.algorithm.analysis import Analysis
-from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
@@ -300,28 +299,6 @@ def _reserve(report: CompatibilityReport, options: RunOptions) -> Residence:
             "streams, or leave agents out."
         )
     return residence
-
-
-def preview_retained(
-    report: CompatibilityReport,
-    method: str,
-    settings: Mapping[str, Any],
-    *,
-    analysis: Analysis | None = None,
-    **run: Unpack[RunKeywords],
-) -> dict[str, Retained | None]:
-    """Return what a merge retains of each agent by name, None for one that changed nothing.
-
-    For methods that the analysis's sums do not cover: every block is merged in float32, measured
-    as a merge measures it, and thrown away.
-
-    analysis: of the same files, else they are counted where the method needs it. run: see
-    RunKeywords. Raises: as `merge`.
-    """
-    recipe = recipe_of(report, method, settings, dtype="float32")
-    job = MergeJob(report, recipe, RunOptions.of(**run))
-    found = job.run(job.plan(analysis), TensorSink({}, {}))
-    return {name: agent.retained for name, agent in found.items()}
 
 
 def flat_tensors(state: Mapping[str, Any], tensors: Sequence[MergeTensor]) -> dict[str, Any]:

@@ -33,8 +33,6 @@ from ram_studio.resources import asset_path
 MAX_NEW_TOKENS = 48
 _BATCH = 64
 
-Progress = Callable[[str, int, int], None]
-
 
 def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
     """Return prompts spread evenly over the example suite's domains.
@@ -71,15 +69,13 @@ def estimate_fisher(
     *,
     seed: int = 0,
     device: str = "auto",
-    on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Path:
     """Estimate a model's Fisher information and write it to ``out``, whole or not at all.
 
     Args:
         checkpoint: the model, opened. prompts: at least one, e.g. `training_prompts(64, seed)`.
-        seed: of the sampled answers.
-        on_progress: called with (name, done, total) after each prompt. should_stop: polled before.
+        seed: of the sampled answers. should_stop: polled before each prompt.
 
     Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
     """
@@ -95,12 +91,10 @@ def estimate_fisher(
         name: torch.zeros_like(parameter, dtype=torch.float32)
         for name, parameter in model.named_parameters()
     }
-    for done, (prompt, answer) in enumerate(answers, start=1):
+    for prompt, answer in answers:
         if should_stop and should_stop():
             raise Stopped("The estimation was stopped before it was complete; nothing was kept.")
         _add_squared_gradient(model, prompt, answer, totals)
-        if on_progress:
-            on_progress(checkpoint.name, done, len(answers))
     _write(out, checkpoint, model, totals, chosen, seed)
     return out
 

@@ -65,17 +65,17 @@ class Until:
     most: int = MOST
 
     def check(self, suites: Sequence[str]) -> None:
-        """Raise EvaluationError for suites that have no questions without end, or bad numbers."""
+        """Raise EvaluationError for suites that have no questions without end, or too few."""
         known = {made.name for made in generated.SUITES}
         if set(suites) - known:
             raise EvaluationError(
                 f"Only generated suites have questions without end; asked for: "
                 f"{', '.join(suites)}. Choose from: {', '.join(sorted(known))}."
             )
-        if not 0 < self.width < 1 or self.most < FIRST:
+        if self.most < FIRST:
             raise EvaluationError(
-                f"The width is {100 * self.width:g} points with at most {self.most} questions. "
-                f"Choose a width between 0 and 100 and {FIRST} questions or more."
+                f"Asking until the width is reached takes {FIRST} questions or more, not at most "
+                f"{self.most} questions. Choose a larger limit."
             )
 
     @property

@@ -14,7 +14,7 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.engine.analyze import load
-from ram_studio.engine.in_memory import TensorSink, preview_retained
+from ram_studio.engine.in_memory import TensorSink
 from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
 from ram_studio.engine.merge import merge
 from ram_studio.resources import asset_path
@@ -122,9 +122,9 @@ def test_every_method_is_told_apart_from_the_rounding_of_every_dtype(zoo, method
 
 
 @pytest.mark.parametrize("method", ["ties", "ram+"])
-def test_the_preview_is_what_a_float32_merge_measures(example, tmp_path, method):
+def test_a_merge_in_memory_measures_what_a_written_one_does(example, tmp_path, method):
     _, report = example
-    found = preview_retained(report, method, {}, device="cpu")
+    found = measured(report, method, None, dtype="float32")
     made = merge(recipe_of(report, method, {}, dtype="float32"), tmp_path / "out", device="cpu")
     assert {name: vars(retained) for name, retained in found.items()} == {
         name: pytest.approx(vars(retained), abs=1e-12) for name, retained in made.retained.items()

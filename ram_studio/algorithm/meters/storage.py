@@ -64,9 +64,6 @@ class Finding:
     agents: tuple[str, ...] = ()
     level: Literal["warn", "note"] = "warn"
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"agents": list(self.agents)}
-
 
 @dataclass(frozen=True, slots=True)
 class Share:

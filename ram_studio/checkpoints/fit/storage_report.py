@@ -7,7 +7,7 @@ if in the base's dtype, and a verdict for each agent. The command line prints it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
@@ -62,9 +62,9 @@ class StorageReport:
             "epsilon": self.epsilon,
             "base": {"dtypes": self.base_dtypes},
             "agents": {name: agent.to_dict() for name, agent in self.agents.items()},
-            "heads": {name: head.to_dict() for name, head in self.heads.items()},
+            "heads": {name: asdict(head) for name, head in self.heads.items()},
             "counted_once": self.counted_once,
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 

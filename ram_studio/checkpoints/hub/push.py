@@ -10,12 +10,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import huggingface_hub
 from huggingface_hub import CommitOperationAdd, ModelInfo
@@ -55,9 +55,6 @@ class Pushed:
     nbytes: int
     was_there: bool = False
     ahead: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Pat
             "plan": analysis.plan,
             "parts": [[number, count] for number, count in analysis.parts.items()],
             "of": analysis.of,
-            "findings": [finding.to_dict() for finding in analysis.findings],
+            "findings": [asdict(finding) for finding in analysis.findings],
         }
         if analysis.sums is not None:
             arrays |= {f"exact.{name}": getattr(analysis.sums, name) for name in _SUMS}

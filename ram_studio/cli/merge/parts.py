@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,7 +123,7 @@ def merge(
             **how,
         )
     if as_json:
-        print(json.dumps(result.to_dict()))
+        print(json.dumps(asdict(result), default=str))
         return
     text = whole.text(part).capitalize()
     if result.is_done_before:

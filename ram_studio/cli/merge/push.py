@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +41,7 @@ def push(
 
     check_files(Folder(folder), read_provenance(folder))
     pushed = run(folder, repository, public=public, quiet=as_json)
-    print(json.dumps(pushed.to_dict()) if as_json else told(pushed))
+    print(json.dumps(asdict(pushed)) if as_json else told(pushed))
 
 
 def run(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -49,10 +49,6 @@ class PartResult:
     bytes_written: int
     seconds: float
     is_done_before: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what ``merge --plan --part --json`` prints."""
-        return asdict(self) | {"out": str(self.out), "shards": list(self.shards)}
 
 
 def analyze_part(

@@ -377,7 +377,7 @@ class MergedEngine(LocalEngine):
         self._apply: Callable[[Any], None] | None = None
 
     def hold(self, weights: str, apply: Callable[[Any], None]) -> None:
-        """Answer from now on with the weights of this digest, see `experiment.identity.identify`.
+        """Answer from now on with the weights of this digest, see `experiment.answers.identify`.
 
         apply: puts them into the loaded model, whatever was in it before.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
@@ -114,7 +115,7 @@ MAX_SETTINGS = 200
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ABC):
     """What every experiment says.
 
     recipe: base and agents, every agent that any merge names. settings: what merges are asked, and
@@ -180,9 +181,9 @@ class Plan:
         """Return recipes that show what the methods will have to know beforehand."""
         return [c.recipe for c in self.candidates() if c.recipe is not None]
 
+    @abstractmethod
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return the questions; count_tokens: text -> length in the model's own."""
-        raise NotImplementedError
 
 
 def at_least(what: str, value: int, least: int) -> None:
