@@ -1,7 +1,7 @@
 // @ts-check
 // The stage in a file of its own: the same modules as in the app, its data embedded, nobody to ask.
 import { mountCanvas, present, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
-import { pictures } from "./canvas/paint/card.js";
+import { pictures } from "./canvas/paint/pictures.js";
 import { accept, hold, setPin, state } from "./canvas/store.js";
 
 /** @type {any} of canvas_page.py */

@@ -1,6 +1,6 @@
 // @ts-check
 // Figures of the details as files: as they are drawn, on the page's own background, in either theme.
-import { picture, save } from "./canvas/paint/card.js";
+import { picture, save } from "./canvas/paint/pictures.js";
 
 const EDGE = 12;
 const HEAD = 34;

@@ -4,7 +4,7 @@
 import { isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { linkOf } from "./canvas/model/links.js";
 import { METHODS, settingsText } from "./canvas/model/methods.js";
-import { download, pictures } from "./canvas/paint/card.js";
+import { download, pictures } from "./canvas/paint/pictures.js";
 import { accept, hold, onChange, onPaint, redraw, setPin, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";

@@ -1,7 +1,7 @@
 // @ts-check
 // Did the skills survive: the verdicts of a check as the dumbbells of Tune, a group for each merge.
 import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/paint/dumbbell.js";
-import { hideTip, showTip } from "./canvas/paint/tip.js";
+import { hideTip, showTip } from "./canvas/paint/popups.js";
 import { onSent, put } from "./nodes.js";
 import { brief } from "./canvas/model/words.js";
 import { rightOf } from "./canvas/model/data.js";

@@ -10,7 +10,7 @@ import { layAnswers, mountAnswers, setAnswers } from "./paint/answers.js";
 import { layMethods, mountDials, mountMethods, mountPin, nextMethod, togglePin } from "./paint/controls.js";
 import { layCurve, mountCurve } from "./paint/curve.js";
 import { layMap, mountMap } from "./paint/map.js";
-import { mountMenu } from "./paint/menu.js";
+import { mountMenu } from "./paint/popups.js";
 import { mountDock, mountMini, mountVerdict } from "./paint/outcome.js";
 import { mountParts, setParts } from "./paint/parts.js";
 import { layWeights, mountWeights, recolorWeights, setWeights } from "./paint/weights.js";

@@ -4,7 +4,7 @@ import { put } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
 import { bestOf, nearestRow, rowsOf, startOf } from "../model/nearest.js";
 import { choose, dialInHand, hold, onPaint, setPin, shown, state } from "../store.js";
-import { mountMenu } from "./menu.js";
+import { mountMenu } from "./popups.js";
 
 let chips = [];
 let more = null;

@@ -7,7 +7,7 @@ import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
 import { choose, onPaint, shown, state } from "../store.js";
 import { colors } from "./colors.js";
 import { unitOf } from "./curve.js";
-import { hideTip, showTip } from "./tip.js";
+import { hideTip, showTip } from "./popups.js";
 
 const [MOST_OWN, MOST_SHARED] = [2, 3]; // beyond them dots stand on the rim
 const REACH = 17; // px from a dot

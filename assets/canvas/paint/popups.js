@@ -1,8 +1,34 @@
-// A button with a short menu beside it. items: [{ text, id, run }].
+// @ts-check
+// What opens beside something: the box beside the pointer, and a button's short menu.
 import { put } from "../../nodes.js";
 
 const GAP = 6;
 
+/** @type {HTMLElement | null} */
+let box = null;
+/** @type {string | null} */
+let shownFor = null;
+
+export const hideTip = () => {
+  if (box) box.hidden = true;
+};
+
+/** @param {PointerEvent} event @param {string} key @param {(box: HTMLElement) => void} fill writes into it; called only when
+ * the key differs from what is shown. */
+export const showTip = (event, key, fill) => {
+  if (!box) box = put(document.body, "div", { class: "cv-tip", "aria-hidden": "true" });
+  box.hidden = false;
+  if (shownFor !== key) {
+    shownFor = key;
+    box.replaceChildren();
+    fill(box);
+  }
+  const [width, height] = [box.offsetWidth, box.offsetHeight];
+  box.style.left = `${Math.max(6, Math.min(window.innerWidth - width - 8, event.clientX + 14))}px`;
+  box.style.top = `${Math.max(6, Math.min(window.innerHeight - height - 8, event.clientY + 16))}px`;
+};
+
+/** @param {Element} parent @param {any} button @param {{ text: string, id: string, run: () => void }[]} items */
 export const mountMenu = (parent, button, items) => {
   const menu = put(parent, "div", { class: "cv-menu", popover: "auto", role: "group", "aria-label": button.textContent });
   for (const { text, id, run } of items) {
