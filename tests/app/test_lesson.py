@@ -14,6 +14,7 @@ from app_parts import run
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.lesson.expected import few_weights, shared_times, small_push
+from ram_studio.app.session.deep_link import SCENES
 from ram_studio.app.session.sets import (
     RECORD,
     SKILLS,
@@ -25,7 +26,7 @@ from ram_studio.app.session.sets import (
 
 pytestmark = pytest.mark.browser
 
-IDS = ("changed", "average", "sum", "ram", "epsilon", "rounding", "limits")
+IDS = tuple(SCENES)
 OF_TABLE = ["average", "sum", "ram", "epsilon", "limits"]
 """Scenes that need a table of measured settings."""
 
@@ -40,7 +41,8 @@ SCENES_JS = """async (sets) => {
     profile.axis ??= axisOf(profile);
     if (table) profile.skills ??= skillsOf(table, profile);
     const at = (settings) => ({ profile, record, settings, skills: profile.skills || null });
-    const told = { id: scene.id, set: scene.set, missing: missingOf(scene, at(null)).length,
+    const told = { id: scene.id, title: scene.title, set: scene.set,
+      missing: missingOf(scene, at(null)).length,
       bare: missingOf(scene, { profile, record: null, skills: null }).join(" and ") };
     if (told.missing) return told;
     const [start, target] = [scene.start(at(null)), scene.target(at(null))];
@@ -92,7 +94,7 @@ def right(folder: str, method: str, **settings: Any) -> int:
 
 
 def test_every_scene_begins_unanswered_and_can_be_answered(scenes) -> None:
-    assert tuple(scenes) == IDS
+    assert {name: scene["title"] for name, scene in scenes.items()} == SCENES
     for name, scene in scenes.items():
         assert scene["missing"] == 0, name
         assert (scene["atStart"], scene["atTarget"]) == (False, True), name

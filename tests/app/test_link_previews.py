@@ -35,12 +35,16 @@ def _tags(url: str, **query: str) -> dict[str, str]:
 STATES: list[dict[str, str]] = [
     {},
     {"lesson": "2"},
+    {"lesson": "limits"},
     {"step": "history"},
     {"set": "shared-style"},
     {"set": "dense"},
     {"set": "shared-style", "rule": "sum"},
     {"set": "shared-style", "rule": "ram", "epsilon": "0.001"},
     {"set": "independent", "step": "merge"},
+    {"set": "independent", "step": "check"},
+    {"set": "dense", "step": "merge"},
+    {"set": "shared-style", "pin": "ties~density=0.2~scale=1"},
     {"set": "shared-style", "rule": "ties", "density": "0.5", "scale": "1"},
 ]
 
@@ -106,6 +110,8 @@ def test_pictures_are_kept_and_few_are_drawn_a_minute(clock: Any) -> None:
         ({"rule": "best"}, "asks for the method 'best'"),
         ({"step": "fly"}, "asks for the step 'fly'"),
         ({"lesson": "0"}, "asks for the scene '0'"),
+        ({"lesson": "8"}, "asks for the scene '8', which does not exist. Known: 1 to 7, changed,"),
+        ({"lesson": "sums"}, "asks for the scene 'sums'"),
         ({"epsilon": "small"}, "gives epsilon as 'small', which is not a number"),
     ],
 )

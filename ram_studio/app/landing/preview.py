@@ -25,7 +25,15 @@ from ram_studio.app.landing.outcomes import (
     outcomes_of,
 )
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
-from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX, SHOWN, STEPS, read_link
+from ram_studio.app.session.deep_link import (
+    ALPHA_MAX,
+    R_MAX,
+    SCENES,
+    SHOWN,
+    STEPS,
+    read_link,
+    scene_of,
+)
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
@@ -78,6 +86,12 @@ def _rule(query: Mapping[str, str]) -> str:
     return _NAMED.get(rule, rule)
 
 
+def _pinned(pin: str) -> dict[str, str]:
+    """Return the settings of A as a link has them, as a query of their own."""
+    rule, *entries = pin.split("~")
+    return {**dict(entry.split("=", 1) for entry in entries if "=" in entry), "rule": rule}
+
+
 def shown_row(found: Outcomes, query: Mapping[str, str]) -> Outcome:
     """Return the measured row of what a link shows on Tune."""
     given, usual = _numbers(query), Setting()
@@ -97,7 +111,7 @@ def unknown_parts(query: Mapping[str, str]) -> list[str]:
         ("set", "set", link.set_name, ", ".join(TITLES)),
         ("step", "step", link.step, ", ".join(STEPS)),
         ("rule", "method", _rule(query) in (*SHOWN, AVERAGE, SUM) or None, ", ".join(SHOWN)),
-        ("lesson", "scene", link.lesson, "a number from 1, or a scene's name"),
+        ("lesson", "scene", link.lesson, f"1 to {len(SCENES)}, {', '.join(SCENES)}"),
     )
     told = [
         f"This link asks for the {noun} {query[key][:40]!r}, which does not exist. Known: {known}."
@@ -119,14 +133,16 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     try:
         found = outcomes_of(set_name)
         outcome = shown_row(found, query if link.set_name else {})
+        pinned = shown_row(found, _pinned(query["pin"])) if link.pin else None
     except (RamStudioError, KeyError):
         return Preview(NAME, _WHY, None)
     picture = (set_name, outcome.number)
-    if link.lesson is not None:
-        return Preview(f"The 5-minute lesson · {NAME}", f"Guess first, then see. {_WHY}", picture)
-    if link.step in _STEPS:
-        return Preview(f"{link.step.capitalize()} · {NAME}", _STEPS[link.step], picture)
+    if (scene := scene_of(link.lesson)) is not None:
+        title = f"{SCENES[scene]} · the 5-minute lesson · {NAME}"
+        return Preview(title, f"Guess first, then see. {_WHY}", picture)
     if link.set_name is None:
+        if link.step in _STEPS:
+            return Preview(f"{link.step.capitalize()} · {NAME}", _STEPS[link.step], picture)
         return Preview(f"{NAME}: merge trained models, see why it works", _WHY, picture)
     scores = ", ".join(
         f"{skill.name} {n}" for skill, n in zip(found.skills, outcome.solved, strict=True)
@@ -138,7 +154,12 @@ def preview_of(query: Mapping[str, str]) -> Preview:
         f"{outcome.asked} prompts. Average {found.find(AVERAGE).total}, sum "
         f"{found.find(SUM).total} of {outcome.prompts}."
     )
-    return Preview(f"{headline(outcome)[:-1]} · {NAME}", said, picture)
+    title = headline(outcome)[:-1]
+    if pinned is not None:
+        title = f"{title}, A ({pinned.title}) {pinned.total}"
+    if link.step in _STEPS:
+        title, said = f"{link.step.capitalize()} · {title}", f"{_STEPS[link.step]} {said}"
+    return Preview(f"{title} · {NAME}", said, picture)
 
 
 class Previews:

@@ -46,6 +46,25 @@ TUNE_DIALS = {"scale": 10.0, "density": 1.0, "drop_rate": 0.99}
 
 STEPS = ("load", "tune", "merge", "check", "history")
 
+SCENES: Mapping[str, str] = {
+    "changed": "What training changed",
+    "average": "Average them",
+    "sum": "Add them up",
+    "ram": "Keep and average",
+    "epsilon": "How few weights carry a skill?",
+    "rounding": "A small push",
+    "limits": "A last word: when RAM cannot help",
+}
+"""The scenes of the lesson in their order, by name: their titles, as assets/lesson/ has them."""
+
+
+def scene_of(lesson: str | None) -> str | None:
+    """Return the name of the scene that a link asks for by its number, from 1, or its name."""
+    asked = lesson or ""
+    if re.fullmatch("[1-9]", asked) and int(asked) <= len(SCENES):
+        return list(SCENES)[int(asked) - 1]
+    return asked if asked in SCENES else None
+
 
 class Link(NamedTuple):
     """What the address asks for; None where it says nothing usable.
@@ -103,7 +122,7 @@ def read_link(query: Mapping[str, str]) -> Link:
         dial if dial in ("point", "r", "alpha", *TUNE_DIALS) else None,
         query.get("tensor"),
         _whole(query.get("element")) or 0,
-        lesson if re.fullmatch("[1-9]|[a-z]{1,20}", lesson) else None,
+        lesson if scene_of(lesson) else None,
         query.get("present") == "1",
     )
 
