@@ -98,7 +98,7 @@ def test_from_s3_to_s3_as_from_folder_to_folder(zoo, recipe, tmp_path):
 
 KILLED = """
 import os, signal, sys
-from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.cli.main import main
 upload, calls = UrlFolder.upload, []
 def fatal(self, *given):
