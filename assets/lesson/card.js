@@ -53,6 +53,7 @@ export const mountCard = (column, scenes, actions, kit) => {
   const next = put(foot, "button", { type: "button", class: "cv-btn", "data-part": "lesson-next" });
   put(foot, "p", { class: "ls-keys" }, "Next: → or Page Down. Back: ← or Page Up. Leave: Esc.");
   put(foot, "a", { class: "ls-kit", href: kit, ...(kit.startsWith("#") ? {} : { target: "_blank" }) }, "Teacher's kit");
+  if (!kit.startsWith("#")) put(foot, "a", { class: "ls-kit ls-live", href: "room/teach", target: "_blank" }, "Teach this live");
   back.addEventListener("click", () => act.back());
   next.addEventListener("click", () => (root.dataset.phase === "end" ? act.again() : act.next()));
   part = { root, steps, title, example, ask, guess, task, dial, answer, back, next };

@@ -37,17 +37,17 @@ const drawCloud = (box, question, rounds, truth) => {
   const width = Math.max(280, Math.min(1100, box.clientWidth || 600));
   const span = width - 2 * EDGE;
   const label = `${roundsText(question, rounds)} ${truth ? `Measured: ${truth.text}.` : ""}`;
-  const [tall, largest] = width > WIDE ? [116, 8] : [84, 5]; // px for the dots of one round, and of a dot
-  const height = 2 * tall + FOOT + 20;
+  const [tall, largest, top] = width > WIDE ? [116, 8, 28] : [84, 5, 20]; // px for the dots of one round, of a dot, of the title
+  const height = 2 * tall + FOOT + top;
   const svg = put(box, "svg", { class: "rm-cloud", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   const x = (value) => EDGE + shareOf(value, line) * span;
-  const [above, below] = [20 + tall, 20 + tall + FOOT];
+  const [above, below] = [top + tall, top + tall + FOOT];
   if (truth) {
-    if (truth.low !== null) put(svg, "rect", { class: "rm-range", x: x(truth.low), width: Math.max(1, x(truth.high) - x(truth.low)), y: 18, height: height - 18 });
-    put(svg, "line", { class: "rm-truth", x1: x(truth.value), x2: x(truth.value), y1: 18, y2: height });
+    if (truth.low !== null) put(svg, "rect", { class: "rm-range", x: x(truth.low), width: Math.max(1, x(truth.high) - x(truth.low)), y: top - 2, height: height - top + 2 });
+    put(svg, "line", { class: "rm-truth", x1: x(truth.value), x2: x(truth.value), y1: top - 2, y2: height });
     const share = shareOf(truth.value, line);
     const anchor = share > 0.7 ? "end" : share < 0.3 ? "start" : "middle";
-    put(svg, "text", { class: "rm-truth-text", x: x(truth.value), y: 13, "text-anchor": anchor }, `measured ${answerText(question, Math.round(10 * truth.value) / 10)}`);
+    put(svg, "text", { class: "rm-truth-text", x: x(truth.value), y: top - 7, "text-anchor": anchor }, `measured ${answerText(question, Math.round(10 * truth.value) / 10)}`);
   }
   put(svg, "line", { class: "rm-axis", x1: EDGE, x2: width - EDGE, y1: above + FOOT / 2, y2: above + FOOT / 2 });
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {

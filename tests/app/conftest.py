@@ -201,6 +201,22 @@ _SMALL = """(root) => {
 }"""
 
 
+def _page_faults(page: object, root: str) -> list[tuple[str, list[object], str]]:
+    """Return what axe finds: rule, where, and how bad."""
+    if not page.evaluate("() => Boolean(window.axe)"):  # type: ignore[attr-defined]
+        page.evaluate(_axe_script())  # type: ignore[attr-defined]
+    return [
+        (fault["id"], [node["target"] for node in fault["nodes"]], fault["impact"])
+        for fault in page.evaluate(_FAULTS, root)  # type: ignore[attr-defined]
+    ]
+
+
+@pytest.fixture(scope="session")
+def page_faults() -> Callable[[object, str], list[tuple[str, list[object], str]]]:
+    """Return what tells axe's faults of a page that is not the app's."""
+    return _page_faults
+
+
 class Visit:
     """A page with everything it said and asked for, so that a test can require silence."""
 
@@ -324,14 +340,9 @@ class Visit:
     def check_access(self, what: str, root: str = "html") -> None:
         """Fail on serious faults for those who cannot see, or see little, in light and dark."""
         self.settle()
-        if not self.page.evaluate("() => Boolean(window.axe)"):
-            self.page.evaluate(_axe_script())
-        faults = [
-            (fault["id"], [node["target"] for node in fault["nodes"]])
-            for fault in self.page.evaluate(_FAULTS, root)
-            if fault["impact"] in ("serious", "critical")
-        ]
-        assert faults == [], what
+        faults = _page_faults(self.page, root)
+        serious = [told for *told, impact in faults if impact in ("serious", "critical")]
+        assert serious == [], what
 
     def check_targets(self, root: str) -> None:
         """Fail where a finger has less than 40 px of something below ``root``."""
