@@ -24,7 +24,9 @@ from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.sets import build_profile
 from ram_studio.app.templates import render
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.engine.analyze import analyze
+from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
@@ -260,3 +262,58 @@ def test_names_from_elsewhere_stay_text(page) -> None:
     assert "<img" in page.inner_text("[data-agent] >> nth=0")
     assert page.locator("img").count() == 0
     assert page.evaluate("() => window.hacked === undefined")
+
+
+_OWN_MODELS = """async (profile, tables) => {
+  const canvas = await import("./canvas/canvas.js");
+  const frames = async () => {
+    for (let i = 0; i < 3; i += 1) await new Promise(requestAnimationFrame);
+  };
+  document.body.innerHTML = "<div style='width:1200px;height:760px'></div>";
+  const root = document.body.firstChild;
+  canvas.mountCanvas(root, { openLayer: null, buttons: [] });
+  canvas.setCanvasProfile(profile);
+  await frames();
+  const at = (selector) => root.querySelector(selector);
+  const seen = () => ({
+    points: root.querySelectorAll(".cv-point").length, total: root.dataset.total,
+    item: at(".cv-card")?.dataset.item, tested: root.dataset.tested,
+    note: at(".cv-map .cv-note").textContent,
+  });
+  const found = [{ ...seen(), expected: at("[data-part=expected]").innerText }];
+  for (const table of tables) {
+    canvas.setTable(profile, table);
+    await frames();
+    found.push(seen());
+    if (found.length > 2) continue;
+    const dots = at(".cv-dots");
+    for (const key of ["End", "ArrowLeft"]) {
+      dots.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    }
+    await frames();
+    found.push(seen());
+  }
+  return found;
+}"""
+
+
+def test_measured_points_appear_as_they_arrive_and_a_picked_prompt_stays(page) -> None:
+    table = load_table(asset_path("shared-style", "skills.json.gz"))
+    sources = [row for row in table["rows"] if row["kind"] == "source"]
+    usual = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
+    settings = [{**usual, "epsilon": EPSILON_GRID[k]} for k in (DEFAULT_INDEX, 30, 40, 46)]
+    curve = [next(r for r in table["rows"] if r["settings"] == own) for own in settings]
+    tables = [{**table, "rows": [*sources, *curve[:count]]} for count in (1, 2, 4)]
+    analysis = load_analysis(asset_path("shared-style", "analysis.safetensors"))
+    empty, one, picked, two, four = run(page, _OWN_MODELS, build_profile(analysis), tables)
+    assert (empty["points"], empty["total"], empty["tested"]) == (0, "", "none")
+    assert "Try RAM+ first." in empty["expected"]
+    assert "yours may differ" in empty["expected"]
+    total = curve[0]["right"][: 3 * table["n"]].count("1")
+    assert [step["total"] for step in (one, two, four)] == [str(total)] * 3
+    # The end of the dial is the base, which is known without a merge.
+    assert [step["points"] for step in (one, two, four)] == [2, 3, 5]
+    assert [step["note"].split()[0] for step in (one, two, four)] == ["1", "2", "4"]
+    # What was picked by hand is there when more has come.
+    assert picked["item"] not in (None, one["item"])
+    assert [two["item"], four["item"]] == [picked["item"]] * 2

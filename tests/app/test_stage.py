@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from conftest import Visit
 
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.app.session.sets import SKILLS, shipped_file
@@ -150,6 +151,33 @@ def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> 
     said = " ".join(page.inner_text("[data-part=verdict]").split())
     assert all(str(score) in said for score in (*scores, sum(scores)))
     assert "Every change is added and divided by the 3 agents." in page.inner_text(".cv")
+
+
+def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
+    context = browser.new_context(has_touch=True, is_mobile=True)
+    it = Visit(context, app_url, (390, 844))
+    page = it.page
+    it.open("?set=shared-style&rule=ram%2B")
+    page.wait_for_selector(".cv-card[data-item]", state="visible")
+    it.settle()
+    rows = {"base": row_of(table, "base"), "merge": row_of(table, "ram+", epsilon=1e-5, r=0.1)}
+    dots = page.locator(".cv-dots").nth(2)
+    dots.scroll_into_view_if_needed()
+    before = check_shown(page, table, rows)
+    box = dots.bounding_box()
+    page.touchscreen.tap(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
+    it.settle()
+    touched = check_shown(page, table, rows)
+    assert (touched[:2], touched[2] != before[2]) == (before[:2], True)
+    # By key from there: one prompt on, to the last one, and let go again.
+    dots.focus()
+    for key in ("ArrowRight", "End", "Escape"):
+        page.keyboard.press(key)
+        it.settle()
+        picked = check_shown(page, table, rows)
+        assert (picked[2] == before[2]) == (key == "Escape"), key
+    it.check_width("Tune on a phone")
+    context.close()
 
 
 def test_every_step_can_be_read_in_colors_that_the_system_forces(example) -> None:
