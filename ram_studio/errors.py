@@ -10,27 +10,48 @@
     ├── AnalysisError            an analysis file that is damaged or belongs to other checkpoints
     ├── PlanError              a changed plan, or a part of a merge that is missing or stale
     ├── OutputError            the output folder exists, is not writable, or the disk is too small
+    │   └── BusyError          another run is writing to it
     ├── VerificationError      a merged checkpoint differs from its provenance or its sources
     ├── EvaluationError        a model or a suite that cannot be evaluated
     └── Stopped                the user asked a running job to stop
 
 A message says what was found, what was expected and what to do, in one line; the command line
-prints it and exits 1 (130 for Stopped), the app shows it.
+prints it and exits with the class's code, the app shows it. Codes are those of sysexits.h where it
+has one: 2 usage, 65 data, 69 network, 75 try again, 130 stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 
 
 class RamStudioError(Exception):
-    """Base class: catch this to catch everything RAM Studio raises on purpose."""
+    """Base class: catch this to catch everything RAM Studio raises on purpose.
+
+    Attributes:
+        exit_code: what the command line exits with.
+        can_retry: whether the same command may succeed when it is run again.
+        part: of which part of a plan it is, None for none.
+    """
+
+    exit_code = 65
+    can_retry = False
+    part: int | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it for JSON: `code` (the class in snake_case), message, retry, part."""
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+        message = " ".join(str(self).split())
+        return {"code": name, "message": message, "retry": self.can_retry, "part": self.part}
 
 
 class SettingsError(RamStudioError):
     """A value outside what a setting allows."""
+
+    exit_code = 2
 
 
 class CheckpointError(RamStudioError):
@@ -44,6 +65,9 @@ class NonFiniteError(CheckpointError):
 class SourceChangedError(CheckpointError):
     """A source file changed while it was being read."""
 
+    exit_code = 75
+    can_retry = True
+
 
 class CompatibilityError(RamStudioError):
     """Base and agents do not fit together."""
@@ -51,6 +75,9 @@ class CompatibilityError(RamStudioError):
 
 class HubError(RamStudioError):
     """The Hub refused a request or could not be reached."""
+
+    exit_code = 69
+    can_retry = True
 
 
 class AnalysisError(RamStudioError):
@@ -65,6 +92,13 @@ class OutputError(RamStudioError):
     """The output cannot be written where it was asked for."""
 
 
+class BusyError(OutputError):
+    """Another run is writing to the same output."""
+
+    exit_code = 75
+    can_retry = True
+
+
 class VerificationError(RamStudioError):
     """A merged checkpoint differs from its provenance or its sources."""
 
@@ -75,6 +109,9 @@ class EvaluationError(RamStudioError):
 
 class Stopped(RamStudioError):
     """A running job was asked to stop."""
+
+    exit_code = 130
+    can_retry = True
 
 
 @contextlib.contextmanager

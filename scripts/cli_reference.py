@@ -26,13 +26,18 @@ HEAD = """# Command line
 them at work.*
 
 Sources are folders or Hub ids, `owner/name[@revision]`. With `--json` a command prints one object
-for machines, described in [Files and JSON](formats.md). Progress and messages go to standard error.
+for machines, described in [Files and JSON](formats.md); a failure is
+`{"error": {"code", "message", "retry", "part"}}`. Progress and messages go to standard error: bars
+on a terminal, else a line every 30 seconds, or with `ram-studio --progress json COMMAND` a JSON
+line a second.
 
 | exit code | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | refused or failed; one line says what was found, what was expected and what to do |
-| 2 | wrong usage |
+| 2 | wrong usage, or a setting that there is not |
+| 65 | files that are refused; one line says what was found, what was expected and what to do |
+| 69 | the Hub refused or could not be reached |
+| 75 | try again: a source changed meanwhile, or another run writes there |
 | 130 | stopped by Ctrl-C or SIGTERM; nothing half finished is left |
 """
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
+import json
 import os
 import signal
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterator
+from typing import Annotated, Literal, NoReturn, cast
 
 import typer
 
@@ -17,6 +21,7 @@ from ram_studio.cli import (
     experiment_commands,
     fisher_command,
     history_command,
+    progress,
 )
 from ram_studio.cli.look import (
     analysis,
@@ -33,7 +38,6 @@ from ram_studio.cli.merge import convert, delta, merge, parts, push, recipe, ver
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
-EXIT_STOPPED = 130
 
 commands = typer.Typer(
     name="ram-studio",
@@ -79,8 +83,17 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version.")
     ] = False,
+    progress_form: Annotated[
+        str,
+        typer.Option(
+            "--progress",
+            help="auto: bars, or a line every 30 s without a terminal; json: a JSON line a second.",
+        ),
+    ] = "auto",
 ) -> None:
-    pass
+    if progress_form not in ("auto", "json"):
+        raise typer.BadParameter("expected auto or json", param_hint="--progress")
+    progress.form = cast(Literal["auto", "json"], progress_form)
 
 
 def _stop(signal_number: int, frame: object) -> NoReturn:
@@ -89,23 +102,36 @@ def _stop(signal_number: int, frame: object) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 refused or failed, 2 usage, 130 stopped."""
+    """Run the command line.
+
+    Exit codes: 0 done, 2 usage, 65 data, 69 network, 75 try again, 130 stopped; 1 anything else.
+    """
     gc.set_threshold(50_000)  # what is imported stays: to search it for garbage takes 0.1 s
     for stopping in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stopping, _stop)
     try:
-        commands(standalone_mode=True)
-    except Stopped as stopped:
-        _exit(str(stopped), EXIT_STOPPED)
+        with _one_json_object() if "--json" in sys.argv else contextlib.nullcontext():
+            commands(standalone_mode=True)
     except RamStudioError as error:
-        _exit(str(error), EXIT_FAILED)
+        print(f"ram-studio: {error.to_dict()['message']}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output went away (as in `| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
 
 
-def _exit(message: str, code: int) -> NoReturn:
-    one_line = " ".join(message.split())
-    print(f"ram-studio: {one_line}", file=sys.stderr)
-    sys.exit(code)
+@contextlib.contextmanager
+def _one_json_object() -> Iterator[None]:
+    """Print what the block printed, or where it failed before that, the error as JSON."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    except RamStudioError as error:
+        if not printed.getvalue():
+            print(json.dumps({"error": error.to_dict()}))
+        raise
+    finally:
+        sys.stdout.write(printed.getvalue())
+        sys.stdout.flush()

@@ -1,18 +1,59 @@
-"""Progress bars on a terminal; silence when piped."""
+"""Progress: bars on a terminal, a line every 30 seconds elsewhere, or JSON lines."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
+
+LINE_SECONDS, JSON_SECONDS = 30.0, 1.0
+
+form: Literal["auto", "json"] = "auto"
+"""How progress is told in this process; set by ``--progress`` before any command begins."""
+
+
+class _Lines:
+    """Progress as lines on standard error, each some time after the one before."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._seconds = JSON_SECONDS if form == "json" else LINE_SECONDS
+
+    def on_progress(self, progress: Any) -> None:
+        """Tell of a stage."""
+        self._tell(progress.stage, progress, progress.tensor)
+
+    def on_download(self, progress: Any) -> None:
+        """Tell of a download."""
+        self._tell(f"fetch {progress.name}", progress, progress.source)
+
+    def _tell(self, stage: str, progress: Any, what: str) -> None:
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return
+        self._last = now
+        done, total = progress.done_bytes, progress.total_bytes
+        told = {"stage": stage, "done_bytes": done, "total_bytes": total, "what": what}
+        told |= {"seconds": round(progress.seconds, 1)}
+        text = json.dumps({"progress": told})
+        if form != "json":
+            share = f"{done / total:.0%}" if total else "0%"
+            text = f"ram-studio: {stage} {share} of {total / 1e9:.2f} GB, {what}"
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callable | None]]:
-    """Yield (on_progress, on_download), which draw bars; both None without a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None, None
+    """Yield (on_progress, on_download), which draw bars on a terminal; quiet: without bars.
+
+    Elsewhere a line is written now and then, so that a log shows that the work goes on.
+    """
+    if form == "json" or quiet or not sys.stderr.isatty():
+        lines = _Lines()
+        yield lines.on_progress, lines.on_download
         return
     from rich import progress as rich
     from rich.console import Console

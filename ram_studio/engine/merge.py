@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Unpack
 
 from ram_studio.algorithm.analysis import Analysis
+from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, Output
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES
 from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.engine.analyze import load_sources
@@ -23,6 +25,7 @@ from ram_studio.engine.parts.planning import OpenPlan, plan_of
 from ram_studio.engine.parts.steps import find_finished, merge_units
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.result import MergeResult
+from ram_studio.errors import OutputError
 
 
 def merge(
@@ -41,8 +44,8 @@ def merge(
 
     Args:
         out: a folder that does not exist yet, or an fsspec URL, whose shards go up as they are
-            merged: a merge that failed or was stopped goes on with those that are missing, and one
-            that is finished is left as it is.
+            merged: a merge that failed or was stopped goes on with those that are missing. Where
+            either holds this very merge, finished, it is left as it is.
         analysis: of the same files; saves the counting pass when the recipe's epsilon is on the
             epsilon grid. The merge counts again and refuses an analysis of other files.
         max_shard_bytes: the most bytes of tensor data in one file.
@@ -62,17 +65,35 @@ def merge(
     """
     options, start = RunOptions.of(**run), time.monotonic()
     with open_output(out, in_parts=False, receiver=options.receiver) as output:
-        output.check()
+        refusal = _refusal(output)
         job = MergeJob(
             load_sources(recipe, on_download, options.cancel, stream=stream), recipe, options
         )
         plan = plan_of(job, 1, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
         opened = OpenPlan(plan, job, analysis)
         provenance = find_finished(plan, output)
+        is_done_before = provenance is not None
         if provenance is None:
+            if refusal is not None:
+                raise refusal
             # Read before the work: what cannot be copied must not show after an hour.
             room = SIDECAR_BYTES + sum(map(len, opened.small_files.values()))
             output.begin(plan.digest, room=room)
             merge_units(opened, 1, output)
             provenance = finish_opened(opened, output, read_receipts(plan, output), names)
-        return result_of(plan, output.out, provenance, start, job.bytes_read)
+        result = result_of(plan, output.out, provenance, start, job.bytes_read)
+        return replace(result, is_done_before=is_done_before)
+
+
+def _refusal(output: Output) -> OutputError | None:
+    """Return why an output cannot be used, where it may hold this very merge, finished.
+
+    Raises: OutputError for any other reason.
+    """
+    try:
+        output.check()
+    except OutputError as error:
+        if not output.files.has(PROVENANCE_FILE):
+            raise
+        return error
+    return None

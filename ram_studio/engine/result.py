@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What a merge did; out: the folder, or the URL it was written to."""
+    """What a merge did; out: the folder, or the URL it was written to.
+
+    is_done_before: nothing, for it was there already.
+    """
 
     out: Path | str
     method: str
@@ -44,6 +47,7 @@ class MergeResult:
     seconds: float
     peak_rss_bytes: int
     provenance: Provenance
+    is_done_before: bool = False
 
     @property
     def retained(self) -> dict[str, Retained | None]:

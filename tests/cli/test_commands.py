@@ -168,7 +168,7 @@ def test_max_shard_size_splits_the_output(cli, example, tmp_path):
 )
 def test_bad_settings_are_one_clear_line_and_write_nothing(cli, example, tmp_path, arguments, text):
     code, out, err = cli("merge", *example, "--out", tmp_path / "m", *arguments)
-    assert (code, out) == (1, "")
+    assert (code, out) == (65 if "--analysis" in arguments else 2, "")
     assert text in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -216,7 +216,7 @@ def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli,
     assert found["sampled"]["far"] > 0.99
     assert [f["kind"] for f in found["storage"]["findings"] if f["level"] == "warn"] == ["dense"]
     code, _, said = cli("merge", *options, "--out", tmp_path / "out")
-    assert (code, (tmp_path / "out").exists()) == (1, False)
+    assert (code, (tmp_path / "out").exists()) == (65, False)
     assert "of all elements. Is this the base it was trained from?" in said
     assert "--allow-base-mismatch" in said
     code, _, said = cli("merge", *options, "--allow-base-mismatch", "--out", tmp_path / "out")
@@ -235,4 +235,4 @@ def test_a_merge_can_keep_an_agents_tokenizer(cli, tmp_path):
     code, _, said = cli(
         "merge", *options, "--tokenizer-from", "nobody", "--out", tmp_path / "other"
     )
-    assert (code, "name of an agent" in said) == (1, True)
+    assert (code, "name of an agent" in said) == (2, True)

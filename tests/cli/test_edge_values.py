@@ -17,7 +17,7 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 1, "Device 'tpu'"),
+        (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 65, "Device 'tpu'"),
         (
             (
                 "evaluate",
@@ -35,13 +35,13 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         ),
         (
             ("compare", *SOURCES, "--batch-size", "0", "--limit", "1"),
-            1,
+            65,
             "batch_size is 0; choose at least 1",
         ),
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
-        (("fisher", *FISHER[1:-1], "."), 1, ". cannot be read: Is a directory."),
-        (("preview", "."), 1, "The analysis . cannot be read: "),
-        (("delta", "make", BASE, CODING, "--out", "delta"), 1, "not end in .safetensors"),
+        (("fisher", *FISHER[1:-1], "."), 2, ". cannot be read: Is a directory."),
+        (("preview", "."), 65, "The analysis . cannot be read: "),
+        (("delta", "make", BASE, CODING, "--out", "delta"), 65, "not end in .safetensors"),
     ],
 )
 def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, told):
@@ -57,6 +57,6 @@ def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, 
 def test_answers_are_told_before_a_specialist_of_no_domain_is_refused(cli):
     asked = ("evaluate", BASE, "--limit", "1", "--no-store", "--specialist", "poetry=base")
     code, out, err = cli(*asked, "--json")
-    assert code == 1
+    assert code == 65
     assert json.loads(out)["models"]["base"]["domains"]["code"]["n"] == 1
     assert "A specialist is named for 'poetry'" in err

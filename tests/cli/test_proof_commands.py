@@ -51,7 +51,7 @@ def test_inspect_warns_from_headers_and_judges_with_an_analysis(cli, noisy, tmp_
     write(tmp_path / "other", np.zeros(3000, np.float16))
     other = [*noisy[:2], "--agent", f"coder={tmp_path / 'other'}", "--analysis", analysis]
     code, _, err = cli("inspect", *other)
-    assert code == 1
+    assert code == 65
     assert "differs from the files given for coder" in err
 
 
@@ -67,7 +67,7 @@ def test_verify_says_match_or_names_what_differs(cli, noisy, tmp_path):
     before = config.read_bytes()
     config.write_bytes(before.replace(b"llama", b"llamb"))
     code, text, err = cli("verify", out)
-    assert (code, text) == (1, "")
+    assert (code, text) == (65, "")
     assert "1 file changed after the merge" in err
     assert str(config) in err
     config.write_bytes(before)
@@ -76,7 +76,7 @@ def test_verify_says_match_or_names_what_differs(cli, noisy, tmp_path):
     data[-1] ^= 1
     source.write_bytes(data)
     code, _, err = cli("verify", out, "--sources")
-    assert code == 1
+    assert code == 65
     assert 'Agent "coder"' in err
     assert "`model.safetensors` has another content" in err
     code, text, _ = cli("verify", out, "--json")  # without sources they do not matter

@@ -36,13 +36,13 @@ def test_a_recipe_goes_to_mergekit_and_comes_back(cli, tmp_path):
 def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):
     (tmp_path / "r.yaml").write_text(RECIPE)
     (tmp_path / "slerp.yaml").write_text("merge_method: slerp\nbase_model: a\nmodels: []\n")
-    for arguments, text in (
-        (("recipe", tmp_path / "slerp.yaml", "--from-mergekit"), "slerp"),
-        (("recipe", tmp_path / "none.yaml"), "none.yaml"),
-        (("recipe", tmp_path / "r.yaml", "--out", tmp_path / "r.yaml"), "exists"),
+    for arguments, expected, text in (
+        (("recipe", tmp_path / "slerp.yaml", "--from-mergekit"), 2, "slerp"),
+        (("recipe", tmp_path / "none.yaml"), 2, "none.yaml"),
+        (("recipe", tmp_path / "r.yaml", "--out", tmp_path / "r.yaml"), 65, "exists"),
     ):
         code, out, err = cli(*arguments)
-        assert (code, out) == (1, "")
+        assert (code, out) == (expected, "")
         assert text in err
         assert err.count("\n") == 1
     assert (tmp_path / "r.yaml").read_text() == RECIPE

@@ -51,17 +51,17 @@ def test_a_search_says_that_its_settings_were_proposed(cli):
         ([], 2, "say what to vary"),
         (["--over", "r=0:1:3", "--base", "b"], 2, "given twice"),
         (["--over", "r=0:1:3", "--search", "luck"], 2, "'luck' is not one of 'grid', 'optuna'"),
-        (["--over", "r=0:1:3", "--set", "gamma=1"], 1, "has no setting 'gamma'"),
-        (["--over", "gamma=0:1:3"], 1, "No method has a setting 'gamma'"),
-        (["--over", "r=0:1:3", "--suite", "health"], 1, "'health' cannot be asked here"),
-        (["--over", "r=0:1:100", "--max-settings", "9"], 1, "100 settings, the budget is 9"),
+        (["--over", "r=0:1:3", "--set", "gamma=1"], 2, "has no setting 'gamma'"),
+        (["--over", "gamma=0:1:3"], 2, "No method has a setting 'gamma'"),
+        (["--over", "r=0:1:3", "--suite", "health"], 65, "'health' cannot be asked here"),
+        (["--over", "r=0:1:100", "--max-settings", "9"], 2, "100 settings, the budget is 9"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_in_one_line(cli, arguments, code, message):
     found, out, err = cli("sweep", *SOURCES, *arguments, "--no-store")
     assert (found, out) == (code, "")
     assert message in " ".join(err.replace("│", " ").split())
-    if code == 1:
+    if "Usage:" not in err:
         assert err.count("\n") == 1
 
 

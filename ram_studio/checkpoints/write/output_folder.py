@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
-from ram_studio.errors import OutputError
+from ram_studio.errors import BusyError, OutputError
 
 # Room for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
@@ -138,7 +138,7 @@ def _hold_lock(out: Path, undo: contextlib.ExitStack) -> bool:
                 break
         except BlockingIOError:
             os.close(handle)
-            raise OutputError(
+            raise BusyError(
                 f"Another run is writing to {printable(out)} right now; wait for it or choose "
                 "another folder."
             ) from None

@@ -234,4 +234,5 @@ def naming(plan: PartPlan, part: int) -> Iterator[None]:
         raise
     except RamStudioError as error:
         error.args = (f"{text}: {error}",)
+        error.part = part
         raise

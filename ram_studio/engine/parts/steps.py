@@ -234,6 +234,10 @@ def find_finished(plan: PartPlan, output: Output) -> Provenance | None:
         and {name: s.fingerprint for name, s in provenance.sources.items()} == sources
         and list(provenance.shards) == shards
     )
+    sizes = output.files.sizes() if is_ours else {}
+    is_ours = is_ours and all(
+        sizes.get(name) == record.nbytes for name, record in provenance.shards.items()
+    )
     if is_ours:
         output.clear()
     return provenance if is_ours else None

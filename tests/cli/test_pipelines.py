@@ -1,0 +1,100 @@
+"""What scripts rely on: exit codes, errors as JSON, progress as lines, the same merge again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ram_studio import errors
+from ram_studio.cli import progress
+from ram_studio.engine import merge as merge_module
+
+CODES = {2, 65, 69, 75, 130}
+
+
+def all_errors(kind: type = errors.RamStudioError) -> list[type]:
+    return [kind, *(one for child in kind.__subclasses__() for one in all_errors(child))]
+
+
+def test_every_error_has_a_code_and_what_can_be_tried_again_says_so():
+    for kind in all_errors():
+        assert kind.exit_code in CODES
+        assert (kind.exit_code in (69, 75, 130)) == kind.can_retry
+    assert errors.BusyError("x").to_dict() == {
+        "code": "busy_error",
+        "message": "x",
+        "retry": True,
+        "part": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("extra", "code", "name"),
+    [
+        (("--dtype", "int8"), 2, "settings_error"),
+        (("--agent", "x=./nowhere/at/all"), 65, "checkpoint_error"),
+        (("--analysis", "nothing.safetensors"), 65, "analysis_error"),
+    ],
+)
+def test_a_failure_is_one_json_object_and_a_code(cli, example, tmp_path, extra, code, name):
+    found, out, err = cli("merge", *example, "--out", tmp_path / "m", *extra, "--json")
+    assert found == code
+    told = json.loads(out)["error"]
+    assert (told["code"], told["retry"], told["part"]) == (name, False, None)
+    assert err == f"ram-studio: {told['message']}\n"
+
+
+@pytest.mark.parametrize("kind", [errors.HubError, errors.SourceChangedError, errors.Stopped])
+def test_what_may_be_run_again_is_told(cli, example, tmp_path, monkeypatch, kind):
+    def fail(*arguments, **named):
+        raise kind("so it is")
+
+    monkeypatch.setattr(merge_module, "load_sources", fail)
+    code, out, _ = cli("merge", *example, "--out", tmp_path / "m", "--json")
+    assert code == kind.exit_code
+    assert json.loads(out)["error"]["retry"] is True
+
+
+def test_a_part_that_fails_is_told_by_number(cli, recipe, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert cli("plan", recipe(), "--parts", "2", "--max-shard-size", "1MB", "--out", plan)[0] == 0
+    merging = ("merge", "--plan", plan, "--part", "2", "--out", tmp_path / "out", "--json")
+    code, out, _ = cli(*merging)
+    assert (code, json.loads(out)["error"]["part"]) == (65, 2)
+
+
+def test_without_a_terminal_lines_tell_that_it_goes_on(cli, example, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "JSON_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "form", "auto")
+    code, out, err = cli("merge", *example, "--out", tmp_path / "a", "--json")
+    assert code == 0
+    assert json.loads(out)["method"] == "ram+"
+    assert "ram-studio: merge 100% of 0.01 GB" in err
+    code, out, err = cli("--progress", "json", "merge", *example, "--out", tmp_path / "b")
+    assert code == 0
+    lines = [json.loads(line)["progress"] for line in err.splitlines() if line.startswith("{")]
+    assert {"count", "merge"} <= {line["stage"] for line in lines}
+    assert lines[-1].keys() == {"stage", "done_bytes", "total_bytes", "what", "seconds"}
+    code, _, err = cli("--progress", "loud", "suites")
+    assert code == 2
+    assert "expected auto or json" in " ".join(err.split())
+
+
+def test_the_same_merge_again_is_done_at_once(cli, example, tmp_path):
+    out = tmp_path / "merged"
+    assert cli("merge", *example, "--out", out)[0] == 0
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.iterdir()}
+    code, text, _ = cli("merge", *example, "--out", out)
+    assert code == 0
+    assert "holds this very merge already; nothing was written" in " ".join(text.split())
+    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.iterdir()}
+    code, _, err = cli("merge", *example, "--out", out, "--method", "ties")
+    assert code == 65
+    assert "exists and is not empty" in err
+    shard = out / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    code, _, err = cli("merge", *example, "--out", out)
+    assert code == 65
+    assert "exists and is not empty" in err
