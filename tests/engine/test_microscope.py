@@ -30,7 +30,7 @@ SETTINGS = {
     "region": {"agent": "agent1", "part": "shared", "scale": 1.3},
     "two-regions": {"unique_scale": 0.5, "shared_scale": 1.5},
 }
-UNSHOWN = ["fisher", "wudi", "tsv-m", "iso-c"]
+UNSHOWN = ["slerp", "warp", "model-stock", "sce", "fisher", "wudi", "tsv-m", "iso-c"]
 SHOWN = [name for name in METHODS if name not in UNSHOWN]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_zoo import write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
-from ram_studio.algorithm.methods.matrices import is_linear
+from ram_studio.algorithm.methods.whole.matrices import is_linear
 from ram_studio.engine.merge import merge
 
 LINEAR = "model.layers.0.mlp.up_proj.weight"
@@ -142,6 +142,10 @@ def test_directions_that_nobody_moved_stay(method) -> None:
     assert torch.linalg.matrix_rank(merged, rtol=1e-6) <= 2
     across = torch.linalg.svd(tau)[2][1:]
     if method == "iso-c":
+        # The mean over all 4 singular values, three of which are 0.
+        assert torch.linalg.svdvals(merged)[0] == pytest.approx(
+            3 * torch.linalg.svdvals(tau)[0] / 4
+        )
         assert (merged @ across.T).abs().max() < 1e-6 * merged.abs().max()
     assert not merged_tau(method, 0 * taus).any()
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import yaml
 
+from ram_studio.checkpoints.record.filters import TensorChoice, depths_of
 from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import SettingsError
@@ -84,18 +88,21 @@ merge_method: ram
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("slerp",), "merge_method is 'slerp'"),
+        (("slerp",), "slerp takes two models"),
+        (("lerp",), "did you mean 'slerp'?"),
+        (("della",), "the nearest is dare_ties"),
         (("dareties",), "did you mean 'dare_ties'?"),
         (("[ram]",), "merge_method is \"['ram']\""),
-        (("ram", "", "slices: [{}]"), "`slices` is given"),
-        (("ties", "density: [0.1, 0.9]"), "density varies over layers"),
-        (("ties", "normalize: false"), "normalize: true"),
-        (("dare_ties",), "normalize: true"),
+        (("ram", "", "slices: [{}]"), "expected sources with models"),
+        (("ram", "", "slices: [{}, {}]"), "several parts"),
+        (("ram", "epsilon: [0.1, 0.9]"), "takes one value"),
+        (("ties", "normalize: perhaps"), "expected true or false"),
         (("ties", "density: much"), "density is 'much'"),
         (("ties", "density: 0"), "density is 0.0"),
         (("ties", "rescale: true"), "rescale"),
         (("dare_linear", "density: 0"), "more than 0"),
-        (("ram", "", "tokenizer_source: union"), "tokenizer_source is 'union'"),
+        (("ram", "", "tokenizer_source: other"), "tokenizer_source is 'other'"),
+        (("ram", "", "tokenizer: {source: base, pad_to_multiple_of: 8}"), "pad to"),
         (("ramplus_tl", "r: -1"), "r is -1.0"),
     ],
 )
@@ -118,11 +125,6 @@ def test_what_has_no_counterpart_is_refused_in_one_line(asked, said) -> None:
         ("base_model: b\nmodels: 3\nmerge_method: ram", "expected a list"),
         ("base_model: b\nmodels: [{model: a+lora}]\nmerge_method: ram", "LoRA"),
         ("base_model: b\nmodels: [{model: {path: a}}]\nmerge_method: ram", "a model is"),
-        (
-            "base_model: b\nmerge_method: task_arithmetic\nmodels:\n"
-            "  - {model: a, parameters: {weight: 0.4}}\n  - {model: c, parameters: {weight: 0.6}}",
-            "weight differs from model to model",
-        ),
         ("base_model: b\nmodels: [{model: a}]\nmerge_method: task_arithmetic", "weight is missing"),
         ("base_model: b\nmodels: [{model: a}]\nmerge_method: ram\ndtype: int8", "dtype is 'int8'"),
     ],
@@ -132,6 +134,78 @@ def test_incomplete_configurations_are_refused(text, said) -> None:
         import_mergekit(text)
 
 
+CARDS = yaml.safe_load((Path(__file__).parent / "mergekit_cards.yaml").read_text())
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card["about"])
+def test_what_model_cards_have_is_imported_or_refused_by_name(card) -> None:
+    text = yaml.safe_dump(card["config"])
+    if card["imports"]:
+        recipe, _ = import_mergekit(text)
+        assert make_recipe(recipe.model_dump()) == recipe
+    else:
+        with pytest.raises(SettingsError):
+            import_mergekit(text)
+
+
+def test_most_of_what_model_cards_have_is_imported() -> None:
+    assert (len(CARDS), sum(card["imports"] for card in CARDS)) == (33, 28)
+
+
+def theirs(setting, name: str, depth: float):
+    """Return what mergekit's documentation says a parameter is in a tensor."""
+    if isinstance(setting, list) and isinstance(setting[0], dict):
+        return next(
+            theirs(one["value"], name, depth)
+            for one in setting
+            if "filter" not in one or one["filter"] in name
+        )
+    if not isinstance(setting, list):
+        return setting
+    return float(np.interp(depth, np.linspace(0, 1, len(setting)), setting))
+
+
+NAMES = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
+NAMES += [
+    f"model.layers.{i}.{part}.weight"
+    for i in range(5)
+    for part in ("self_attn.q_proj", "mlp.up_proj", "input_layernorm")
+]
+
+
+@pytest.mark.parametrize(
+    "card", [c for c in CARDS if c["imports"] and "models" in c["config"]], ids=lambda c: c["about"]
+)
+def test_every_tensor_gets_the_weights_and_densities_of_the_card(card) -> None:
+    config = card["config"]
+    recipe, _ = import_mergekit(yaml.safe_dump(config))
+    if recipe.method not in ("linear", "task-arithmetic", "ties", "dare-ta", "dare-ties", "slerp"):
+        return
+    choices = recipe.choices(NAMES) or [TensorChoice()] * len(NAMES)
+    entries = {m["model"]: m.get("parameters", {}) for m in config["models"]}
+    shared = config.get("parameters", {})
+    for name, depth, choice in zip(NAMES, depths_of(NAMES), choices, strict=True):
+        settings = {**recipe.settings, **choice.settings}
+        for t, source in enumerate(recipe.agents.values()):
+            own = {**shared, **entries[source]}
+            key = "t" if recipe.method == "slerp" else "weight"
+            weight = 1.0 if choice.weights is None else choice.weights[t]
+            got = weight * (settings.get("scale", 1.0) if key == "weight" else settings["t"])
+            wanted = theirs(own[key], name, depth)
+            if settings.get("normalize"):  # only their ratios count
+                first = theirs(
+                    {**shared, **entries[next(iter(recipe.agents.values()))]}[key], name, depth
+                )
+                base = 1.0 if choice.weights is None else choice.weights[0]
+                assert weight * first == pytest.approx(wanted * base)
+            elif key == "t" or not (recipe.method == "task-arithmetic" and shared.get("normalize")):
+                assert got == pytest.approx(wanted), name
+            if "density" in own:
+                usual = 1 - settings.get("drop_rate", 1 - settings.get("density", 1.0))
+                found = usual if choice.densities is None else choice.densities[t]
+                assert found == pytest.approx(theirs(own["density"], name, depth)), name
+
+
 ROUND_TRIPS = [
     ("ram", {"epsilon": 1e-6}),
     ("ram+", {"epsilon": 1e-5, "r": 0.2, "alpha": 1.5, "scope": "tensor"}),
@@ -139,6 +213,9 @@ ROUND_TRIPS = [
     ("ties", {"density": 0.3, "scale": 0.8, "scope": "tensor"}),
     ("dare-ta", {"drop_rate": 0.25, "scale": 0.5}),
     ("dare-ties", {"drop_rate": 0.75, "scale": 0.5, "density": 1.0}),
+    ("model-stock", {}),
+    ("sce", {"select": 0.3}),
+    ("linear", {"base_weight": 0.5}),
 ]
 
 
@@ -159,6 +236,27 @@ def test_what_is_exported_comes_back(method, settings) -> None:
     assert {k: back.settings[k] for k in settings} == pytest.approx(settings)
     assert (back.base, back.agents) == (recipe.base, recipe.agents)
     assert (back.dtype, back.tokenizer) == ("bfloat16", "tool")
+
+
+@pytest.mark.parametrize("method", ["task-arithmetic", "ties", "linear"])
+def test_weights_and_filters_come_back(method) -> None:
+    values = {
+        "base": "org/base",
+        "agents": {"coder": "org/coder", "tool": "org/tool"},
+        "method": method,
+        "settings": {} if method == "linear" else {"scale": 1.0},
+        "weights": {"coder": 0.7, "tool": [0.2, 0.9]},
+        "filters": [{"match": "*mlp*", "weights": {"tool": 0.3}}],
+    }
+    back, _ = import_mergekit(export_mergekit(make_recipe(values))[0])
+    recipe = make_recipe(values)
+    assert [c.weights for c in back.choices(NAMES)] == [c.weights for c in recipe.choices(NAMES)]
+    for own in ({"match": "router"}, {"match": "*mlp*", "layers": [0, 1]}):
+        asked = {**values, "filters": [{**own, "weights": {"tool": 0.3}}]}
+        with pytest.raises(SettingsError, match="cannot be said in mergekit"):
+            export_mergekit(make_recipe(asked))
+    with pytest.raises(SettingsError, match="takes no weights"):
+        export_mergekit(make_recipe({**values, "method": "ram", "settings": {}}))
 
 
 def test_exports_say_what_is_lost() -> None:

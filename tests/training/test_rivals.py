@@ -1,4 +1,4 @@
-"""Rivals that the product does not offer: their formulas, and that it does not offer them."""
+"""Rivals that RAM is measured against: their formulas, and what is offered only then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.methods.base import BlockInput, Facts, Prepared
-from training.shipped.rival_methods import MAGMAX, SCALES_BY_AGENT, rival_methods
+from ram_studio.algorithm.methods.magmax import MAGMAX
+from training.shipped.rival_methods import SCALES_BY_AGENT, rival_methods
 from training.shipped.rivals import BEYOND, SCALE_PER_AGENT, SCALES, axes_for
 
 BASE = (1.0, -2.0, 0.5, 4.0, 0.0)

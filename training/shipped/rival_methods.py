@@ -1,7 +1,6 @@
-"""Two rivals that the product does not offer, as merge methods while they are measured.
+"""A rival that no method's settings say, as a merge method while it is measured.
 
-MagMax (arXiv 2407.06322)   base + scale * tau_s,            s the agent with the largest |tau_s|
-a scale per agent           base + sum_t scales[t] * tau_t   (task arithmetic has one for all)
+a scale per agent           base + sum_t scales[t] * tau_t   (task arithmetic with weights)
 """
 
 from __future__ import annotations
@@ -27,25 +26,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class MagMaxSettings(MethodSettings):
-    """Settings of MagMax."""
-
-    scale: Scale = Field(default=1.0, description="Factor on the largest tau.")
-
-
 class ScalesSettings(MethodSettings):
     """Settings of task arithmetic with a scale per agent."""
 
     scales: tuple[Scale, ...] = Field(
         default=(), description="Factor on each agent's tau; 1/N when left out."
     )
-
-
-def _magmax(block: BlockInput, prepared: Prepared) -> BlockOutput:
-    x = block.base.double()
-    taus = block.agents.double() - x
-    largest = taus.gather(0, taus.abs().argmax(dim=0, keepdim=True))[0]
-    return BlockOutput(x + prepared.settings.scale * largest, _pattern(block))
 
 
 def _scaled_sum(block: BlockInput, prepared: Prepared) -> BlockOutput:
@@ -61,14 +47,6 @@ def _pattern(block: BlockInput) -> Int64[Tensor, " n"]:
     return sum(bits[1:], bits[0])
 
 
-MAGMAX = Method(
-    name="magmax",
-    title="MagMax",
-    formula="scale * the largest tau",
-    source="arXiv 2407.06322",
-    settings=MagMaxSettings,
-    merge_block=_magmax,
-)
 SCALES_BY_AGENT = Method(
     name="task-arithmetic-by-agent",
     title="Task Arithmetic, a scale per agent",
@@ -81,11 +59,9 @@ SCALES_BY_AGENT = Method(
 
 @contextmanager
 def rival_methods() -> Iterator[None]:
-    """Have both among `METHODS` for as long as the block runs."""
-    own = {method.name: method for method in (MAGMAX, SCALES_BY_AGENT)}
-    METHODS.update(own)
+    """Have it among `METHODS` for as long as the block runs."""
+    METHODS[SCALES_BY_AGENT.name] = SCALES_BY_AGENT
     try:
         yield
     finally:
-        for name in own:
-            del METHODS[name]
+        del METHODS[SCALES_BY_AGENT.name]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.methods.magmax import MAGMAX
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyze import analyze
 from ram_studio.evals.experiment.result import ExperimentResult, Row
@@ -22,7 +23,7 @@ from ram_studio.evals.report.eval_report import ModelAnswers
 from ram_studio.evals.suites import offered
 from ram_studio.evals.suites.demo.tasks import judge, make
 from ram_studio.evals.suites.suite import Suite
-from training.shipped.rival_methods import MAGMAX, SCALES_BY_AGENT, rival_methods
+from training.shipped.rival_methods import SCALES_BY_AGENT, rival_methods
 
 VALIDATION = Suite(
     "demo-validation", 1, "Validation prompts", partial(make, split="validation"), judge

@@ -19,6 +19,8 @@ from ram_studio.algorithm.methods.base import (
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
+from ram_studio.algorithm.methods.linear import LINEAR
+from ram_studio.algorithm.methods.magmax import MAGMAX
 from ram_studio.algorithm.methods.ram import (
     RAM,
     RAM_PLUS,
@@ -26,10 +28,13 @@ from ram_studio.algorithm.methods.ram import (
     RAM_PLUS_SOFT,
 )
 from ram_studio.algorithm.methods.region import REGION, TWO_REGIONS
-from ram_studio.algorithm.methods.spectral import ISO, TSV
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
-from ram_studio.algorithm.methods.wudi import WUDI
+from ram_studio.algorithm.methods.whole.model_stock import MODEL_STOCK
+from ram_studio.algorithm.methods.whole.sce import SCE
+from ram_studio.algorithm.methods.whole.slerp import SLERP, WARP
+from ram_studio.algorithm.methods.whole.spectral import ISO, TSV
+from ram_studio.algorithm.methods.whole.wudi import WUDI
 from ram_studio.algorithm.scaling import PRESETS
 from ram_studio.errors import SettingsError, did_you_mean
 
@@ -56,9 +61,15 @@ METHODS: dict[str, Method] = {
         RAM_PLUS_SOFT,
         RAM_PLUS_MAGNITUDE,
         TASK_ARITHMETIC,
+        LINEAR,
         TIES,
         DARE_TASK_ARITHMETIC,
         DARE_TIES,
+        MAGMAX,
+        SLERP,
+        WARP,
+        MODEL_STOCK,
+        SCE,
         FISHER,
         WUDI,
         TSV,

@@ -201,7 +201,7 @@ def _missing(
     needs = method.needs(settings)
     if method.whole(settings, tensor.merged_as, tensor.shape):
         return (
-            "It merges this matrix as a whole: every element depends on all others, not only on "
+            "It merges this tensor as a whole: every element depends on all others, not only on "
             "those shown."
         )
     if Need.FISHER in needs and settings.files is None:

@@ -18,9 +18,9 @@ import numpy as np
 from ram_studio.algorithm.epsilon_grid import float32_threshold
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
 from ram_studio.algorithm.methods import Prepared
-from ram_studio.algorithm.methods.matrices import other_factor
 from ram_studio.algorithm.methods.region import place_of
 from ram_studio.algorithm.methods.task_arithmetic import sum_rule
+from ram_studio.algorithm.methods.whole.matrices import other_factor
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,20 @@ def _region(settings: Any, element: ElementInput) -> Worked:
     return Worked(text, value, f"in the {part} region of {name}")
 
 
+def _largest(settings: Any, element: ElementInput) -> Worked:
+    taus = element.taus
+    if not any(taus):
+        return _stays(element, "nobody changed it: the base stays")
+    best = max(range(len(taus)), key=lambda t: abs(taus[t]))  # the first of equal ones
+    x, scale = element.base, settings.scale
+    text = f"{number(x)} + {_factor_text(scale)}{_sum_text([taus[best]])}"
+    return Worked(text, x + scale * taus[best], f"{element.agents[best]} moved it furthest")
+
+
 _FORMULAS: dict[str, Callable[[Any, ElementInput], Worked]] = {
     "fisher": _fisher,
     **dict.fromkeys(("wudi", "tsv-m", "iso-c"), _matrix),
     "region": _region,
+    "magmax": _largest,
 }
 """Of the methods that are no weighted sums of an element's changes."""

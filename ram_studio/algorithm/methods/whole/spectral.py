@@ -17,9 +17,9 @@ Iso-C (Marczak et al., 2502.04959) makes the sum equally strong everywhere. Per 
     sum_t T_t = U S V^T
     merged    = base + scale * mean(S) * U V^T
 
-so that no task's few strong directions drown those of the others. Directions in which the sum is
-nothing (singular values of 0) have no vectors of their own: they are left out, of the mean too,
-which is the published one wherever the sum has full rank.
+so that no task's few strong directions drown those of the others. The mean is over all
+min(rows, columns) singular values, those of 0 too; but directions in which the sum is nothing have
+no vectors of their own, and are left out of U V^T.
 
 Other tensors are averaged unless ``others`` says sum or base (TSV-M's authors average them too). As
 WUDI both need whole matrices in float64 and move elements that no agent changed.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ram_studio.algorithm.methods.matrices import ZERO, ScaledSettings, matrix_method
+from ram_studio.algorithm.methods.whole.matrices import ZERO, ScaledSettings, matrix_method
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -72,14 +72,14 @@ TSV = matrix_method(
 
 
 def flatten_spectrum(total: Float64[Tensor, "rows columns"]) -> Float64[Tensor, "rows columns"]:
-    """Return the matrix with all of its singular values replaced by their mean."""
+    """Return the matrix with its singular values above 0 replaced by the mean of all."""
     import torch
 
     u, s, vt = torch.linalg.svd(total, full_matrices=False)
     kept = s > ZERO * s.max() if len(s) else s > 0
     if not kept.any():
         return torch.zeros_like(total)
-    return s[kept].mean() * (u[:, kept] @ vt[kept])
+    return s.mean() * (u[:, kept] @ vt[kept])
 
 
 ISO = matrix_method(

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.matrices import MatrixSettings, matrix_method
+from ram_studio.algorithm.methods.whole.matrices import MatrixSettings, matrix_method
 
 if TYPE_CHECKING:
     from jaxtyping import Float64

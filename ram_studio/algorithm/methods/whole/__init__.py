@@ -1,0 +1,1 @@
+"""Methods that need a tensor whole: singular vectors, angles, norms."""

@@ -1,0 +1,37 @@
+"""What methods on whole tensors share: task vectors in, one merged task vector out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Method, Prepared
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **told: Any) -> Method:
+    """Return the method that merges each tensor, of any shape, by ``merge_one``.
+
+    Args:
+        merge_one: base, float64 (n,), task vectors times their weights (agents, n), settings and
+            weights (agents,) -> the merged task vector (n,).
+        told: other fields of the method.
+
+    Elements where the merged task vector is 0 stay as in the base.
+    """
+
+    def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+        import torch
+
+        base = block.base.double()
+        taus = block.agents.double() - base
+        active = torch.zeros(base.shape, dtype=torch.int64, device=base.device)
+        for t, tau in enumerate(taus):
+            active |= (tau != 0).long() << t
+        weights = taus.new_tensor(block.weights or (1.0,) * len(taus))
+        merged = merge_one(base, taus, prepared.settings, weights)
+        return BlockOutput(torch.where(merged != 0, base + merged, base), active)
+
+    return Method(**told, merge_block=merge_block, whole=lambda settings, name, shape: True)
