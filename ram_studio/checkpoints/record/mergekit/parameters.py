@@ -90,7 +90,7 @@ class Configuration:
             raise SettingsError(
                 f"{name} differs from model to model or layer to layer; RAM Studio takes one value."
             )
-        assert not isinstance(every[0], list), "told apart above"
+        assert not isinstance(every[0], list), "lists were refused above"
         return every[0]
 
     def numbers(
