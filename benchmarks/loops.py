@@ -45,7 +45,7 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
     out, pattern = np.empty_like(base), np.zeros(len(base), dtype=np.uint8)
     mean = Rule(float(EPSILON), tuple(1.1 + 0.01 * t for t in range(n)), means(n))
     total = Rule(0.0, (0.4,) * n, (0.4,) * (n + 1))
-    drawing = Drawing(tuple(np.uint64(t) for t in range(n)), 1 << 52)
+    drawing = Drawing(tuple(np.uint64(t) for t in range(n)), (1 << 52,) * n)
 
     def blocks(part: slice) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         return base[part], tuple(a[part] for a in agents)

@@ -32,6 +32,7 @@ from ram_studio.checkpoints.record.recipe import Recipe, make_recipe  # noqa: E4
 AGENTS = ("coding", "tool", "memory")
 SEED = 3
 CONFIG = {"model_type": "qwen2", "architectures": ["Golden"], "tie_word_embeddings": False}
+CONFIG |= {"num_hidden_layers": 2}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("ram", {}),
     ("ram+", {"scope": "tensor", "alpha": 2.0}),
@@ -44,16 +45,30 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def recipe_in(folder: str, method: str, settings: dict[str, Any]) -> Recipe:
+WEIGHTED: list[tuple[str, dict[str, Any]]] = [
+    ("linear", {"base_weight": 0.3}),
+    ("task-arithmetic", {"scale": 1.0}),
+    ("task-arithmetic", {"scale": 1.0, "normalize": True}),
+    ("ties", {"scope": "tensor", "density": 0.3}),
+    ("ties", {"scope": "tensor", "density": 0.3, "normalize": False}),
+]
+WEIGHTS = {"coding": 0.7, "tool": [0.2, 0.9], "memory": -0.4}
+FILTERS = [{"match": "*mlp*", "weights": {"memory": 1.5, "coding": 0.25}}]
+
+
+def recipe_in(
+    folder: str, method: str, settings: dict[str, Any], *, is_weighted: bool = False
+) -> Recipe:
     """Return the recipe of a merge of the checkpoints in a folder."""
     sources = {"base": f"{folder}/base", "agents": {name: f"{folder}/{name}" for name in AGENTS}}
     how = {"method": method, "settings": settings, "dtype": "float32", "seed": SEED}
-    return make_recipe({**sources, **how})
+    own = {"weights": WEIGHTS, "filters": FILTERS} if is_weighted else {}
+    return make_recipe({**sources, **how, **own})
 
 
-def config_of(method: str, settings: dict[str, Any]) -> Any:
+def config_of(method: str, settings: dict[str, Any], *, is_weighted: bool = False) -> Any:
     """Return mergekit's configuration of a merge, as RAM Studio writes it."""
-    text, _ = export_mergekit(recipe_in(".", method, settings))
+    text, _ = export_mergekit(recipe_in(".", method, settings, is_weighted=is_weighted))
     return yaml.safe_load(text)
 
 
@@ -85,14 +100,16 @@ def main() -> None:
         for name in ("base", *AGENTS):  # of no architecture that it knows tensors of
             shutil.copytree(HERE / name, name)
             Path(name, "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        for number, (method, settings) in enumerate(CASES):
-            config = config_of(method, settings)
+        cases = [(*case, False) for case in CASES] + [(*case, True) for case in WEIGHTED]
+        for number, (method, settings, is_weighted) in enumerate(cases):
+            config = config_of(method, settings, is_weighted=is_weighted)
             # There are no tokenizers here, of which it would cut the embeddings.
             own = MergeConfiguration.model_validate({**config, "tokenizer_source": None})
             run_merge(own, str(number), MergeOptions(quiet=True))
             merged = load_file(Path(str(number), "model.safetensors"))
             values = {name: tensor.flatten().tolist() for name, tensor in sorted(merged.items())}
             told = {"method": method, "settings": settings, "config": config}
+            told |= {"is_weighted": True} if is_weighted else {}
             found.append({**told, "merged": values})
     (HERE / "mergekit.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
