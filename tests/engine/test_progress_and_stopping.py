@@ -11,7 +11,7 @@ import pytest
 from engine_zoo import EMBEDDING, Zoo, contents, make_zoo, refused
 from test_source_faults import at_block
 
-from ram_studio.algorithm.methods import wudi
+from ram_studio.algorithm.methods.whole import wudi
 from ram_studio.checkpoints.write import shard_writer
 from ram_studio.engine import events
 from ram_studio.engine.events import CancelToken, Meter, Progress

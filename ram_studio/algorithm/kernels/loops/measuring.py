@@ -32,7 +32,7 @@ def find_voters(base, agents, kept, limits, voters, voting):
 @loop
 def _find_error(base, agents, stored, part, masks, scales, voting, rows):
     """Write base, change, every voter's weight, and what the change has beyond the votes."""
-    pattern, voters, bits, _ = masks
+    pattern, voters, bits = masks
     factors, shares = scales
     wide, change, weight, error = rows
     zero, one = like(0, wide[0]), like(1, wide[0])
@@ -102,13 +102,14 @@ def measure(base, agents, stored, masks, scales, voting, work, sums):
     Arrays go whole with a tile's place in them: slices count references.
     """
     cuts = masks[3]
+    who = (masks[0], masks[1], masks[2])  # each array in it is counted for every tile
     rows = (work[0], work[1], work[2], work[3])  # base, change, weight and error
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):
             part = slice(start, min(start + TILE, cuts[group + 1]))
-            _find_error(base, agents, stored, part, masks, scales, voting, rows)
+            _find_error(base, agents, stored, part, who, scales, voting, rows)
             for t in range(len(agents)):
                 scale = None if voting is None else voting[0][t]
-                found = _measure_agent(agents[t], masks[2][t], part, masks, scale, rows)
+                found = _measure_agent(agents[t], who[2][t], part, who, scale, rows)
                 for k in range(len(found)):
                     sums[group, t, k] += np.float64(found[k])

@@ -58,7 +58,9 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, scales, voting):
             weight = factors[t] if is_changed else weight
             own = y if is_changed else own
         # With factor 1 exactly the agent's element: base + tau could round away from it.
-        is_own = (count == one) & (weight == one) & (alone == one)
+        is_own = (count == one) & (weight == one)
+        if voting is not None:
+            is_own &= alone == one
         for c in range(2, len(agents) + 1):
             weight = shares[c] if count == like(c, one) else weight
         step = weight * total
