@@ -225,18 +225,22 @@ class Analysis:
         alpha: float = scaling.DEFAULT_ALPHA,
         *,
         by: str = "model",
+        weights: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Return rho, lambda and counts of every agent at one grid point, ready for JSON.
 
         Args: point: index into EPSILON_GRID; rule, r, alpha: see scaling.scaling_factor; by:
-            "model", or a grouping whose groups are added under "groups" with ratios inside each.
+            "model", or a grouping whose groups are added under "groups" with ratios inside each;
+            weights: of agents, 1 where left out, the same in every tensor: "retained" and
+            "interference" are then of the weighted merge, and "factors" unknown.
         Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
             With relations, agents have "rho_m" (None where infinite) as well. "retained" and
             "interference" (see ``meters.retained``) are None without energies and for an agent that
             changed nothing; "factors" has "own" and "shared" (see ``meters.part_factors``), None
             where a part is empty or unknown; "methods" has all of these for the plain average and
             sum (any scale is a multiple of the sum's factors), or is None.
-        Raises: AnalysisError for rule ``ram+m`` without them.
+        Raises: AnalysisError for rule ``ram+m`` without them, and for weights of more than six
+        agents; SettingsError for weights of agents that there are not.
         """
         scaling.check_scaling(rule, r, alpha)
         if rule == scaling.MAGNITUDE_RULE:
@@ -250,7 +254,10 @@ class Analysis:
             "alpha": alpha,
         }
         result |= self._describe_groups("model", point, settings)["model"]
-        result["methods"] = self._add_retained(result["agents"], point)
+        own = self._known_weights(weights)
+        result["methods"] = self._add_retained(result["agents"], point, own)
+        if own is not None:
+            result["weights"] = dict(zip(self.agents, own, strict=True))
         if self.rounded is not None:
             rounded = self.grouped("model", self.rounded)
             result["as_base_dtype"] = self._describe(rounded, 0, point, settings, None)
@@ -271,7 +278,23 @@ class Analysis:
             for g, label in enumerate(self.group_labels(by))
         }
 
-    def _add_retained(self, agents: dict[str, Any], point: int) -> dict[str, Any] | None:
+    def _known_weights(self, weights: Mapping[str, float] | None) -> list[float] | None:
+        if not weights:
+            return None
+        if unknown := [name for name in weights if name not in self.agents]:
+            raise SettingsError(
+                f"There is no agent {unknown[0]!r} to weigh; there are {', '.join(self.agents)}."
+            )
+        if self.energies is not None and self.energies.products is None:
+            raise AnalysisError(
+                "This analysis has no sums by set of agents (more than six): weights cannot be "
+                "previewed. Merge instead, which measures the same."
+            )
+        return [float(weights.get(name, 1.0)) for name in self.agents]
+
+    def _add_retained(
+        self, agents: dict[str, Any], point: int, weights: list[float] | None
+    ) -> dict[str, Any] | None:
         """Say what a preview retains of each agent; return the same for other methods."""
         energies, parts = self.energies, self.part_factors
         if energies is None:
@@ -286,7 +309,8 @@ class Analysis:
             return dict(zip(self.agents, told, strict=True))
 
         lambdas = [agent["lambda"] for agent in agents.values()]
-        found = described(energies.ram(point, lambdas), parts and parts.of_ram(point, lambdas))
+        factors = parts.of_ram(point, lambdas) if parts and weights is None else None
+        found = described(energies.ram(point, lambdas, weights), factors)
         for name, agent in agents.items():
             agent |= found[name]
         return {

@@ -125,6 +125,25 @@ def test_kept_and_all_else_are_those_of_a_plain_merge(block, point, scale):
 
 
 @examples(25)
+@given(block=of_three, point=st.sampled_from(POINTS), last=st.sampled_from([0.0, -0.5, 1.7]))
+def test_weights_are_those_of_a_plain_merge(block, point, last):
+    found, loop = energies(block), Loop(block, EPSILON_GRID[point])
+    weights = (0.7, 2.0, last)[: loop.n]
+
+    def weighted(tau, active, t):
+        return Fraction(weights[t]) * ram_part(tau, active, t)
+
+    most = math.sqrt(max(found.norm2, default=0.0))
+    for t, own in enumerate(found.ram(point, FACTORS[: loop.n], weights)):
+        if (norm2 := loop.norm2(t)) == 0:
+            assert own is None
+            continue
+        total, rest = loop.retained(t, weighted, norm2=norm2)
+        assert own.retained == pytest.approx(total, rel=1e-11, abs=1e-12)
+        assert own.interference == pytest.approx(rest, rel=1e-9, abs=1e-5 * most / norm2**0.5)
+
+
+@examples(25)
 @given(block=of_three, data=st.data())
 def test_agents_left_out_were_never_there(block, data):
     n = len(block.agents)

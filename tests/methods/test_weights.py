@@ -304,3 +304,17 @@ def test_a_recipe_with_filters_is_written_and_read_back(tmp_path: Path):
     (tmp_path / "r.yaml").write_text(recipe_yaml(recipe))
     assert load_recipe(tmp_path / "r.yaml") == recipe
     assert "weights" not in recipe_yaml(make_recipe(values))
+
+
+def test_a_preview_with_weights_is_what_the_merge_measures(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 7, dtype=torch.float32)
+    weights = {"coding": 0.7, "memory": 1.6}
+    recipe = zoo.recipe(method="ram+", weights=weights)
+    merged = merge(recipe, tmp_path / "out", threads=1, device="cpu").agents
+    told = zoo.analyze(threads=1).preview(rule="ram+", weights=weights)["agents"]
+    for name, agent in merged.items():
+        assert told[name]["retained"]["total"] == pytest.approx(agent.retained.retained, abs=1e-3)
+        assert told[name]["interference"] == pytest.approx(agent.retained.interference, abs=1e-3)
+        asked = told[name]["lambda"] * weights.get(name, 1.0)
+        assert agent.scaling_factor == pytest.approx(asked)
+        assert agent.effective_scaling_factor == pytest.approx(asked, rel=1e-3)

@@ -24,7 +24,8 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
 
     point = snap(described["epsilon"])
     lost = lost_in(analysis, point)
-    factors = {name: agent["lambda"] for name, agent in described["agents"].items()}
+    weights = described.get("weights", {})
+    factors = {n: a["lambda"] * weights.get(n, 1.0) for n, a in described["agents"].items()}
     return described | {
         "relations": relation_preview(analysis, point),
         "rounding": rounding_preview(analysis, point, factors),

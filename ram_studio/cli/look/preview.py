@@ -27,6 +27,10 @@ def preview(
     by: Annotated[
         str, typer.Option(help="model, layer, module, tower, expert or tensor.")
     ] = "model",
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AGENT=W", help="What an agent's tau counts, in every tensor."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show rho and lambda at any settings, from an analysis, without reading the checkpoints."""
@@ -43,10 +47,31 @@ def preview(
             "A merge honours the exact value.",
             file=sys.stderr,
         )
-    described = with_relations(loaded, loaded.preview(point, rule, r, alpha, by=by))
+    weights = _weights(weight)
+    preview = loaded.preview(point, rule, r, alpha, by=by, weights=weights)
+    described = with_relations(loaded, preview)
     if as_json:
         print(json.dumps(described))
         return
     print_counts(described, loaded)
     for label, group in described.get("groups", {}).items():
         print_agents(group["agents"], title=label)
+
+
+def _weights(pairs: list[str] | None) -> dict[str, float]:
+    """Return the weights of ``--weight AGENT=W``.
+
+    Raises: SettingsError for several numbers, which only a merge can measure.
+    """
+    from ram_studio.errors import SettingsError
+
+    found = {}
+    for name, text in options.parse_pairs(pairs, "weight AGENT=W").items():
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise SettingsError(
+                f"The weight of {name} is {text!r}; a preview takes one number. What weights over "
+                "layers retain shows in the merge."
+            ) from None
+    return found
