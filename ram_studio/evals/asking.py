@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,10 +106,7 @@ class SuiteRun:
         report({question.domain for question in questions})
         try:
             for batch in self._reader.answer(open_questions, should_stop) if open_questions else ():
-                origin = {"software": dict(self.engine.software), "seed": self.settings.seed}
-                rows = [(q, self._judged(q, reply, origin)) for q, reply in batch]
-                self._record(rows)
-                got |= {q.id: answer for q, answer in rows}
+                got |= self.take(batch, self.engine.software)
                 report({question.domain for question, _ in batch})
         except Stopped:
             raise Stopped(
@@ -119,6 +116,18 @@ class SuiteRun:
             stored = self._stored_text(len(got), questions)
             raise EvaluationError(f'Model "{self.name}": {error} So far {stored}') from error
         return [(q, got[q.id]) for q in questions]
+
+    def take(
+        self, replies: Iterable[tuple[Question, Reply]], software: Mapping[str, str]
+    ) -> dict[str, Answer]:
+        """Judge and store replies; return the answers by question id.
+
+        software: versions of what gave the replies, see `Engine.software`.
+        """
+        origin = {"software": dict(software), "seed": self.settings.seed}
+        rows = [(q, self._judged(q, reply, origin)) for q, reply in replies]
+        self._record(rows)
+        return {q.id: answer for q, answer in rows}
 
     def _record(self, rows: Sequence[tuple[Question, Answer]]) -> None:
         if rows and self.store is not None and self.run is not None:

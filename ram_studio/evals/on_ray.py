@@ -1,13 +1,13 @@
 """Checks on Ray: every model with every suite is a task; its answers come home to the one store.
 
 Models answer where there are cores or GPUs. Judging and storing are done here, by the same code as
-ever: it asks an engine that hands out what the tasks sent.
+ever; the report is made of what is stored then.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,43 +26,6 @@ from ram_studio.evals.store import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import HEALTH
 
 Rows = list[tuple[Question, Reply]]
-
-
-class FarEngine(LocalEngine):
-    """A model that answers on another machine; here it has a tokenizer and a name only.
-
-    sent: replies that came, by how they were written and question; sent_by: versions there.
-    """
-
-    def __init__(self, path: str | Path, far_device: str, settings: EvalSettings) -> None:
-        """far_device: that answers, "cpu" or "cuda"."""
-        super().__init__(path, device="cpu", chat=settings.chat, batch_size=settings.batch_size)
-        self.far_device = far_device
-        self.sent: dict[tuple[Decoding, str], tuple[Question, Reply]] = {}
-        self.sent_by: Mapping[str, str] = {}
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What it is where it answers, so that answers from here and there are the same model's."""
-        return {**super().identity, "device": self.far_device}
-
-    @property
-    def software(self) -> Mapping[str, str]:
-        """Versions of what answered, on its machine."""
-        return self.sent_by or super().software
-
-    def answer(
-        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
-    ) -> Iterator[list[tuple[Question, Reply]]]:
-        """Yield what was sent.
-
-        Raises: EvaluationError where something was not.
-        """
-        rows = [self.sent.get((self.decoding, question.id)) for question in questions]
-        found = [row for row in rows if row is not None]
-        yield found
-        if len(found) < len(rows):
-            raise EvaluationError(f"{len(rows) - len(found)} answers did not come from Ray.")
 
 
 def evaluate_on_ray(
@@ -101,8 +64,11 @@ def evaluate_on_ray(
         device = asked.device
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-        far = device.split(":")[0]
-        engines = {n: FarEngine(p, far, asked) for n, p in models.items()}
+        how: dict[str, Any] = {"chat": asked.chat, "batch_size": asked.batch_size}
+        engines = {n: LocalEngine(p, device="cpu", **how) for n, p in models.items()}
+        for engine in engines.values():
+            # Where it answers, so that answers from here and there are the same model's.
+            engine.device = device.split(":")[0]
         _ask(ray, asked, engines, store, rerun, on_progress, should_stop)
         return evaluate(engines, asked, store=store, on_progress=on_progress)
 
@@ -110,7 +76,7 @@ def evaluate_on_ray(
 def _ask(
     ray: Any,
     settings: EvalSettings,
-    engines: Mapping[str, FarEngine],
+    engines: Mapping[str, LocalEngine],
     store: AnswerStore,
     rerun: bool,
     on_progress: Progress | None,
@@ -120,11 +86,11 @@ def _ask(
     first = settings.base or next(iter(engines))
     asked = settings.questions(engines[first].count_tokens)
     baselines = TrivialBaselines(asked, settings.code)
-    device = next(iter(engines.values())).far_device
+    device = next(iter(engines.values())).device
     cores = 1 if device == "cuda" else cores_of_a_node(ray)
     task = ray.remote(**task_options(device, cores))(_answer)
     tasks: dict[Any, str] = {}
-    runs: list[tuple[SuiteRun, FarEngine, Decoding]] = []
+    runs: list[tuple[SuiteRun, LocalEngine, Decoding]] = []
     every = product(engines.items(), settings.decodings, settings.question_suites)
     for (name, engine), decoding, part in every:
         path = str(engine.path)
@@ -144,9 +110,8 @@ def _ask(
 
     def keep(result: tuple[int, Rows, Mapping[str, str]]) -> None:
         run, engine, decoding = runs[result[0]]
-        engine.sent_by = result[2]
+        run.take(result[1], result[2])
         engine.decoding = decoding
-        engine.sent |= {(decoding, question.id): (question, reply) for question, reply in result[1]}
         run.answers(asked[run.suite.name], on_progress)
 
     gather(ray, tasks, poll, keep)
