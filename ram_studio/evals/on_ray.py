@@ -64,8 +64,8 @@ def evaluate_on_ray(
         device = asked.device
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-        how: dict[str, Any] = {"chat": asked.chat, "batch_size": asked.batch_size}
-        engines = {n: LocalEngine(p, device="cpu", **how) for n, p in models.items()}
+        options = {**asked.engine_options, "device": "cpu"}
+        engines = {n: LocalEngine(p, **options) for n, p in models.items()}
         for engine in engines.values():
             # Where it answers, so that answers from here and there are the same model's.
             engine.device = device.split(":")[0]
@@ -126,7 +126,7 @@ def _answer(
     decoding: Decoding,
 ) -> tuple[int, Rows, Mapping[str, str]]:
     """Return the replies of one model, and what gave them, in a worker."""
-    engine = LocalEngine(path, device=device, chat=settings.chat, batch_size=settings.batch_size)
+    engine = LocalEngine(path, **{**settings.engine_options, "device": device})
     engine.decoding = decoding
     try:
         rows = [row for batch in engine.answer(questions) for row in batch]

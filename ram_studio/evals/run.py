@@ -70,12 +70,12 @@ def evaluate(
     check_models(models, asked)
     hooks = (on_progress, on_tokens, on_marks, should_stop)
     if asked.until is None:
-        return _evaluate(models, _Evaluation(asked, store, rerun, *hooks))
+        return _Evaluation(asked, store, rerun, *hooks).report(models)
     with store_or_temporary(store) as answers:
         for look, size in enumerate(asked.until.sizes, start=1):
             part = asked.model_copy(update={"limit": size, "ci_width": None})
             again = rerun and look == 1
-            report = _evaluate(models, _Evaluation(part, answers, again, *hooks))
+            report = _Evaluation(part, answers, again, *hooks).report(models)
             rows = [row.domains.items() for row in report.models.values()]
             # A column beside the average has few questions.
             beside = apart(asked.suites)
@@ -97,19 +97,6 @@ def check_models(models: Mapping[str, object], settings: EvalSettings) -> None:
     settings.check_machine()
 
 
-def _evaluate(models: Mapping[str, Source], evaluation: _Evaluation) -> EvalReport:
-    settings = evaluation.settings
-    results: dict[str, ModelAnswers] = {}
-    try:
-        # The base first: health compares with it.
-        for name in sorted(models, key=lambda name: name != settings.base):
-            results[name] = evaluation.ask(name, models[name])
-    finally:
-        evaluation.close()
-    ordered = {name: results[name] for name in models}
-    return EvalReport.of(settings.suites, settings.seed, evaluation.questions, ordered)
-
-
 @dataclass
 class _Evaluation:
     """An evaluation under way: one model after another. questions: by suite, once they are made."""
@@ -129,6 +116,20 @@ class _Evaluation:
         """What measures health, None where it is not asked for."""
         return HealthRun(self.store, self.rerun) if HEALTH in self.settings.suites else None
 
+    def report(self, models: Mapping[str, Source]) -> EvalReport:
+        """Return what all models answer, in turn."""
+        settings, results = self.settings, dict[str, ModelAnswers]()
+        try:
+            # The base first: health compares with it.
+            for name in sorted(models, key=lambda name: name != settings.base):
+                results[name] = self.ask(name, models[name])
+        finally:
+            # It holds the base's distribution.
+            if self.health is not None:
+                self.health.close()
+        ordered = {name: results[name] for name in models}
+        return EvalReport.of(settings.suites, settings.seed, self.questions, ordered)
+
     def ask(self, name: str, source: Source) -> ModelAnswers:
         """Return a model's row."""
         start = time.perf_counter()
@@ -147,16 +148,10 @@ class _Evaluation:
         return ModelAnswers.of(name, str(engine.path), answered, settings.suites, **told)
 
     def _opened(self, folder: str | Path) -> Engine:
-        own = self.settings
-        if own.engine == "vllm":
-            return VllmEngine(folder, device=own.device, chat=own.chat, batch_size=own.batch_size)
-        return LocalEngine(
-            folder,
-            device=own.device,
-            chat=own.chat,
-            batch_size=own.batch_size,
-            on_tokens=self.on_tokens,
-        )
+        options = self.settings.engine_options
+        if self.settings.engine == "vllm":
+            return VllmEngine(folder, **options)
+        return LocalEngine(folder, **options, on_tokens=self.on_tokens)
 
     def _answered(self, name: str, engine: Engine) -> list[tuple[Question, Answer]]:
         settings = self.settings
@@ -182,8 +177,3 @@ class _Evaluation:
         found = self.health.measure(name, engine, is_base=name == self.settings.base)
         tell(name, HEALTH, 1, 1)
         return found
-
-    def close(self) -> None:
-        """Let go of what health holds."""
-        if self.health is not None:
-            self.health.close()

@@ -263,6 +263,11 @@ class EvalSettings(BaseModel):
             for i in range(self.samples)
         )
 
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """Arguments of an engine that answers for a folder."""
+        return {"device": self.device, "chat": self.chat, "batch_size": self.batch_size}
+
     def check_machine(self) -> None:
         """Raise EvaluationError where code that models write may not run, but has to."""
         from ram_studio.evals.sandbox import check_code_allowed

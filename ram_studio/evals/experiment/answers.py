@@ -211,12 +211,7 @@ class Answers:
             device=settings.device,
             cancel=self._cancel,
         )
-        self._engine = MergedEngine(
-            self._report.base,
-            device=settings.device,
-            chat=settings.chat,
-            batch_size=settings.batch_size,
-        )
+        self._engine = MergedEngine(self._report.base, **settings.engine_options)
         with contextlib.ExitStack() as closing:
             closing.callback(self._engine.close)
             self._fisher = setup.fisher_folder or closing.enter_context(
