@@ -12,6 +12,7 @@ let code = "";
 let student = "";
 let drawn = "";
 let canvas = /** @type {Window | null} */ (null);
+let isCut = false; // the connection, and the notice says so
 
 const keep = (value) => { try { sessionStorage.setItem(`ram-room-${code}`, value); } catch { /* storage refused */ } };
 const kept = () => { try { return sessionStorage.getItem(`ram-room-${code}`) ?? ""; } catch { return ""; } };
@@ -70,7 +71,13 @@ const lost = (refusal) => {
     keep("");
     enter();
   } else if (refusal.status === 404) drawForm(refusal.message);
-  else notice(refusal.status === 304 ? "" : refusal.message);
+  else tellConnection(refusal.status === 304 ? "" : refusal.message);
+};
+
+// Other notices stay until something else is shown.
+const tellConnection = (text) => {
+  if (text || isCut) notice(text);
+  isCut = Boolean(text);
 };
 
 // ---------------------------------------------------------------- what is shown
@@ -84,9 +91,9 @@ const draw = (state) => {
     main().replaceChildren();
     main().dataset.phase = phase;
     VIEWS[phase](state);
-    notice("");
     focusOn("h1");
   }
+  tellConnection("");
   tellSent(state);
 };
 

@@ -19,6 +19,7 @@ let link = /** @type {any} */ (null);
 let [code, token] = ["", ""];
 let state = /** @type {any} */ (null);
 let parts = /** @type {any} */ (null);
+let isCut = false; // the connection, and the notice says so
 let simulate = /** @type {((state: any) => void) | null} */ (null);
 
 const headers = () => ({ "Room-Token": token });
@@ -90,15 +91,22 @@ const enter = () => {
 };
 
 const lost = (refusal) => {
-  if (refusal.status === 304) parts.notice.textContent = "";
+  if (refusal.status === 304) tellConnection("");
   else if (refusal.status === 403 || refusal.status === 404) {
     leaveRoom();
     history.replaceState(null, "", `${window.location.pathname}${window.location.search}`);
     drawOpening(refusal.message);
-  } else parts.notice.textContent = refusal.message;
+  } else tellConnection(refusal.message);
+};
+
+// What an action was refused for stays until the next one.
+const tellConnection = (text) => {
+  if (text || isCut) parts.notice.textContent = text;
+  isCut = Boolean(text);
 };
 
 const act = async (action, more = {}) => {
+  parts.notice.textContent = "";
   try {
     const answer = await call(`/${code}/teacher`, { body: { action, ...more }, headers: headers() });
     if (answer.ended) end(answer);
@@ -151,7 +159,7 @@ const draw = (told) => {
   holdRoom(code, token);
   headline(`Room ${code}, teacher`, state.is_rehearsal);
   main().dataset.phase = phase;
-  parts.notice.textContent = "";
+  tellConnection("");
   parts.address.textContent = state.is_reachable ? state.link
     : "Only this machine reaches the room. Start the app with --host 0.0.0.0 to let a class in.";
   parts.here.textContent = `${present} here, ${joined} joined`;

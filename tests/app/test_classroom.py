@@ -152,6 +152,8 @@ def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[An
     ann.fill("#pasted", "https://elsewhere.test/?set=dense")
     ann.keyboard.press("Enter")
     ann.wait_for_selector("[data-part=notice]:has-text('not a link to this app')")
+    ann.wait_for_timeout(500)  # of polls that find nothing new
+    assert "not a link" in ann.inner_text("[data-part=notice]")
     ann.fill("#pasted", f"{school.url}?set=dense&rule=sum")
     ann.keyboard.press("Enter")
     ann.wait_for_selector("text=Your teacher has your canvas")
