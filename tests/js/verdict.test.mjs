@@ -9,7 +9,7 @@ import { axisOf } from "../../assets/canvas/model/histogram.js";
 import { usualOf } from "../../assets/canvas/model/methods.js";
 import { nearestRow, paperRow, rivalRow } from "../../assets/canvas/model/nearest.js";
 import { factorsOf, outcomeOf } from "../../assets/canvas/model/outcome.js";
-import { EVIDENCE, expectationOf, verdictOf } from "../../assets/canvas/model/verdict.js";
+import { EVIDENCE, expectationOf, rivalText, verdictOf } from "../../assets/canvas/model/verdict.js";
 
 const { sets, signs } = JSON.parse(readFileSync(process.env.RAM_STUDIO_TABLES, "utf8"));
 const profiles = Object.fromEntries(Object.entries(sets).map(([name, { profile, table }]) => {
@@ -65,6 +65,11 @@ test("the best of all others is told by name, and may beat RAM+", () => {
   const rival = rivalRow(profiles["shared-style"]);
   assert.ok(!rival.set.method.startsWith("ram"));
   assert.ok(rival.total >= Math.max(...profiles["shared-style"].skills.merges.filter(({ set }) => set.method === "ties").map((r) => r.total)));
+});
+
+test("what the best other setting shows against RAM+ is said as it is", () => {
+  assert.equal(rivalText(profiles["shared-style"]), "TIES density 0.5, scale 1: the best of 244 settings, picked on these same prompts. It does not differ significantly from RAM+.");
+  assert.match(rivalText(profiles.dense), /^Sum \(scale 1\): .* It solves more than RAM\+, beyond chance\.$/);
 });
 
 test("of models that nobody asked the overlap says what to expect, and on what evidence", () => {

@@ -4,7 +4,7 @@
 import { sum } from "../../numbers.js";
 import { compareRows } from "./data.js";
 import { METHODS, settingsText } from "./methods.js";
-import { paperRow } from "./nearest.js";
+import { paperRow, rivalRow } from "./nearest.js";
 import { brief, capital, listText, timesText } from "./words.js";
 
 /** @typedef {{ key: string, tone: string, lead: string, rest: string, note: string, damaged: number[] }} Verdict */
@@ -138,6 +138,19 @@ export const expectationOf = (profile) => {
 const expectationLine = (profile, result) => {
   const { first, why } = expectationOf(profile);
   return reasonOf(result, null) || [why, first].join(" ").trim();
+};
+
+/** The best of all other methods' settings, honestly: of how many it was picked, on which prompts, and whether it
+ * differs from RAM+ at the paper's setting beyond chance. "" without one. */
+export const rivalText = (profile) => {
+  const [rival, paper] = [rivalRow(profile), paperRow(profile)];
+  if (!rival) return "";
+  const tried = profile.skills.merges.filter(({ set }) => !METHODS[set.method].isRam).length;
+  const picked = `${settingsText(rival.set, profile)}: the best of ${tried} settings, picked on these same prompts.`;
+  if (!paper) return picked;
+  const { lost, won, p } = compareRows(rival, paper);
+  if (p >= LEVEL) return `${picked} It does not differ significantly from RAM+.`;
+  return `${picked} It solves ${won > lost ? "more" : "fewer"} than RAM+, beyond chance.`;
 };
 
 /** @param {any} profile @param {any} result @param {any} near the measured row that is shown, or null @param {any} factors

@@ -3,9 +3,10 @@
 // how many times own and shared parts are applied along it, which is exact.
 import { put, shape } from "../../nodes.js";
 import { wilson } from "../model/data.js";
-import { METHODS, nearestStep, settingsText, stepAt } from "../model/methods.js";
+import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { along, paperRow, rivalRow } from "../model/nearest.js";
 import { factorsOf, outcomeOf } from "../model/outcome.js";
+import { rivalText } from "../model/verdict.js";
 import { choose, dialInHand, onPaint, shown, state } from "../store.js";
 
 const EXACT_MOST = 3; // times a part is applied, at the top of the axis
@@ -271,13 +272,12 @@ export const paintSpoken = (node, dial) => {
   for (const [key, text] of Object.entries(said)) node.setAttribute(key, String(text));
 };
 
-// What "best other" is, honestly.
+// What "best other" is.
 const paintNote = () => {
   const { profile } = state;
-  const rival = profile.skills && rivalRow(profile);
-  part.note.hidden = !rival;
-  if (!rival) return;
-  const tried = profile.skills.merges.filter(({ set }) => !METHODS[set.method].isRam).length;
-  part.note.textContent = `* ${settingsText(rival.set, profile)}: the best of ${tried} settings, picked on these same prompts.`;
+  const said = profile.skills ? rivalText(profile) : "";
+  part.note.hidden = !said;
+  if (!said) return;
+  part.note.textContent = `* ${said}`;
   part.note.title = "RAM+ has the paper's setting and is not tuned. Rivals tuned on other prompts stand in the lesson and in docs/results.md.";
 };
