@@ -202,6 +202,13 @@ def test_the_document_is_packed_and_shows_the_page_at_once(app_url: str) -> None
     assert "<script>window.gradio_" not in text
 
 
+def test_no_panel_needs_gradios_heavy_components(app_url: str) -> None:
+    # Each page fetches the code of every kind, shown or not: these two weigh 171 kB.
+    kinds = {one["type"] for one in httpx.get(f"{app_url}config", timeout=60).json()["components"]}
+    assert "textbox" in kinds
+    assert not {"code", "markdown"} & kinds
+
+
 @pytest.mark.browser
 def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     it = visit(reduced_motion="no-preference")

@@ -41,8 +41,8 @@ from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
 _LEAD = "One base and the agents trained from it"
-_OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
-_OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
+_OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as owner/name."
+_OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as owner/name, with safetensors files."
 
 
 _FIRST = "window.RAM_READY.then((RAM) => RAM.mountFirst(element))"
@@ -96,7 +96,7 @@ class LoadPanel:
         settings = self.shared.settings
         known = list(offered_models(settings))
         where = "Folder or Hub id" if settings.is_private or known else "Hub id"
-        gr.Markdown(_OWN if settings.is_private else _OWN_IN_PUBLIC)
+        html(f"<p>{_OWN if settings.is_private else _OWN_IN_PUBLIC}</p>")
         self.preset = gr.Dropdown(
             [(p.title, key) for key, p in presets().items()],
             value=None,
