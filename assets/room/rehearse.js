@@ -19,10 +19,16 @@ export const drawnAnswer = ({ choices, line }, truth, chance) => {
   return Math.min(line.high, Math.max(line.low, Math.round(value)));
 };
 
-/** Let simulated students into a room; returns what is told of each state of the teacher's. @param {string} code */
+/** The ids of an earlier load of this page. @param {string} key @returns {string[]} */
+const kept = (key) => {
+  try { return JSON.parse(sessionStorage.getItem(key) ?? "[]"); } catch { return []; }
+};
+
+/** Let simulated students into a room, those of before a reload again; returns what is told of each state of the teacher's. @param {string} code */
 export const rehearse = (code) => {
   /** @type {string[]} */
   const students = [];
+  const key = `ram-rehearsal-${code}`;
   let [voted, votes] = ["", /** @type {number[]} */ ([])];
   const quietly = async (work) => {
     try { await work(); } catch (error) { if (!(error instanceof Refused)) throw error; }
@@ -36,20 +42,22 @@ export const rehearse = (code) => {
     window.setTimeout(live, EVERY * (0.75 + Math.random() / 2), student);
   };
   const join = async () => {
+    const before = kept(key);
     for (let i = 0; i < CLASS; i += 1) {
       await quietly(async () => {
-        const { student } = await call(`/${code}/join`, { body: {} });
+        const student = before[i] ?? (await call(`/${code}/join`, { body: {} })).student;
         students.push(student);
         live(student);
       });
     }
+    try { sessionStorage.setItem(key, JSON.stringify(students)); } catch { /* private window */ }
   };
   join();
   return (state) => {
     const { phase, place, question, expected } = state;
-    const key = `${phase} ${place} ${question?.id}`;
-    if (key === voted) return;
-    voted = key;
+    const step = `${phase} ${place} ${question?.id}`;
+    if (step === voted) return;
+    voted = step;
     for (const vote of votes) clearTimeout(vote); // the vote was closed before them
     votes = [];
     if (!(phase in RIGHT)) return;

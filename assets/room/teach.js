@@ -55,7 +55,6 @@ const drawOpening = async (error = "") => {
     const isRehearsal = event.submitter === again;
     try {
       const made = await call("", { body: { questions: chosen, talk_seconds: Number(talk.value), is_rehearsal: isRehearsal } });
-      if (isRehearsal) simulate = rehearse(made.code);
       history.replaceState(null, "", `${window.location.pathname}${window.location.search}#${made.code}.${made.token}`);
       enter();
     } catch (refused) { failed.textContent = message(refused); }
@@ -175,6 +174,7 @@ const draw = (told) => {
   });
   renew("links", [phase, state.links, state.shown], drawLinks);
   renew("plan", [place, phase, state.plan], drawPlan);
+  if (state.is_rehearsal) simulate ??= rehearse(code);
   simulate?.(state);
 };
 

@@ -190,6 +190,9 @@ def test_a_rehearsal_answers_by_itself(school: Class) -> None:
     teacher.keyboard.press("Enter")
     teacher.wait_for_selector("[data-part=present]:has-text('30 joined')")
     assert "rehearsal" in teacher.inner_text("[data-part=where]")
+    teacher.wait_for_function("() => Object.keys(sessionStorage).join().includes('rehearsal')")
+    teacher.reload()  # the same 30 come back
+    teacher.wait_for_selector("[data-part=present]:has-text('30 joined')")
     teacher.focus("[data-part=next]")
     for phase in ("ask", "first"):
         teacher.keyboard.press("Enter")
