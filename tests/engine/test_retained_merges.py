@@ -91,7 +91,7 @@ def zoo(tmp_path_factory):
     return zoo.load(), {"fisher": {"files": str(fisher)}}
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"slerp"}))  # it takes one agent
 def test_every_method_is_told_apart_from_the_rounding_of_every_dtype(zoo, method):
     report, settings = zoo
     told = measured(report, method, settings.get(method), dtype="float32")
