@@ -96,6 +96,14 @@ class MergePanel:
                 self.rounding = rounding_box("rounding", scale=3)
                 shape = {"min_width": 90, "scale": 1, "elem_id": "seed"}
                 self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, **shape)
+            self.weights = gr.Textbox(
+                label="Weights of agents",
+                info="How much each agent counts, by name. Several numbers run over the layers.",
+                placeholder="coding=0.7, memory=0.2 0.8",
+                max_lines=1,
+                max_length=1000,
+                elem_id="weights",
+            )
             self.name = gr.Textbox(
                 label="Name of this merge",
                 placeholder="as the method, if left empty",
@@ -134,7 +142,7 @@ class MergePanel:
     def _form(self) -> set[Any]:
         """Everything that a merge is made of."""
         plain = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
-        return {*self.shared.tuning, *self.own, *plain, self.other_base}
+        return {*self.shared.tuning, *self.own, *plain, self.other_base, self.weights}
 
     def _recipe(self, data: dict[Any, Any], loaded: Loaded) -> Recipe:
         """Return the validated recipe of the form.
@@ -151,6 +159,7 @@ class MergePanel:
             rounding=data[self.rounding],
             seed=data[self.seed] or 0,
             other_base=bool(data[self.other_base]),
+            weights=data[self.weights] or "",
         )
 
     def _show(self, session: Session) -> Updates:
@@ -172,7 +181,7 @@ class MergePanel:
         shared = self.shared
         shown = [self.plan, self.from_tune, self.other_base, *self.own]
         plan = shared.with_session(self._show_plan)
-        inputs = [self.method.input, self.dtype.input, self.rounding.input]
+        inputs = [self.method.input, self.dtype.input, self.rounding.input, self.weights.blur]
         gr.on(
             [*inputs, shared.steps["merge"].click],
             plan,
@@ -183,6 +192,7 @@ class MergePanel:
         )
         tuning = shared.tuning
         filled = [self.method, *tuning, *self.own, self.dtype, self.rounding, self.seed]
+        filled.append(self.weights)
         taken = shared.with_session(self._take)
         self.upload.upload(taken, self.upload, [self.upload_status, *filled], **LIGHT).then(
             plan, self._form, shown, **LIGHT
@@ -242,6 +252,7 @@ class MergePanel:
             self.dtype: recipe.dtype or "",
             self.rounding: recipe.rounding,
             self.seed: recipe.seed,
+            self.weights: recipes.weights_text(recipe),
         }
 
     def _wire_merge(self) -> None:
