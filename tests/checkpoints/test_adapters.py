@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
@@ -191,3 +193,16 @@ def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, sa
     save_file(weights | long, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(CompatibilityError, match=said):
         load(tmp_path, {"a": folder})
+
+
+def test_a_tied_head_that_the_base_does_not_store_is_not_counted(base, trained):
+    """Such adapters were told to be on 14 of 13 tensors."""
+    report = load(base, {"a": trained[0]})
+    agent = report.agents[0]
+    made = next(t for t in agent.tensors.values() if t.virtual is not None)
+    more = replace(agent, tensors={**agent.tensors, "not.in.the.base": made})
+    said, again = (
+        [finding.text for finding in cautions(report.base, [one]) if "adapter" in finding.text]
+        for one in (agent, more)
+    )
+    assert said == again

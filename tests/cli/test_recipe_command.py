@@ -33,6 +33,21 @@ def test_a_recipe_goes_to_mergekit_and_comes_back(cli, tmp_path):
     assert returned["settings"]["alpha"] == 0.3
 
 
+def test_a_provenance_keeps_its_dtype_on_the_way_to_mergekit(cli, example, tmp_path):
+    assert cli("merge", *example, "--method", "ties", "--out", tmp_path / "m")[0] == 0
+    code, out, err = cli("recipe", tmp_path / "m" / "ram_studio.json", "--to-mergekit")
+    assert code == 0
+    assert yaml.safe_load(out)["out_dtype"] == "bfloat16"
+    assert "dtype is not known" not in err
+
+
+def test_a_wrong_method_is_told_before_anything_else(cli, tmp_path):
+    (tmp_path / "r.yaml").write_text("base: b\nagents: {}\nmethod: tie\n")
+    code, _, err = cli("recipe", tmp_path / "r.yaml")
+    assert code == 2
+    assert "there is no method 'tie', did you mean 'ties'?; agents: give at least one" in err
+
+
 def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):
     (tmp_path / "r.yaml").write_text(RECIPE)
     (tmp_path / "slerp.yaml").write_text("merge_method: slerp\nbase_model: a\nmodels: []\n")

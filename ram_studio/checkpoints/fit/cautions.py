@@ -61,7 +61,12 @@ def _about(
 
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     """Tell what an applied adapter is, and what its sparsity comes from; nothing for others."""
-    made = [t.virtual for t in agent.tensors.values() if isinstance(t.virtual, LowRank)]
+    # A tied head that the base does not store is the embedding again: it is not counted.
+    made = [
+        t.virtual
+        for name, t in agent.tensors.items()
+        if isinstance(t.virtual, LowRank) and name in base.tensors
+    ]
     if not made:
         return []
     ranks = sorted({matrix.rank for matrix in made})

@@ -307,12 +307,12 @@ def read_recipe(path: str | Path) -> Recipe:
     Raises: SettingsError for a recipe, VerificationError for a provenance file; CheckpointError.
     """
     path = Path(path)
-    if not _is_provenance(path):
+    if not is_provenance(path):
         return load_recipe(path)
     return provenance_of(Folder(path.parent), path.name).placed_recipe
 
 
-def _is_provenance(path: Path) -> bool:
+def is_provenance(path: Path) -> bool:
     """Say whether a file is a provenance file: by its name, or what a renamed one begins with."""
     if path.name == PROVENANCE_FILE:
         return True

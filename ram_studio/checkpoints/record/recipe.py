@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from ram_studio.algorithm.methods import get_method, make_settings
+from ram_studio.algorithm.methods import METHODS, get_method, make_settings
 from ram_studio.checkpoints.fit.compatibility import (
     ExtraPolicy,
     FitKeywords,
@@ -190,7 +190,12 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
         settings = make_settings(recipe.method, recipe.settings).model_dump(mode="json")
         _check_filters(recipe)
     except ValidationError as error:
-        raise SettingsError(f"{where}: {describe_validation(error, Recipe)}") from error
+        told = describe_validation(error, Recipe)
+        method = values.get("method", "ram+")
+        if isinstance(method, str) and method not in METHODS:  # else told only after all the rest
+            close = did_you_mean(method, METHODS)
+            told = f"there is no method {printable(method, 60)!r}{close}; {told}"
+        raise SettingsError(f"{where}: {told}") from error
     except SettingsError as error:
         raise SettingsError(f"{where}: {printable(error, 600)}") from error
     return recipe.model_copy(update={"settings": settings})
@@ -222,6 +227,8 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
                 message += f"{did_you_mean(field, known)} (there are {', '.join(known)})"
         elif problem["type"] == "missing":
             message = "is required"
+        elif problem["type"] == "too_short":
+            message = "give at least one"
         lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
     shown = "; ".join(lines[:3])
     return shown if len(lines) <= 3 else f"{shown}; and {len(lines) - 3} more"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ram_studio.errors import OutputError
+
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.record.recipe import Recipe
 
 
 def recipe(
@@ -59,5 +62,19 @@ def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[st
         return recipe_yaml(recipe), warnings
     loaded = read_recipe(source)
     if to_mergekit:
-        return export_mergekit(loaded)
+        return export_mergekit(loaded.model_copy(update={"dtype": _written_dtype(loaded, source)}))
     return recipe_yaml(loaded), []
+
+
+def _written_dtype(recipe: Recipe, source: Path) -> str | None:
+    """Return a recipe's dtype or, where it follows the base's, what a provenance says was written.
+
+    mergekit does not follow the base: without a dtype it writes float32.
+    """
+    from ram_studio.checkpoints.record.provenance import is_provenance, read_provenance
+    from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
+
+    if recipe.dtype is not None or not is_provenance(source):
+        return recipe.dtype
+    written = read_provenance(source.parent).dtype
+    return {stored: name for name, stored in OUTPUT_DTYPES.items()}.get(written)
