@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ram_studio.checkpoints.record.recipe import load_recipe as load_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe as make_recipe
     from ram_studio.engine.analyze import analyze as analyze
+    from ram_studio.engine.analyze import inspect as inspect
     from ram_studio.engine.diff import Diff as Diff
     from ram_studio.engine.diff import diff as diff
     from ram_studio.engine.events import CancelToken as CancelToken
@@ -56,7 +57,7 @@ _NAMES = {
     "checkpoints.record.recipe": ("Recipe", "dump_recipe", "load_recipe", "make_recipe"),
     "checkpoints.record.analysis_file": ("load_analysis", "save_analysis"),
     "checkpoints.fit.storage_report": ("storage_report",),
-    "engine.analyze": ("analyze",),
+    "engine.analyze": ("analyze", "inspect"),
     "engine.diff": ("Diff", "diff"),
     "engine.events": ("CancelToken", "Progress"),
     "engine.result": ("MergeResult",),

@@ -6,6 +6,7 @@ follow by arithmetic on counts. It is exact, not a sample.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,14 @@ class Analysis:
     warnings: tuple[str, ...] = ()
     stacks: StackCounts | None = None
     is_compact: bool = False
+
+    def __repr__(self) -> str:
+        size = f"{self.total:,} elements in {len(self.tensors)} tensors"
+        return f"Analysis({', '.join(self.agents)}: {size})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the preview at the default settings."""
+        return f"<p>{html.escape(repr(self))}</p>{self.to_frame().to_html(index=False)}"
 
     @property
     def has_magnitudes(self) -> bool:

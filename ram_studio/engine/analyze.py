@@ -59,6 +59,20 @@ def load(
     return check_compatibility(opened[BASE], [opened[name] for name in agents], **fit)
 
 
+def inspect(
+    base: str | Path, agents: Mapping[str, str | Path], **fit: Unpack[FitKeywords]
+) -> CompatibilityReport:
+    """Return how base and agents fit together, from their headers: no weights are downloaded.
+
+    Args: fit: what to do where an agent does not fit, see check_compatibility.
+
+    Raises: CheckpointError, HubError, CompatibilityError.
+    """
+    sources = {BASE: base, **agents}
+    opened = [open_checkpoint(s, name=n, headers_only=True) for n, s in sources.items()]
+    return check_compatibility(opened[0], opened[1:], **fit)
+
+
 def load_sources(
     recipe: Recipe,
     on_download: Callable | None = None,

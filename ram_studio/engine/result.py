@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import importlib.metadata
 import math
 import platform
@@ -48,6 +49,13 @@ class MergeResult:
     peak_rss_bytes: int
     provenance: Provenance
     is_done_before: bool = False
+
+    def __repr__(self) -> str:
+        return f"MergeResult({self.method} of {', '.join(self.agents)} in {self.out})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a row for each agent."""
+        return f"<p>{html.escape(repr(self))}</p>{self.to_frame().to_html(index=False)}"
 
     @property
     def retained(self) -> dict[str, Retained | None]:

@@ -115,6 +115,12 @@ class CompatibilityReport:
     heads: dict[str, HeadStorage]
     policies: FitKeywords
 
+    def __repr__(self) -> str:
+        names = ", ".join(agent.name for agent in self.agents)
+        size = f"{self.counted_elements:,} elements in {len(self.tensors)} tensors"
+        notes = f"{len(self.warnings)} warnings" if self.warnings else "no warnings"
+        return f"CompatibilityReport({names}: {size}, {notes})"
+
     @property
     def dtypes(self) -> dict[str, dict[str, int]]:
         """Per checkpoint name, {dtype: elements}."""
