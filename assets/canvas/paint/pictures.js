@@ -103,10 +103,10 @@ const draw = (parent, element, origin) => {
   const group = style.opacity === "1" ? parent : put(parent, "g", { opacity: style.opacity });
   if (style.opacity === "0") return;
   if (element instanceof SVGElement) {
-    const copy = element.cloneNode(true);
+    const copy = /** @type {SVGElement} */ (element.cloneNode(true));
     inlined(element, copy);
     copy.style.removeProperty("opacity");
-    for (const [key, value] of [["x", at.x], ["y", at.y], ["width", at.width], ["height", at.height]]) copy.setAttribute(key, round(value));
+    for (const [key, value] of [["x", at.x], ["y", at.y], ["width", at.width], ["height", at.height]]) copy.setAttribute(key, String(round(value)));
     copy.setAttribute("overflow", "visible");
     group.append(copy);
     return;
