@@ -224,15 +224,16 @@ def test_all_suites_run_to_their_end_and_the_easy_ones_are_not_all_wrong(merged,
     )
     report = ram_studio(*arguments)
     for model in report["models"].values():
-        assert {d: row["n"] for d, row in model["domains"].items()} == dict.fromkeys(
-            SUITES.split(",")[:-1], ITEMS
-        )
+        asked = {domain: row["n"] for domain, row in model["domains"].items()}
+        # `tool` has questions that no function answers, as a domain of their own.
+        asked["tool"] += asked.pop("irrelevance")
+        assert asked == dict.fromkeys(SUITES.split(",")[:-1], ITEMS)
         domains = model["domains"]
         assert sum(domain["outcomes"]["failed"] for domain in domains.values()) == 0
         # It finds one number in a text and names fruits in a list; more is not asked of it.
         assert domains["memory"]["categories"]["needle 1000"]["correct"] > 0
         assert domains["instructions"]["summary"]["instruction_loose"] > 0
-        assert domains["tool"]["categories"]["irrelevance"]["correct"] > 0
+        assert domains["irrelevance"]["correct"] > 0
         health = model["health"]
         assert health["nonfinite_logits"] == 0
         assert health["warnings"] == []
