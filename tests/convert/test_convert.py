@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 from trainers import WAYS, saved_by_trainers
 
 from ram_studio.checkpoints.opening import open_folder
+from ram_studio.cli.merge.convert import convert as command
 from ram_studio.convert.writing import convert
 from ram_studio.errors import CheckpointError, SettingsError
 from ram_studio.evals.sandbox import is_sealed
@@ -69,6 +71,18 @@ def test_float32_widens_and_the_config_says_so(saved, tmp_path):
         assert (done.out / "tokenizer.json").is_file()
     with pytest.raises(SettingsError, match="bfloat16"):
         convert(actor, tmp_path / "other", dtype="bfloat16")
+
+
+def test_thousands_of_other_entries_take_one_line(saved, tmp_path, capsys, monkeypatch):
+    done = convert(saved / WAYS["DCP"], tmp_path / "out")
+    many = replace(done, left_out=tuple(f"optim.{n}" for n in range(5000)))
+    monkeypatch.setattr("ram_studio.convert.writing.convert", lambda *a, **k: many)
+    command(tmp_path / "in", tmp_path / "other")
+    out = capsys.readouterr().out
+    assert (
+        "note: 5000 entries left out, no tensors: optim.0; optim.1; optim.2; and 4997 more" in out
+    )
+    assert out.count("\n") < 6
 
 
 def test_one_of_several_models_is_chosen_by_key(saved, tmp_path):

@@ -34,7 +34,7 @@ def convert(
     Megatron's torch_dist) and pickled state dicts. Pickles are opened in a sealed process, and only
     by this command.
     """
-    from ram_studio.checkpoints.read.describe import plural, shown_bytes
+    from ram_studio.checkpoints.read.describe import plural, shown_bytes, shown_list
     from ram_studio.convert.writing import convert as convert_checkpoint
 
     with progress_bars(quiet=as_json) as (on_progress, _):
@@ -51,8 +51,9 @@ def convert(
         print(json.dumps(done.to_dict()))
         return
     print(f"{done.source} holds {done.title}: {plural(done.tensors, 'tensor')}.")
-    for name in done.left_out:
-        print(f"note: {name} is not a tensor and is left out.")
+    if done.left_out:  # an optimizer has thousands
+        count, shown = plural(len(done.left_out), "entry"), shown_list(done.left_out)
+        print(f"note: {count.replace('entrys', 'entries')} left out, no tensors: {shown}.")
     if done.config is None:
         print("warning: no config.json lies beside it; give its folder with --config.")
     else:
