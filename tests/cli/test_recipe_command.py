@@ -6,6 +6,10 @@ import json
 
 import pytest
 import yaml
+from engine_zoo import make_zoo
+
+from ram_studio.checkpoints.record.provenance import read_provenance
+from ram_studio.checkpoints.record.recipe import recipe_yaml
 
 RECIPE = """base: ./base
 agents: {coding: ./coding, memory: ./memory}
@@ -70,3 +74,24 @@ def test_a_recipes_settings_are_kept_for_its_own_method_alone(cli, recipe, tmp_p
     assert cli("merge", path, "--out", tmp_path / "m", *asked, "--json")[0] == 0
     used = json.loads((tmp_path / "m" / "ram_studio.json").read_text())["recipe"]
     assert (used["method"], used["settings"]["r"]) == (method or "ram+", r)
+
+
+def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
+    zoo, file = make_zoo(tmp_path / "zoo", 3), tmp_path / "r.yaml"
+    own = [{"match": "*.mlp.up*", "layers": [0, 0], "weights": {"agent1": 0.5}}]
+    file.write_text(recipe_yaml(zoo.recipe(filters=own, other_base="accept")))
+    weights = ["--weight", "agent0=0.7", "--weight", "agent2=0.2,0.8"]
+    code, out, err = cli("merge", file, *weights, "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    caught, rest = json.loads(out)["filters"]
+    assert caught["filter"] == "*.mlp.up*, layers 0 to 0"
+    assert caught["tensors"] == ["model.layers.0.mlp.up_proj.weight"]
+    assert caught["does"] == {"weights": {"agent1": 0.5}}
+    assert (rest["filter"], len(rest["tensors"])) == (None, len(zoo.counted) - 1)
+    assert cli("merge", file, *weights, "--out", tmp_path / "m", "--json")[0] == 0
+    kept = read_provenance(tmp_path / "m").recipe
+    assert kept.weights == {"agent0": 0.7, "agent2": (0.2, 0.8)}
+    assert len(kept.filters) == 1
+    code, _, err = cli("merge", file, "--weight", "maths=1", "--dry-run")
+    assert code != 0
+    assert "no agent 'maths'" in err
