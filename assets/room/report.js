@@ -3,7 +3,7 @@
 // and no answer of one student is in it.
 import { put } from "../nodes.js";
 import { drawAnswers } from "./cloud.js";
-import { button } from "./view.js";
+import { answerText, button } from "./view.js";
 
 /** @param {string} name @param {string} text */
 const save = (name, text) => {
@@ -21,6 +21,33 @@ const gainText = ({ gain, both }) => {
   return gain === null ? "all right before" : `${gain < 0 ? "−" : ""}${Math.abs(gain).toFixed(2)}`;
 };
 
+/** What a round said, in words: the usual guess, or the answer that most chose. @param {any} one @param {any} round */
+const roundText = (one, { answers, right, median, by_choice: counts }) => {
+  if (!answers) return "nobody answered";
+  const usual = one.choices
+    ? `most chose “${one.choices[counts.indexOf(Math.max(...counts))]}”`
+    : `the middle guess was ${answerText(one, median)}`;
+  return `${usual}, ${per(right, answers)} right`;
+};
+
+/** A sheet for every student: what the class answered, and lines for what one thinks now. It is seen on paper alone. */
+const drawWorksheet = (box, asked) => {
+  const sheet = put(box, "section", { class: "rm-sheet", "aria-labelledby": "sheet-title", "data-part": "worksheet" });
+  put(sheet, "h2", { id: "sheet-title" }, "Merging agents: what our class answered");
+  put(sheet, "p", {}, "Name ", put(sheet, "i"), " Date ", put(sheet, "i"));
+  const list = put(sheet, "ol");
+  for (const one of asked) {
+    const item = put(list, "li", {}, one.question);
+    put(item, "p", {}, `First vote: ${roundText(one, one.first)}. Second vote: ${roundText(one, one.second)}.`);
+    put(item, "p", {}, "Measured ", put(item, "i"), " Why is it so? ", put(item, "i", { class: "rm-line" }));
+  }
+};
+
+const print = (what) => {
+  document.body.dataset.paper = what;
+  window.print();
+};
+
 /** @param {HTMLElement} box @param {any} told results, see report.py @param {string} csv */
 export const drawReport = (box, told, csv) => {
   const asked = told.questions.filter((one) => one.first.answers + one.second.answers > 0);
@@ -30,8 +57,10 @@ export const drawReport = (box, told, csv) => {
   put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${told.students} ${of}, ${asked.length} questions.`);
   const row = put(root, "p", { class: "rm-row rm-screen-only" });
   button(row, "Download CSV", () => save(`room-${told.code}.csv`, csv), { "data-part": "csv" });
-  button(row, "Print", () => window.print());
+  button(row, "Print the report", () => print("report"));
   if (!asked.length) return;
+  button(row, "Print a worksheet with these results", () => print("worksheet"), { "data-part": "print-worksheet" });
+  drawWorksheet(box, asked);
   const scroll = put(root, "div", { class: "rm-scroll", tabindex: "0", role: "group", "aria-label": "Table of results" });
   const table = put(scroll, "table");
   const head = put(put(table, "thead"), "tr");

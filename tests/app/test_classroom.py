@@ -171,6 +171,15 @@ def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[An
     with teacher.expect_download() as download:
         teacher.click("[data-part=csv]")
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text("utf-8"))))
+    teacher.evaluate("() => { window.print = () => {}; }")
+    teacher.click("[data-part=print-worksheet]")
+    teacher.emulate_media(media="print")
+    teacher.wait_for_selector("[data-part=worksheet]")
+    assert teacher.is_hidden("[data-part=report]")
+    answered = teacher.locator("[data-part=worksheet] li").all_inner_texts()
+    assert len(answered) == len(titles)
+    assert all(re.search(r"First vote: .+ right\. Second vote: .+ of [34] right", a) for a in answered)
+    teacher.emulate_media(media="screen")
     assert [row["question"] for row in rows[::2]] == titles
     assert [row["answers"] for row in rows[:4]] == ["3", "3", "3", "4"]
     assert all(row["answers"] == "4" for row in rows[4:])
