@@ -16,6 +16,11 @@ import numpy as np
 
 from ram_studio.algorithm.shapes import Float64
 
+LANES = 256
+"""Rows that ``ExactTotal`` adds at a time."""
+
+_SPLIT = float(2**27 + 1)
+
 
 class ExactSum:
     """The exact sum of arrays of one shape.
@@ -49,6 +54,69 @@ class ExactSum:
         chosen = [chosen for term in self.terms if (chosen := term[where]).any()]
         nothing = np.empty((0, *np.empty(self.shape)[where].shape))
         return np.stack(chosen) if chosen else nothing
+
+
+class ExactTotal:
+    """The exact total of rows of one shape, in memory that does not grow with their number."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self._lanes = ExactSum((LANES, *shape))  # so many at a time: a row alone costs as much
+        self._rest = ExactSum(shape)
+
+    def add(self, rows: Float64[np.ndarray, "rows ..."]) -> None:
+        """Add finite rows."""
+        for start in range(0, len(rows), LANES):
+            some = rows[start : start + LANES]
+            self._lanes.add(some, slice(len(some)))
+
+    def join(self, terms: Float64[np.ndarray, "terms ..."]) -> None:
+        """Add what another one packed."""
+        for term in terms:
+            self._rest.add(term)
+
+    def packed(self) -> Float64[np.ndarray, "terms ..."]:
+        """Return the fewest arrays that add up to it: the same bits whatever came in which order.
+
+        The first is the total rounded once, each further one what is left, rounded once.
+        """
+        every = [*self._rest.terms, *(lane for term in self._lanes.terms for lane in term)]
+        size = math.prod(self.shape)
+        columns = np.reshape(every, (len(every), size)).T.tolist()
+        expansions = [_expansion(column) for column in columns]
+        packed = np.zeros((max(map(len, expansions), default=0), size))
+        for place, found in enumerate(expansions):
+            packed[: len(found), place] = found
+        return packed.reshape(len(packed), *self.shape)
+
+
+def _expansion(values: list[float]) -> list[float]:
+    """Return the total rounded once, then what is left of it rounded once, and so on."""
+    found: list[float] = []
+    while (left := math.fsum(values)) and math.isfinite(left):
+        found.append(left)
+        values.append(-left)
+    return found
+
+
+def exact_product(
+    a: Float64[np.ndarray, ...], b: Float64[np.ndarray, ...]
+) -> tuple[Float64[np.ndarray, ...], Float64[np.ndarray, ...]]:
+    """Return two arrays that add up to a b exactly: the rounded product, and what rounding took.
+
+    By Dekker (1971), "A floating-point technique for extending the available precision", which
+    splits each factor into two of 26 digits; for products
+    between 1e-290 and 1e290, and 0.
+    """
+    product = a * b
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def _halves(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scaled = values * _SPLIT
+    high = scaled - (scaled - values)
+    return high, values - high
 
 
 def rounded(terms: Float64[np.ndarray, "terms ..."]) -> Float64[np.ndarray, ...]:

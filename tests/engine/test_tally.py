@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ram_studio.algorithm.exact_sums import LANES, ExactTotal, exact_product
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Merged
 
@@ -37,3 +42,51 @@ def test_the_range_of_an_effective_factor_is_a_ratio_estimators_over_groups():
     assert one.effective_factor(0) is not None
     assert one.effective_interval(0) is None
     assert one.effective_factor(1) is None
+
+
+def tally_of(blocks: list[np.ndarray]) -> MergeTally:
+    tally = MergeTally(2)
+    for sums in blocks:
+        tally.add(Merged(None, np.zeros(4, np.int64), sums))
+    return tally
+
+
+def test_parts_in_any_order_tally_to_the_same_bits_in_the_same_memory():
+    rng = np.random.default_rng(1)
+    blocks = [
+        rng.normal(size=(rng.integers(1, 5), 2, 9)) * 10.0 ** rng.integers(-30, 30, (1, 2, 9))
+        for _ in range(4 * LANES)
+    ]
+    whole = tally_of(blocks)
+    random.Random(2).shuffle(blocks)
+    parts = MergeTally(2)
+    for part in (blocks[700:], blocks[:3], blocks[3:700]):
+        parts.join(tally_of(part).total)
+    assert parts.total.sums.tobytes() == whole.total.sums.tobytes()
+    for agent in (0, 1):
+        groups = [row for sums in blocks for row in sums[:, agent].tolist()]
+        factor = math.fsum(g[0] for g in groups) / math.fsum(g[1] for g in groups)
+        assert parts.effective_factor(agent) == whole.effective_factor(agent) == factor
+        squares = sum((Fraction(g[0]) - Fraction(factor) * Fraction(g[1])) ** 2 for g in groups)
+        n, bottom = len(groups), math.fsum(g[1] for g in groups)
+        half = 1.96 * math.sqrt(float(squares) * n / (n - 1)) / bottom
+        assert parts.effective_interval(agent) == whole.effective_interval(agent)
+        assert whole.effective_interval(agent) == (factor - half, factor + half)
+    # What is held and handed on does not grow with the blocks.
+    few = tally_of(blocks[:8]).total.sums.nbytes
+    assert whole.total.sums.nbytes <= 4 * few
+    assert len(whole._waiting) < LANES
+
+
+@given(st.lists(st.floats(-1e140, 1e140).filter(lambda x: not 0 < abs(x) < 1e-140), min_size=2))
+def test_products_and_totals_are_exact(values):
+    a, b = np.array(values[1:]), np.array(values[:-1])
+    terms = exact_product(a, b)
+    assert [Fraction(x) + Fraction(y) for x, y in zip(*terms, strict=True)] == [
+        Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)
+    ]
+    total = ExactTotal(())
+    total.add(a)
+    packed = total.packed().tolist()
+    assert sum(map(Fraction, packed)) == sum(map(Fraction, a.tolist()))
+    assert packed[:1] == [math.fsum(a)][: len(packed)]

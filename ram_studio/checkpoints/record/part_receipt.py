@@ -1,8 +1,8 @@
 """A receipt: what the merge of one part wrote and counted, in a file beside its shards.
 
-It holds the digests of the part's shards and source files, and the counts and sums of its elements
-one by one, so that what follows from all of them is the same as in a merge without parts. The file
-is safetensors: the arrays, and JSON in its metadata.
+It holds the digests of the part's shards and source files, and the counts and exact sums of its
+elements, so that what follows from all of them is the same as in a merge without parts. The file is
+safetensors: the arrays, and JSON in its metadata.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReceiptHeader(Record):
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     plan: str
     part: int
     facts: MergeFacts
@@ -74,8 +74,8 @@ class ReceiptHeader(Record):
 class Receipt:
     """A part's receipt.
 
-    patterns, sums: what was counted and measured, see ``engine.passes.plan.Merged``; None where
-    nobody changed anything.
+    patterns, sums: what was counted and measured, see ``engine.passes.merging.MergeTally.total``;
+    None where nobody changed anything.
     """
 
     header: ReceiptHeader

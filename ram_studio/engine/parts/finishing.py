@@ -11,7 +11,6 @@ from typing import Unpack
 
 import numpy as np
 
-from ram_studio.algorithm.kernels.cpu import SUMS
 from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.checkpoints.read.describe import printable, shown_list
 from ram_studio.checkpoints.record.card import model_card
@@ -31,7 +30,7 @@ from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
 from ram_studio.engine.parts.steps import find_finished
 from ram_studio.engine.passes.counting import ROWS
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
-from ram_studio.engine.passes.merging import MergeTally
+from ram_studio.engine.passes.merging import TALLY_SUMS, MergeTally
 from ram_studio.engine.passes.plan import Merged
 from ram_studio.engine.result import MergeResult, make_provenance, measured_peak_rss_bytes
 from ram_studio.errors import PlanError
@@ -85,7 +84,7 @@ def finish_opened(
         _check_shards(plan, output, units, run)
     tally = MergeTally(len(job.names))
     for receipt in receipts:
-        tally.add(Merged(None, receipt.patterns, receipt.sums, receipt.header.is_along))
+        tally.join(Merged(None, receipt.patterns, receipt.sums, receipt.header.is_along))
     check_counts(headers[0].facts, tally)
     agents = job.results(headers[0].facts, tally)
     hashes: dict[str, dict[str, str]] = {}
@@ -192,7 +191,7 @@ def _is_sound(receipt: Receipt, n_agents: int) -> bool:
     shapes = (patterns.shape, sums.ndim, sums.shape[1:])
     return (
         (patterns.dtype, sums.dtype) == (np.dtype(np.int64), np.dtype(np.float64))
-        and shapes == (ROWS["patterns"](n_agents), 3, (n_agents, SUMS))
+        and shapes == (ROWS["patterns"](n_agents), 3, (n_agents, TALLY_SUMS))
         and bool(np.isfinite(sums).all())
     )
 

@@ -6,10 +6,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 
+from ram_studio.algorithm.exact_sums import LANES, ExactTotal, exact_product, rounded
 from ram_studio.algorithm.kernels.cpu import SUMS
 from ram_studio.algorithm.meters.retained import Retained
 from ram_studio.algorithm.overlap import shared_of_patterns
@@ -17,6 +19,9 @@ from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.passes.plan import Backend, Merged, Plan
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.fisher_files import FisherFiles
+
+TALLY_SUMS = SUMS + 7
+"""What a tally adds up for each agent: ``kernels.cpu.measure``'s sums and ``_with_moments``'s."""
 
 
 class Sink(Protocol):
@@ -32,14 +37,16 @@ class Sink(Protocol):
 class MergeTally:
     """What the merge pass counts: overlap patterns, and what was stored.
 
-    Sums of stored change are kept per group of elements and added exactly, so that the result does
-    not depend on threads or blocks.
+    Sums of stored change are formed per group of elements and added exactly, so that the result
+    does not depend on threads, blocks or parts. What is kept does not grow with the model.
     """
 
     def __init__(self, n_agents: int) -> None:
         self._n_agents = n_agents
         self._patterns: Any = 0
-        self._sums: list[np.ndarray] = []
+        self._sums = ExactTotal((n_agents, TALLY_SUMS))
+        self._waiting: list[np.ndarray] = []
+        self._known: np.ndarray | None = None
         self._is_along = False
         self._lock = threading.Lock()
 
@@ -49,15 +56,32 @@ class MergeTally:
             return
         with self._lock:
             self._patterns = self._patterns + merged.patterns
-            self._sums.append(merged.sums)
+            self._waiting.append(merged.sums)
+            self._known = None
             self._is_along |= merged.is_along
+            if len(self._waiting) >= LANES:
+                self._fold()
+
+    def join(self, total: Merged) -> None:
+        """Add the total of another tally."""
+        if total.patterns is None or total.sums is None:
+            return
+        self._patterns = self._patterns + total.patterns
+        self._sums.join(total.sums)
+        self._known = None
+        self._is_along |= total.is_along
+
+    def _fold(self) -> None:
+        if self._waiting:
+            self._sums.add(_with_moments(np.concatenate(self._waiting)))
+            self._waiting.clear()
 
     @property
     def total(self) -> Merged:
-        """All that was added, as of one block."""
+        """All that was added; its ``sums`` are exact, (terms, agents, TALLY_SUMS)."""
         if isinstance(self._patterns, int):
             return Merged(None)
-        return Merged(None, self._patterns, np.concatenate(self._sums), self._is_along)
+        return Merged(None, self._patterns, self._packed(), self._is_along)
 
     @property
     def shared(self) -> np.ndarray:
@@ -67,17 +91,22 @@ class MergeTally:
         found = self._patterns
         return shared_of_patterns(found) if found.ndim == 1 else found
 
-    def _groups(self, agent: int) -> np.ndarray:
-        """Return an agent's sums, see ``kernels.cpu.measure``, (9, groups)."""
-        self._sums = [np.concatenate([np.zeros((0, self._n_agents, SUMS)), *self._sums])]
-        return self._sums[0][:, agent].T
+    def _packed(self) -> np.ndarray:
+        self._fold()
+        if self._known is None:
+            self._known = self._sums.packed()
+        return self._known
+
+    def _of(self, agent: int) -> list[float]:
+        """Return an agent's sums, see ``TALLY_SUMS``, each rounded once."""
+        return rounded(self._packed()[:, agent]).tolist()
 
     def effective_factor(self, agent: int) -> float | None:
         """Return sum((stored - base) tau) / sum(tau**2) over the agent's unique region.
 
         None when it has no unique element.
         """
-        top, bottom = map(math.fsum, self._groups(agent)[:2].tolist())
+        top, bottom, *_ = self._of(agent)
         return top / bottom if bottom else None
 
     def effective_interval(self, agent: int) -> tuple[float, float] | None:
@@ -87,13 +116,14 @@ class MergeTally:
         where a few groups hold most of sum(tau**2), because a few large weights dominate it.
         """
         factor = self.effective_factor(agent)
-        top, bottom = self._groups(agent)[:2]
-        top, bottom = top[bottom != 0], bottom[bottom != 0]
-        n = len(bottom)
-        if factor is None or n < 2:
+        _, bottom, *_, count = self._of(agent)[: SUMS + 1]
+        if factor is None or count < 2:
             return None
-        squares = math.fsum(np.square(top - factor * bottom).tolist())
-        half = 1.96 * math.sqrt(squares * n / (n - 1)) / math.fsum(bottom.tolist())
+        # sum((top - factor bottom)**2), multiplied out: exact, for it may be far below its terms.
+        terms = self._packed()[:, agent, SUMS + 1 :].reshape(-1, 3).T.tolist()
+        squares, mixed, bottoms = (sum(map(Fraction, column)) for column in terms)
+        spread = squares - 2 * Fraction(factor) * mixed + Fraction(factor) ** 2 * bottoms
+        half = 1.96 * math.sqrt(float(spread) * count / (count - 1)) / bottom
         return factor - half, factor + half
 
     def retained(self, agent: int) -> Retained | None:
@@ -101,8 +131,7 @@ class MergeTally:
 
         None when it changed nothing.
         """
-        every = map(math.fsum, self._groups(agent).tolist())
-        top, unique, missed, along, shared, off, norm2, rest, asked = every
+        top, unique, missed, along, shared, off, norm2, rest, asked = self._of(agent)[:SUMS]
         if not norm2:
             return None
         if self._is_along:
@@ -119,6 +148,18 @@ class MergeTally:
             lost_to_averaging=(shared - along) / norm2,
             lost_to_epsilon=max(0.0, 1.0 - (unique + shared) / norm2),
         )
+
+
+def _with_moments(sums: np.ndarray) -> np.ndarray:
+    """Return groups' sums (groups, agents, 9) with what the ratio estimator needs beside them.
+
+    Whether the agent has unique elements in the group; with t and b the first two sums there, the
+    rounded t**2, t b and b**2; and what their rounding took.
+    """
+    is_unique = sums[..., 1:2] != 0
+    top, bottom = np.where(is_unique, sums[..., :1], 0.0), sums[..., 1:2]
+    left, right = np.concatenate([top, top, bottom], -1), np.concatenate([top, bottom, bottom], -1)
+    return np.concatenate([sums, is_unique, *exact_product(left, right)], axis=-1)
 
 
 @dataclass
