@@ -196,6 +196,7 @@ const drawRelations = () => {
   if (!isOpen("relations")) return;
   drawAgents();
   drawCosines();
+  drawBounds();
   drawPairs();
   drawConflictByLayer();
 };
@@ -232,6 +233,16 @@ const drawCosines = () => {
       cell.style.background = `color-mix(in srgb, var(--ram-accent) ${Math.round(45 * weight)}%, transparent)`;
     });
   });
+};
+
+/** The largest number of a list that may be missing, or have gaps. */
+const largestOf = (values) => Math.max(...(values ?? []).filter((value) => value !== null));
+
+const drawBounds = () => {
+  const { cosine_floor: floor, cosine_ceiling: ceiling } = shown.profile.relations;
+  const [low, high] = [largestOf(floor), largestOf(ceiling)];
+  const most = Number.isFinite(high) ? ` Where both changed, at most ${high.toFixed(2)} is possible.` : "";
+  part("cosine-bounds").textContent = Number.isFinite(low) ? `Shuffled, they come to ±${low.toFixed(3)}.${most}` : "";
 };
 
 const drawPairs = () => {

@@ -16,6 +16,7 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import BASE, Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
@@ -43,6 +44,9 @@ LITTLE_UNIQUE = 0.1
 
 ALIKE = 0.3
 """From this mean cosine on agents share an update, not only places."""
+
+ORTHOGONAL = 0.1
+"""Up to this mean cosine arXiv 2607.16062 found no difference between methods."""
 
 Key = Literal[
     "unknown",
@@ -290,8 +294,24 @@ def _little_unique(merge: _Merge) -> Verdict | None:
         "averaging",
         "warn",
         f"Only {_share(unique)} of the change, by energy, is unique: RAM is averaging in effect.",
-        "Compare it with the sum (task arithmetic, scale 1).",
+        f"{_directions(merge.analysis, cosine)}Compare it with the sum (task arithmetic, scale 1).",
     )
+
+
+def _directions(analysis: Analysis, cosine: float) -> str:
+    """Return what is known of methods where updates share places, not directions."""
+    bounds = cosine_bounds(analysis)
+    if bounds is None:
+        return ""
+    most = bounds.mean_ceiling
+    at_most = "" if most is None else f", at most {_decimal(most, 2)}"
+    found = (
+        f"Mean cosine {_decimal(round(cosine, 3) + 0.0, 3)} (shuffled: "
+        f"±{_decimal(bounds.mean_floor, 3)}{at_most}). "
+    )
+    if abs(cosine) > ORTHOGONAL:
+        return found
+    return f"{found}For such agents no method differed in arXiv 2607.16062. "
 
 
 def _reduced_by_averaging(merge: _Merge) -> Verdict | None:

@@ -10,6 +10,7 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
 from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies
@@ -43,8 +44,9 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         whose signs differ, or None), cancelled (K x N |tau| against the sum, or None); pairs (the
         P pairs of agents); pair_both, pair_opposite (K x P elements), pair_magnitude,
         pair_cancelled (K x P sums); cosine (N x N), layer_cosine (layers x P), None where a task
-        vector is zero; layer: the same but for cosines, layers instead of K, at the default epsilon
-        only. Sums are those of ``relations.Relations``, in six digits but for the first two.
+        vector is zero; cosine_floor, cosine_ceiling (P, or None), see ``cosine_bounds``; layer:
+        the same but for cosines, layers instead of K, at the default epsilon only. Sums are those
+        of ``relations.Relations``, in six digits but for the first two.
     rounding: dtypes, precision; agents[t][d] = {points: K indices, curves}, the curve of agent t
         and output dtype d at each grid point; layers[l][t][d], a curve at the default epsilon.
         A curve is {cells: [[delta, share, noise]], loose, spread, noise}, or None where the agent
@@ -130,6 +132,7 @@ def _relations(analysis: Analysis) -> dict[str, Any]:
         "pairs": [list(pair) for pair in pairs],
         "cosine": _short(model.cosines[0]),
         "layer_cosine": _short(layers.cosines[:, first, second]),
+        **_bounds(analysis),
         "layer": {
             "unique_magnitude": _short(layers.magnitude[:, DEFAULT_INDEX, :, 0]),
             "shared_magnitude": _short(layers.magnitude[:, DEFAULT_INDEX, :, 1]),
@@ -137,6 +140,13 @@ def _relations(analysis: Analysis) -> dict[str, Any]:
             **_signs(layers, (slice(None), DEFAULT_INDEX)),
         },
     }
+
+
+def _bounds(analysis: Analysis) -> dict[str, Any]:
+    found = cosine_bounds(analysis)
+    sides = (None, None) if found is None else (found.floors, found.ceilings)
+    names = ("cosine_floor", "cosine_ceiling")
+    return {n: None if s is None else _short(s, 3) for n, s in zip(names, sides, strict=True)}
 
 
 def _signs(found: Relations, where: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ram_studio.algorithm.analysis import BASE, Analysis
+from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
     estimate,
@@ -22,7 +23,8 @@ def relation_preview(analysis: Analysis, point: int) -> dict[str, Any] | None:
 
     Keys: shared (elements), conflict (of them, signs differ) and conflict_share; agents, by name:
     unique_magnitude, shared_magnitude, cancelled and cancelled_share (of its shared magnitude);
-    pairs, as "a+b": both, opposite, opposite_share, magnitude, cancelled, cancelled_share, cosine.
+    pairs, as "a+b": both, opposite, opposite_share, magnitude, cancelled, cancelled_share, cosine,
+    cosine_floor and cosine_ceiling, see ``cosine_bounds``.
     None where a number is not known (agents were left out) or not defined (0 / 0).
     None altogether when the analysis has no relations. See ``relations.Relations`` for each.
     """
@@ -41,11 +43,13 @@ def relation_preview(analysis: Analysis, point: int) -> dict[str, Any] | None:
             "cancelled": cancelled,
             "cancelled_share": _share(cancelled, shared_sum),
         }
-    pairs = {}
+    pairs, bounds = {}, cosine_bounds(analysis)
     for place, (a, b) in enumerate(model.pairs):
         both, opposite = map(int, model.pair_counts[0, point, place])
         magnitude, lost = map(float, model.pair_sums[0, point, place])
         cosine = float(model.cosines[0, a, b])
+        sides = (None, None) if bounds is None else (bounds.floors, bounds.ceilings)
+        floor, ceiling = (None if side is None else float(side[place]) for side in sides)
         pairs[f"{analysis.agents[a]}+{analysis.agents[b]}"] = {
             "both": both,
             "opposite": opposite,
@@ -53,7 +57,14 @@ def relation_preview(analysis: Analysis, point: int) -> dict[str, Any] | None:
             "magnitude": magnitude,
             "cancelled": lost,
             "cancelled_share": _share(lost, magnitude),
-            "cosine": None if math.isnan(cosine) else cosine,
+            **{
+                key: None if value is None or math.isnan(value) else value
+                for key, value in (
+                    ("cosine", cosine),
+                    ("cosine_floor", floor),
+                    ("cosine_ceiling", ceiling),
+                )
+            },
         }
     return {
         "shared": shared,

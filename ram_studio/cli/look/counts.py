@@ -184,18 +184,21 @@ def _print_pairs(found: dict[str, Any]) -> None:
     if not found["pairs"]:
         return
     print_table(
-        ("pair", "both changed", "opposite signs", "cancels", "cosine"),
+        ("pair", "both changed", "opposite signs", "cancels", "cosine", "shuffled", "at most"),
         [
             (
                 name,
                 f"{pair['both']:,}",
                 _percent(pair["opposite_share"]),
                 _percent(pair["cancelled_share"]),
-                "-" if pair["cosine"] is None else f"{pair['cosine']:.3f}",
+                *(
+                    "-" if pair[key] is None else f"{sign}{pair[key]:.3f}"
+                    for key, sign in (("cosine", ""), ("cosine_floor", "±"), ("cosine_ceiling", ""))
+                ),
             )
             for name, pair in found["pairs"].items()
         ],
-        title="Where both changed; cosine of whole task vectors",
+        title="Where both changed; cosine of whole task vectors, of shuffled ones, and at most",
     )
     if found["conflict_share"] is not None and len(found["agents"]) > 2:
         print(f"Signs differ in {found['conflict_share']:.2%} of the shared elements.")
