@@ -59,7 +59,8 @@ Over = Annotated[
     typer.Option(
         metavar="NAME=VALUES",
         help="What to vary: r=0:0.5:6 (add :log for even ratios), rule=ram+,ram+s, "
-        "ties.density=0.1,0.2; repeat for each.",
+        "ties.density=0.1,0.2, weight=0:2:3 (of every agent), weight.AGENT=..., ramp.AGENT=... (of "
+        "its first and last layer); repeat for each.",
     ),
 ]
 Fixed = Annotated[
@@ -70,7 +71,8 @@ HeldOut = Annotated[
     int | None, typer.Option(help="Further questions that check the winner [default: as --items].")
 ]
 Search = Annotated[
-    Literal["grid", "optuna"], typer.Option(help="Every combination, or what Optuna proposes.")
+    Literal["grid", "optuna", "slim"],
+    typer.Option(help="Every combination, what Optuna proposes, or SLIM's surrogate of weights."),
 ]
 EarlyStop = Annotated[
     bool, typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early.")

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
@@ -36,6 +37,34 @@ def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
     assert result["ending"] == "done"
     assert {row["label"] for row in result["rows"]} == {row["label"] for row in rows}
     assert result["recheck"]["winner"]["n"] == result["held_out"]
+
+
+def test_what_a_sweep_found_is_merged_with_other_agents_of_the_same_names(cli, tmp_path):
+    over = ("--over", "weight.tool=0.5", "--over", "ramp.memory=0.25,0.5", "--items", "1")
+    code, out, _ = cli("sweep", *SOURCES, *over, *COMMON, "--no-store", "--json")
+    assert code == 0
+    found = json.loads(out)
+    winner = next(row for row in found["rows"] if not row["is_start"])
+    file = tmp_path / "sweep.json"
+    file.write_text(json.dumps(found | {"winner": winner["label"]}))
+    sibling = [f"--agent={name}={asset_path('shared-style', name)}" for name in AGENTS]
+    asked = ("merge", "--base", BASE, "--from-sweep", file, "--device=cpu")
+    code, _, err = cli(*asked, *sibling, "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "did not check its winner on held-out questions" in err
+    made = read_provenance(tmp_path / "out").recipe
+    assert (made.method, made.settings) == (winner["method"], winner["settings"])
+    assert made.model_dump(mode="json")["weights"] == winner["weights"] != {}
+    told = cli(*asked, *sibling[:2], "--out", tmp_path / "no")
+    assert (told[0], told[2].strip()) == (
+        2,
+        "ram-studio: The sweep merged coding, tool, memory; the agents here are coding, tool. "
+        "Give each the name that it has there.",
+    )
+    file.write_text("{}")
+    told = cli(*asked, *sibling, "--out", tmp_path / "no")
+    assert told[0] == 2
+    assert "is not the result of a sweep; expected what" in told[2]
 
 
 def test_a_search_says_that_its_settings_were_proposed(cli):

@@ -27,9 +27,9 @@ AGENTS = {name: str(asset_path("independent", name)) for name in ("coding", "too
 ANALYSIS = asset_path("independent", "analysis.safetensors")
 
 
-def recipe(method: str = "ram+", **settings):
-    base = str(asset_path("independent", "base"))
-    return make_recipe({"base": base, "agents": AGENTS, "method": method, "settings": settings})
+def recipe(method: str = "ram+", weights: dict | None = None, **settings):
+    own = {"method": method, "settings": settings, "weights": weights or {}}
+    return make_recipe({"base": str(asset_path("independent", "base")), "agents": AGENTS, **own})
 
 
 def outcome(state) -> tuple:
@@ -191,6 +191,22 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
     assert clock.now <= 40 + 1 + 32
 
 
+def test_slim_asks_singles_pairs_and_its_best_and_says_how_well_it_foretold():
+    options = {"search": "slim", "limit": 2, "device": "cpu", "analysis": load_analysis(ANALYSIS)}
+    state = sweep(recipe(), {"weight": "0:1"}, **options)
+    assert (state.settings, len(state.surrogate.singles), len(state.surrogate.pairs)) == (8, 3, 3)
+    assert state.rows[0].is_start
+    weights = [tuple(row.weights.values()) for row in state.rows[1:7]]
+    assert weights[:4] == [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0)]
+    singles = [row.average.score for row in state.rows[1:4]]
+    assert list(state.surrogate.singles) == pytest.approx(singles)
+    foretold = state.surrogate.predict((1 / 3, 1 / 3, 1 / 3))
+    measured = state.rows[0].average.score
+    start = f"{foretold:.3f} at the start (measured: {measured:.3f})"
+    assert f"SLIM predicts from 3 singles and 3 pairs: {start}" in " ".join(state.statements)
+    assert json.loads(json.dumps(as_json(state)))["surrogate"]["agents"] == [*AGENTS]
+
+
 @pytest.mark.parametrize("start", [0.0, 0.001])
 def test_among_equals_the_start_is_the_best(start):
     state = sweep(
@@ -221,6 +237,8 @@ def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason():
         (("ram", {}), ("ram", {"epsilon": 1e-3}), False),
         (("ram", {}), ("ram", {"shared": "ties"}), False),
         (("ties", {}), ("ties", {"density": 0.3}), False),
+        (("ram+", {}), ("ram+", {"weights": dict.fromkeys(AGENTS, 1.0)}), True),
+        (("ram+", {}), ("ram+", {"weights": {"tool": 0.5}}), False),
     ],
 )
 def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):

@@ -1,21 +1,28 @@
 """Axes, grids, proposals and the questions of a sweep, without any model."""
 
+import math
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan, by_stage, draw_items
-from ram_studio.evals.experiment.space import OptunaSearch, Space, parse_axes
+from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, lattice
+from ram_studio.evals.experiment.space import Space, parse_axes
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import SuiteSettings
 
 
-def recipe(method: str = "ram+", **settings):
+def recipe(method: str = "ram+", weights: dict | None = None, **settings):
     values = {"base": "b", "agents": {"one": "1", "two": "2"}, "method": method}
-    return make_recipe({**values, "settings": settings})
+    return make_recipe({**values, "settings": settings, "weights": weights or {}})
+
+
+def agents_of(names: str):
+    return make_recipe({"base": "b", "agents": {name: name for name in names}})
 
 
 def space(*texts: str, **more) -> Space:
@@ -67,6 +74,59 @@ def test_another_method_keeps_its_own_defaults():
     assert (sums["scale"], ties) == (None, {"density": 0.3})
 
 
+def test_weights_and_ramps_are_axes_and_an_agents_own_replaces_the_one_of_all():
+    made = space("weight=0,1", "ramp.two=0.5,1", "rule=ram,region", weights={"two": (0.2, 0.8)})
+    found = {c.label: c.recipe.weights for c in made.grid()}
+    assert found == {
+        "ram (one x 0, two x 0.5)": {"one": 0, "two": 0.5},
+        "ram (one x 0, two x 0.5 to 1)": {"one": 0, "two": (0.5, 1)},
+        "ram (one x 0, two x 1 to 0.5)": {"one": 0, "two": (1, 0.5)},
+        "ram (one x 0, two x 1)": {"one": 0, "two": 1},
+        "ram (one x 1, two x 0.5)": {"one": 1, "two": 0.5},
+        "ram (one x 1, two x 0.5 to 1)": {"one": 1, "two": (0.5, 1)},
+        "ram (one x 1, two x 1 to 0.5)": {"one": 1, "two": (1, 0.5)},
+        "ram (one x 1, two x 1)": {"one": 1, "two": 1},
+        "region": {},
+    }
+    assert (made.start().label, len(found)) == ("ram+", made.grid_size())
+    start = space("ramp=0:1", weights={"two": (0.2, 0.8)}).start()
+    assert start.label == "ram+ (one x 1, two x 0.2 to 0.8)"
+    assert start.recipe.weights == {"two": (0.2, 0.8)}
+
+
+def test_slim_fits_any_quadratic_and_proposes_its_best():
+    made = SlimSearch(Space(agents_of("abcd"), parse_axes(["weight=0:2"])))
+    rng = np.random.default_rng(3)
+    quadratic, linear = rng.normal(size=(4, 4)), rng.normal(size=4)
+    shares, scores = [], []
+    while (candidate := made.ask()) is not None:
+        weights = np.array([candidate.values[f"weight.{name}"] for name in "abcd"])
+        assert weights.max() == 2
+        shares.append(weights / weights.sum())
+        scores.append(float(shares[-1] @ quadratic @ shares[-1] + linear @ shares[-1]))
+        made.tell(scores[-1], is_dropped=False, stage=1)
+    assert len(scores) == made.trials == 4 + 6 + 1
+    surrogate = made.surrogate
+    for mixture in rng.dirichlet(np.ones(4), size=20):
+        true = mixture @ quadratic @ mixture + linear @ mixture
+        assert surrogate.predict(mixture) == pytest.approx(true, abs=1e-12)
+    sampled = rng.dirichlet(np.full(4, 0.5), size=20_000)
+    best = ((sampled @ quadratic) * sampled).sum(1) + sampled @ linear
+    assert surrogate.predict(surrogate.best()) >= best.max() - 5e-3
+    assert scores[-1] == pytest.approx(max(scores), abs=1e-3)
+    assert surrogate.shares_of({"a": 2, "b": 2, "c": 0, "d": 0}) == (0.5, 0.5, 0, 0)
+    assert surrogate.shares_of({"a": (0.5, 1)}) is None
+
+
+def test_a_lattice_has_every_share_and_optuna_is_asked_for_where_it_is_missing(monkeypatch):
+    found = list(lattice(3, 4))
+    assert len(set(found)) == len(found) == math.comb(6, 2)
+    assert all(sum(x) == 1 and min(x) >= 0 for x in found)
+    monkeypatch.setattr(f"{OptunaSearch.__module__}.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"ram-studio\[search\]"):
+        SweepPlan(recipe(), axes=parse_axes(["r=0:1"]), search="optuna").candidates()
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -86,6 +146,12 @@ def test_another_method_keeps_its_own_defaults():
         (["r=-1,0"], "r is -1"),
         (["r=0:1"], "write r=0:1:6"),
         ([f"r={','.join(map(str, range(1001)))}"], "too many values; expected 1 to 1000"),
+        (["weight.three=0,1"], "no agent 'three' whose weight to vary; the agents are one, two"),
+        (["weight=a,b"], "has the weight 'a'; expected numbers from -100 to 100"),
+        (["ramp.one=0:1000:3"], "has the weight 500.0"),
+        (["weight.one=0,1", "ramp.one=0,1"], "Both weight.one and ramp.one are varied"),
+        (["weight=0,1", "ramp=0,1"], "Both weight and ramp are varied"),
+        (["method=region", "weight=0,1"], "None of the methods region has a setting 'weight.one'"),
     ],
 )
 def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
@@ -116,7 +182,9 @@ def test_values_that_no_axis_has_are_refused(values):
         ({"engine": "vllm"}, SettingsError, "by the engine 'transformers'"),
         ({"held_out": -1}, SettingsError, "held-out items is -1"),
         ({"minutes": 0}, SettingsError, "0 minutes"),
-        ({"search": "luck"}, SettingsError, "must be grid or optuna"),
+        ({"search": "luck"}, SettingsError, "must be grid, optuna or slim"),
+        ({"search": "slim"}, SettingsError, "It cannot vary r"),
+        ({"search": "optuna", "trials": 201}, SettingsError, "has 201 settings, the budget is 200"),
         ({"max_settings": 2}, SettingsError, "The grid has 3 settings, the budget is 2"),
         ({"suites": "math", "ci_width": 10, "search": "optuna"}, SettingsError, "cannot ask until"),
     ],

@@ -49,6 +49,10 @@ class Asked:
             metavar="AGENT=W", help="What an agent's tau counts: 0.7, or 0.2,0.8 over the layers."
         ),
     ] = None
+    from_sweep: Annotated[
+        Path | None,
+        typer.Option(help="JSON of a sweep, also of smaller models: takes what it found."),
+    ] = None
     dtype: options.Dtype = None
     rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None
@@ -196,8 +200,12 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
         "other_base": "accept" if fit.allow_base_mismatch else None,
     }
     values |= {key: value for key, value in given.items() if value is not None}
+    if asked.from_sweep is not None:
+        if asked.method is not None:
+            raise typer.BadParameter("the sweep names the method", param_hint="--method")
+        values |= _found(asked.from_sweep, values)
     name = values.setdefault("method", "ram+")
-    if loaded is None or name != loaded.method:
+    if asked.from_sweep is None and (loaded is None or name != loaded.method):
         values["settings"] = {}  # another method's mean nothing to this one
     fields = get_method(name).settings.model_fields
     # What was asked for by its own option wins over a preset.
@@ -211,6 +219,17 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     if asked.weight:
         values["weights"] = {**values.get("weights", {}), **_weights(asked.weight)}
     return make_recipe(values, where="merge")
+
+
+def _found(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a sweep found, for the agents of these values."""
+    from ram_studio.evals.experiment.winner import read_winner
+
+    winner = read_winner(path)
+    winner.check_agents(values["agents"])
+    if winner.note:
+        print(f"note: {winner.note}", file=sys.stderr)
+    return {"method": winner.method, "settings": winner.settings, "weights": winner.weights}
 
 
 def _weights(pairs: list[str]) -> dict[str, Any]:

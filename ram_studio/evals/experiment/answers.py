@@ -88,6 +88,8 @@ def identify(
         rule,
     ]
     own = recipe.model_dump(mode="json", include={"weights", "densities", "filters"})
+    # A weight of 1 is none.
+    own["weights"] = {name: w for name, w in own["weights"].items() if w != 1}
     if any(own.values()):
         parts.append(own)
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
@@ -148,6 +150,7 @@ class Entry(Row):
             candidate.label,
             method=recipe["method"],
             settings=recipe["settings"],
+            weights=recipe["weights"],
             merged_agents=tuple(recipe["agents"]),
             values=dict(candidate.values),
             is_start=is_start,

@@ -17,6 +17,7 @@ from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.race import stage_shares
+from ram_studio.evals.experiment.search import OptunaSearch, Search, SlimSearch, require_optuna
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
 from ram_studio.evals.question import Question, QuestionsBySuite
 from ram_studio.evals.settings import EvalSettings
@@ -106,7 +107,7 @@ def by_stage(
     return tuple(tuple(stage) for stage in stages)
 
 
-Search = Literal["grid", "optuna"]
+How = Literal["grid", "optuna", "slim"]
 
 DEFAULT_ITEMS = 50
 DEFAULT_TRIALS = 20
@@ -197,13 +198,14 @@ class SweepPlan(Plan):
     """Which setting is best: tried on questions, raced, and the winner checked on others.
 
     recipe: also the setting to start from; axes: see `space`. search: "grid" takes every
-    combination, "optuna" proposes `trials` settings. max_settings: larger grids are refused.
-    early_stop: whether clearly losing settings are dropped on the way, see `race`.
+    combination, "optuna" proposes `trials` settings, "slim" those that its surrogate needs, see
+    `search`. max_settings: larger plans are refused. early_stop: whether clearly losing settings
+    are dropped on the way, see `race`; SLIM needs every score whole.
     """
 
     _: KW_ONLY
     axes: tuple[Axis, ...]
-    search: Search = "grid"
+    search: How = "grid"
     trials: int = DEFAULT_TRIALS
     max_settings: int = MAX_SETTINGS
     early_stop: bool = True
@@ -213,7 +215,22 @@ class SweepPlan(Plan):
     @property
     def is_search(self) -> bool:
         """Whether settings are proposed by earlier answers."""
-        return self.search == "optuna"
+        return self.search != "grid"
+
+    @property
+    def proposals(self) -> int:
+        """How many settings a search proposes at most."""
+        return SlimSearch(self.space).trials if self.search == "slim" else self.trials
+
+    def searching(self) -> Search:
+        """Return a new search, which has proposed nothing."""
+        if self.search == "slim":
+            return SlimSearch(self.space)
+        return OptunaSearch(self.space, seed=self.settings.seed, trials=self.trials)
+
+    def shares(self, count: int) -> tuple[float, ...]:
+        """Return `Plan.shares`; SLIM looks once, at the end."""
+        return (1.0,) if self.search == "slim" else super().shares(count)
 
     @property
     def space(self) -> Space:
@@ -229,10 +246,13 @@ class SweepPlan(Plan):
         super().candidates()
         at_least("trials", self.trials, 1)
         at_least("settings", self.max_settings, 1)
-        if self.search not in ("grid", "optuna"):
-            raise SettingsError(f"The search is {self.search!r}; it must be grid or optuna.")
+        if self.search not in ("grid", "optuna", "slim"):
+            raise SettingsError(f"The search is {self.search!r}; it must be grid, optuna or slim.")
         space = self.space
+        if self.search == "optuna":
+            require_optuna()
         if self.is_search:
+            self._check_count("search", self.proposals)
             if self.settings.until is not None:
                 raise SettingsError(
                     "A search proposes settings by scores on equally many questions, so it cannot "
@@ -240,13 +260,15 @@ class SweepPlan(Plan):
                 )
             return []
         # Before they are made: a few axes span more than any memory holds.
-        count = space.grid_size()
+        self._check_count("grid", space.grid_size())
+        return space.grid()
+
+    def _check_count(self, what: str, count: int) -> None:
         if count > self.max_settings:
             raise SettingsError(
-                f"The grid has {count} settings, the budget is {self.max_settings}. Take fewer "
+                f"The {what} has {count} settings, the budget is {self.max_settings}. Take fewer "
                 "values, raise the budget, or let a search choose."
             )
-        return space.grid()
 
     def recipes(self) -> list[Recipe]:
         """Return the recipe and each method's own defaults."""

@@ -15,6 +15,7 @@ from pydantic import Field, InstanceOf, computed_field
 from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.experiment.race import ERROR, Loss
+from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import Reproducibility
@@ -38,7 +39,8 @@ _STOPPED = "the comparison was stopped; run the same again to go on."
 class Row:
     """One merge, or the base or an agent itself. A result holds copies, which nobody changes.
 
-    method, settings, merged_agents: of a merge, with all settings. values: by axis of a sweep.
+    method, settings, merged_agents: of a merge, with all settings; weights: by agent, a list over
+    the layers, 1 where left out. values: by axis of a sweep.
     status: "partial" answered some stages, "finished" all of them; "dropped" lost clearly on the
     way, "worse" at the end; "duplicate" is the same merge as `same_as`, whose score it has;
     "unfinished" ran out of time or was stopped; "failed" cannot be merged, see `note`. is_start:
@@ -53,6 +55,7 @@ class Row:
     kind: Literal["merge", "agent", "base"] = "merge"
     method: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, Any] = field(default_factory=dict)
     merged_agents: tuple[str, ...] = ()
     values: dict[str, Any] = field(default_factory=dict)
     status: Status = "waiting"
@@ -128,14 +131,14 @@ class ExperimentResult:
     skill questions rows are compared on, and the winner is checked with. settings: distinct rows
     planned; tests: made so far; level: of each of a sweep's tests. total_answers: what is to be
     asked at most, answers: how many came (stored ones included). now: what is being asked. skills:
-    the domains that make the average. until: how asking until decided ended. report: the finished
-    rows of a comparison with all answers, which the JSON leaves out.
+    the domains that make the average. until: how asking until decided ended. surrogate: what SLIM
+    fitted. report: the finished rows of a comparison with all answers, which the JSON leaves out.
     """
 
     kind: Kind
     suite: str
     seed: int
-    search: Literal["grid", "optuna"] = "grid"
+    search: Literal["grid", "optuna", "slim"] = "grid"
     reference: str | None = None
     ending: Ending = "running"
     winner: str | None = None
@@ -150,6 +153,7 @@ class ExperimentResult:
     chance_levels: dict[str, float] = field(default_factory=dict)
     reproducibility: Reproducibility | None = None
     until: Decided | None = None
+    surrogate: Surrogate | None = None
     answers: int = 0
     total_answers: int = 0
     seconds: float = 0.0
@@ -238,6 +242,7 @@ def _columns(
     flat: dict[str, Any] = {
         **{key: getattr(row, key) for key in ("label", "kind", "method", "status", "same_as")},
         "settings": json.dumps(row.settings) if row.settings else None,
+        "weights": json.dumps(row.weights) if row.weights else None,
         **{axis: row.values.get(axis) for axis in axes},
         "n": row.n,
         "correct": row.correct,
@@ -306,6 +311,7 @@ def _found(result: ExperimentResult) -> list[str]:
         }
         return [reasons.get(result.ending, "No setting has been scored yet.")]
     said = [_tried(result), _chosen(best, len(result.measured))]
+    said += _foretold(result)
     if result.until:
         said.append(result.until.sentence)
     if result.recheck is not None:
@@ -345,6 +351,24 @@ def _chosen(best: Row, settings: int) -> str:
     return f"{text} As the best of {settings} this figure is optimistic." if settings > 1 else text
 
 
+def _foretold(result: ExperimentResult) -> list[str]:
+    """Return how well SLIM's surrogate foretold what it was not fitted to."""
+    surrogate = result.surrogate
+    if surrogate is None:
+        return []
+    told = []
+    rows = {"the start": next((r for r in result.rows if r.is_start), None)}
+    best = dict(zip(surrogate.agents, surrogate.weights(surrogate.best()), strict=True))
+    rows["its best"] = next((r for r in result.rows if r.weights.items() >= best.items()), None)
+    for name, row in rows.items():
+        shares = None if row is None else surrogate.shares_of(row.weights)
+        if row is not None and row.n and shares is not None:
+            foretold = surrogate.predict(shares)
+            told.append(f"{foretold:.3f} at {name} (measured: {row.average.score:.3f})")
+    agents, pairs = len(surrogate.singles), len(surrogate.pairs)
+    return [f"SLIM predicts from {agents} singles and {pairs} pairs: {', '.join(told)}."]
+
+
 def _rechecked(recheck: Recheck, best: Row) -> list[str]:
     said = [
         f"On {recheck.winner.n} held-out questions {best.label} scores {_interval(recheck.winner)} "
@@ -381,7 +405,7 @@ def _not_worse(result: ExperimentResult) -> str:
     hidden = len(others) - _MOST_NAMED
     shown = ", ".join(others[:_MOST_NAMED]) + (f" and {hidden} more" if hidden > 0 else "")
     text = f"These questions do not show {result.winner} to be better than {shown}."
-    if result.search == "optuna":
+    if result.search != "grid":
         return (
             f"{text} Settings were proposed by earlier answers to the same questions, so what was "
             "dropped is a guide and no proof."

@@ -18,7 +18,8 @@ from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
-from ram_studio.evals.experiment.space import Candidate, OptunaSearch
+from ram_studio.evals.experiment.search import SlimSearch
+from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.question import Answer, Question, QuestionsBySuite
 from ram_studio.evals.report.comparison import Pair
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
@@ -140,7 +141,7 @@ class Runner:
         settings = sum(entry.duplicate_of is None for entry in self.entries)
         if self.sweep is not None and self.sweep.is_search:
             # The start, and what a search proposes.
-            settings = self.sweep.trials + 1
+            settings = self.sweep.proposals + 1
         self.result = replace(
             self.result,
             questions=items.count,
@@ -196,12 +197,15 @@ class Runner:
         """Ask one setting after another, each compared with the best of those finished."""
         plan = self.sweep
         assert plan is not None
-        search = OptunaSearch(plan.space, seed=plan.settings.seed, trials=plan.trials)
+        search, trials = plan.searching(), plan.proposals
         yield from self._trial(self.entries[0])
         asks = tried = 0
-        while tried < plan.trials and asks < _ASKS_PER_TRIAL * plan.trials:
+        while tried < trials and asks < _ASKS_PER_TRIAL * trials:
             asks += 1
-            entry = self._add(search.ask())
+            proposed = search.ask()
+            if proposed is None:
+                break
+            entry = self._add(proposed)
             if entry.duplicate_of is None:
                 tried += 1
                 yield from self._trial(entry)
@@ -212,6 +216,8 @@ class Runner:
             score = _average(known, own) if own else 0.0
             is_finished = known.stages == len(self._shares)
             search.tell(score, is_dropped=not is_finished, stage=known.stages)
+        if isinstance(search, SlimSearch):
+            self.result = replace(self.result, surrogate=search.surrogate)
         self._look(self._alive(), final=True)
         yield
 

@@ -3,6 +3,8 @@
 An axis is written `r=0:0.5:6` (from, to, how many), `epsilon=1e-6:1e-4:5:log` or
 `rule=ram+,ram+s` (these values). `rule` and `method` are the same axis; `ties.density=...` varies
 the setting of one method only. An axis is varied for the methods that have such a setting.
+`weight=0:1.5:4` varies every agent's weight by itself, `weight.coding=...` one agent's, and
+`ramp.coding=...` its weight in the first and in the last layer, with a straight line in between.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any
 
@@ -20,6 +22,10 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
 
 METHOD_AXES = ("method", "rule")
+WEIGHT, RAMP = "weight", "ramp"
+ENDS = ("first", "last")
+"""Of the layers, where a ramp has its two weights."""
+MAX_WEIGHT = 100.0
 MAX_VALUES = 1000
 _HOW = "Write NAME=low:high:count (add :log for even ratios) or NAME=value,value"
 
@@ -37,9 +43,11 @@ def with_method(recipe: Recipe, method: str, settings: Mapping[str, Any]) -> Rec
 class Axis:
     """One thing that is varied.
 
-    name: a setting, or "method". method: the only method it is varied for, None for all that have
-    it. values: what a grid takes. low, high: ends of a range, which a search takes any number
-    from; None where only the values are meant. is_log: even ratios, not even steps.
+    name: a setting, or "method"; of a weight "weight.AGENT" or "ramp.AGENT.first" (or last), where
+    it is of every agent "weight" or "ramp". method: the only method it is varied for, None for all
+    that have it. values: what a grid takes. low, high: ends of a range, which a search takes any
+    number from; None where only the values are meant. is_log: even ratios, not even steps. agent:
+    whose weight it is, "" of every agent; None of a setting.
     """
 
     name: str
@@ -48,11 +56,22 @@ class Axis:
     low: float | None = None
     high: float | None = None
     is_log: bool = False
+    agent: str | None = None
 
     @property
     def key(self) -> str:
         """Its name as written, e.g. "r" or "ties.density"."""
         return f"{self.method}.{self.name}" if self.method else self.name
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a weight, not a setting."""
+        return self.agent is not None
+
+    def is_of(self, method: str) -> bool:
+        """Whether a method has such a setting, or takes weights."""
+        own = METHODS[method]
+        return own.takes_weights if self.is_weight else self.name in own.settings.model_fields
 
     @property
     def is_range(self) -> bool:
@@ -89,6 +108,9 @@ def _axis(name: str, rest: Any) -> Axis:
         for method in methods:
             get_method(method)
         return Axis("method", methods)
+    head, _, agent = name.partition(".")
+    if head in (WEIGHT, RAMP):
+        return _weight_axis(name, agent, rest)
     method, dot, setting = name.rpartition(".")
     owners = [get_method(method)] if dot else list(METHODS.values())
     if not any(setting in owner.settings.model_fields for owner in owners):
@@ -103,6 +125,51 @@ def _axis(name: str, rest: Any) -> Axis:
     if not values or "" in values:
         raise SettingsError(f"The axis {name!r} has an empty value. {_HOW}.")
     return Axis(setting, values, method or None)
+
+
+def _weight_axis(name: str, agent: str, rest: Any) -> Axis:
+    """Return the axis of one agent's weight, or of every agent's."""
+    if isinstance(rest, str) and ":" in rest:
+        axis = replace(_range(name, None, rest), agent=agent)
+    else:
+        values = dict.fromkeys(_value(name, value) for value in _listed(name, rest))
+        axis = Axis(name, tuple(values), agent=agent)
+    for value in (*axis.values, axis.low or 0, axis.high or 0):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= MAX_WEIGHT:
+            raise SettingsError(
+                f"The axis {name!r} has the weight {value!r}; expected numbers from "
+                f"{-MAX_WEIGHT:g} to {MAX_WEIGHT:g}."
+            )
+    return axis
+
+
+def _of_agents(axes: tuple[Axis, ...], agents: Iterable[str]) -> Iterable[Axis]:
+    """Yield the axes, those of weights as one for each agent, and for each end of its ramp.
+
+    Raises: SettingsError for an agent that is not there, or whose weight and ramp are varied.
+    """
+    names = list(agents)
+    named = [axis.agent for axis in axes if axis.is_weight]
+    for axis in axes:
+        if not axis.is_weight:
+            yield axis
+            continue
+        if axis.agent and axis.agent not in names:
+            raise SettingsError(
+                f"There is no agent {axis.agent!r} whose weight to vary; the agents are "
+                f"{', '.join(names)}."
+            )
+        if named.count(axis.agent) > 1:
+            of = f".{axis.agent}" if axis.agent else ""
+            raise SettingsError(f"Both weight{of} and ramp{of} are varied; take one of them.")
+        # An agent's own axis replaces the one of every agent.
+        own = [axis.agent] if axis.agent else [name for name in names if name not in named]
+        head = axis.name.partition(".")[0]
+        for name in own:
+            parts = [f".{end}" for end in ENDS] if head == RAMP else [""]
+            for part in parts:
+                yield replace(axis, name=f"{head}.{name}{part}", agent=name)
 
 
 def _range(name: str, method: str | None, text: str) -> Axis:
@@ -190,6 +257,7 @@ class Space:
         object.__setattr__(self, "methods", methods)
         if not self.axes:
             raise SettingsError(f"Nothing to sweep over was given. {_HOW}.")
+        object.__setattr__(self, "axes", tuple(_of_agents(self.axes, self.recipe.agents)))
         for axis in self.axes:
             if axis.name != "method" and not any(axis in self.axes_of(m) for m in methods):
                 raise SettingsError(
@@ -203,15 +271,22 @@ class Space:
         return tuple(
             axis
             for axis in self.axes
-            if axis.name in METHODS[method].settings.model_fields
+            if axis.name != "method"
+            and axis.is_of(method)
             and (axis.method == method or (axis.method is None and axis.name not in own))
         )
 
+    @property
+    def weights(self) -> tuple[Axis, ...]:
+        """The axes that are weights."""
+        return tuple(axis for axis in self.axes if axis.is_weight)
+
     def candidate(self, method: str, values: Mapping[str, Any]) -> Candidate:
-        """Return the merge of a method with these settings by name.
+        """Return the merge of a method with these settings and weights, by axis.
 
         Raises: SettingsError for values that the method refuses.
         """
+        settings = {key: value for key, value in values.items() if not _is_weight(key)}
         fields = METHODS[method].settings.model_fields
         usual = get_method(self.recipe.method).settings().model_dump(mode="json")
         # Another method keeps its own defaults where the recipe leaves its method's.
@@ -220,7 +295,9 @@ class Space:
             for key, value in self.recipe.settings.items()
             if key in fields and (method == self.recipe.method or value != usual[key])
         }
-        recipe = with_method(self.recipe, method, {**kept, **values})
+        recipe = with_method(self.recipe, method, {**kept, **settings})
+        weights = {**recipe.weights, **weights_of(values)} if METHODS[method].takes_weights else {}
+        recipe = recipe.model_copy(update={"weights": weights})
         return Candidate(setting_label(method, values), {"method": method, **values}, recipe)
 
     def start(self) -> Candidate:
@@ -228,9 +305,19 @@ class Space:
         settings = make_settings(self.recipe.method, self.recipe.settings)
         is_varied = self.recipe.method in self.methods
         axes = self.axes_of(self.recipe.method) if is_varied else ()
-        values = {axis.name: getattr(settings, axis.name) for axis in axes}
+        values = {
+            axis.name: self._weight_now(axis) if axis.is_weight else getattr(settings, axis.name)
+            for axis in axes
+        }
         label = setting_label(self.recipe.method, values)
         return Candidate(label, {"method": self.recipe.method, **values}, self.recipe)
+
+    def _weight_now(self, axis: Axis) -> float:
+        """Return what the recipe has at an axis of weights; of a list the first or the last."""
+        found = self.recipe.weights.get(str(axis.agent), 1.0)
+        if isinstance(found, tuple):
+            return found[-1] if axis.name.endswith(ENDS[1]) else found[0]
+        return found
 
     def grid_size(self) -> int:
         """Return how many settings ``grid`` has, without making them.
@@ -262,66 +349,31 @@ class Space:
         return found
 
 
-class OptunaSearch:
-    """A seeded TPE search (tree-structured Parzen estimator) over a space, by Optuna.
+def _is_weight(key: str) -> bool:
+    return key.startswith((f"{WEIGHT}.", f"{RAMP}."))
 
-    Optuna is imported when a search begins. The same space, seed and scores give the same
-    proposals, so that a search taken up again asks for what it has answers to.
 
-    Args:
-        space: what may be proposed; ranges are continuous, their counts are not used.
-        seed: of the sampler.
-        trials: how many proposals are planned; the first quarter (4 to 10) are drawn at random.
-    """
-
-    def __init__(self, space: Space, *, seed: int, trials: int) -> None:
-        import optuna
-
-        # Its own progress lines would come between ours.
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._space = space
-        self._pruned = optuna.trial.TrialState.PRUNED
-        sampler = optuna.samplers.TPESampler(
-            seed=seed % 2**32, n_startup_trials=min(10, max(4, trials // 4))
-        )
-        self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._open: Any = None
-
-    def ask(self) -> Candidate:
-        """Return the next proposal; one is open at a time."""
-        self._open = trial = self._study.ask()
-        methods = self._space.methods
-        method = trial.suggest_categorical("method", methods) if len(methods) > 1 else methods[0]
-        values = {
-            axis.name: _suggest(trial, f"{method}.{axis.name}", axis)
-            for axis in self._space.axes_of(method)
-        }
-        return self._space.candidate(method, values)
-
-    def tell(self, score: float, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way."""
-        if is_dropped:
-            self._open.report(score, stage)
-            self._study.tell(self._open, state=self._pruned)
+def weights_of(values: Mapping[str, Any]) -> dict[str, float | tuple[float, float]]:
+    """Return the weights by agent that the values of axes stand for; of a ramp both ends."""
+    found: dict[str, float | tuple[float, float]] = {}
+    for key in filter(_is_weight, values):
+        head, _, name = key.partition(".")
+        if head == WEIGHT:
+            found[name] = values[key]
         else:
-            self._study.tell(self._open, score)
-
-
-def _suggest(trial: Any, name: str, axis: Axis) -> Any:
-    if not axis.is_range:
-        return trial.suggest_categorical(name, axis.values)
-    assert axis.low is not None
-    assert axis.high is not None
-    value = float(trial.suggest_float(name, axis.low, axis.high, log=axis.is_log))
-    if axis.name == "epsilon":
-        return EPSILON_GRID[snap(value)]
-    return float(f"{value:.4g}")
+            agent = name.rpartition(".")[0]
+            first, last = (values[f"{RAMP}.{agent}.{end}"] for end in ENDS)
+            found[agent] = first if first == last else (first, last)
+    return found
 
 
 def setting_label(method: str, values: Mapping[str, Any]) -> str:
-    """Return "ram+ (r 0.1, epsilon 1e-05)": the method and what is varied."""
-    shown = ", ".join(f"{name} {shown_value(value)}" for name, value in values.items())
-    return f"{method} ({shown})" if shown else method
+    """Return "ram+ (r 0.1, coding x 0.5 to 1)": the method and what is varied."""
+    shown = [f"{k} {shown_value(value)}" for k, value in values.items() if not _is_weight(k)]
+    for agent, weight in weights_of(values).items():
+        ends = weight if isinstance(weight, tuple) else (weight,)
+        shown.append(f"{agent} x {' to '.join(map(shown_value, ends))}")
+    return f"{method} ({', '.join(shown)})" if shown else method
 
 
 def shown_value(value: Any) -> str:
