@@ -301,6 +301,48 @@ def independent() -> str:
     return f"{table_of(lines)}\n\n{test}: {'; '.join(said)}."
 
 
+def searched() -> str:
+    """Return what searches found beyond RAM+, by set: held-out scores, and what that shows."""
+    lines = [["agents", "searched", "chosen among", "on validation", "held-out [95 %]", "to RAM+"]]
+    for name, title in TITLES.items():
+        found, rows = (record_of(name)["searches"][key] for key in ("found", "rows"))
+        lines.append([title, REFERENCE, "", "", _with_ends(rows[REFERENCE]), ""])
+        for search, own in found.items():
+            versus = rows[search]["versus"]
+            outcome = versus["outcome"].replace("inconclusive", "within noise")
+            counts = f"{outcome} (+{versus['wins']} -{versus['losses']})"
+            chosen_by = [str(own["tried"]), share(own["score"])]
+            lines.append([title, search, *chosen_by, _with_ends(rows[search]), counts])
+    return f"{table_of(lines)}\n\n{' '.join(map(_of_searches, TITLES))} {_foretold()}"
+
+
+def _of_searches(name: str) -> str:
+    """Return in a sentence how many of a set's searches beat RAM+, and how many fell behind it."""
+    rows = record_of(name)["searches"]["rows"].values()
+    outcomes = [row["versus"]["outcome"] for row in rows if "versus" in row]
+    better, worse = (outcomes.count(outcome) for outcome in ("better", "worse"))
+    return (
+        f"Of {len(outcomes)} searches on the {TITLES[name]} agents {better} beat RAM+ beyond "
+        f"chance, and {worse} fell behind it."
+    )
+
+
+def _foretold() -> str:
+    """Return how well SLIM's surrogates foretold the equal mixture."""
+    told = [
+        f"{share(own['foretold'])} for {share(own['measured'])}"
+        for name in TITLES
+        for own in record_of(name)["searches"]["found"].values()
+        if "foretold" in own
+    ]
+    return f"SLIM's surrogates foretold the equal mixture, by set and row: {listed(told)}."
+
+
+def _with_ends(row: Row) -> str:
+    low, high = row["ci95"]
+    return f"{share(row['average'])} [{share(low)}, {share(high)}]"
+
+
 def order() -> str:
     """Return whether the order of methods came back with another seed."""
     seeds = trials()["rebuilt"]
@@ -336,6 +378,7 @@ SET_BLOCKS: dict[str, Callable[[], str]] = {
     "tried": tried,
     "rebuilt": rebuilt,
     "order": order,
+    "searched": searched,
     **{f"overlap_{name.replace('-', '_')}": partial(overlap, name) for name in TITLES},
     **{f"scores_{name.replace('-', '_')}": partial(scores, name) for name in TITLES},
 }

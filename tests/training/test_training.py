@@ -18,6 +18,7 @@ from training.shipped.build import BuildPlan, build
 from training.shipped.cold_start import ColdStartSettings, cold_start
 from training.shipped.pretrain import Architecture, PretrainSettings, encode_document, new_model
 from training.shipped.reinforce import ReinforceSettings, reward
+from training.shipped.searches import Searched
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +49,7 @@ TINY = BuildPlan(
     few=(1, 100_000),
     table=1,
     rivals={"TIES": ("ties", {"density": 0.3}, {"scale": (0.5, 1.0)})},
+    searches={"ramp": Searched({"ramp.tool": "0:1"}, trials=2)},
 )
 
 

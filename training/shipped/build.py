@@ -38,6 +38,7 @@ from training.shipped.evidence import SIZES, few_weights, from_common, mechanism
 from training.shipped.pretrain import Architecture, PretrainSettings, pretrain, save_model
 from training.shipped.reinforce import ReinforceSettings
 from training.shipped.rivals import BEYOND, TUNED, Rival, compare_with_rivals, recipe_of, rounded
+from training.shipped.searches import SEARCHES, Searched, search_settings
 from training.shipped.skill_tables import SETTINGS
 from training.shipped.tokenizer import train_tokenizer
 
@@ -60,8 +61,8 @@ class BuildPlan:
     many seeds a set is trained and measured beside rivals, see `compare_with_rivals`; tried: other
     ways of training it, measured likewise and not kept, nor told in its record. limit: held-out
     prompts a domain; validation: prompts a domain to tune `rivals` by; few: to how many changes
-    agents are cut, see `few_weights`; table: settings in a set's table of measured skills, see
-    `skill_tables`; 0 for none.
+    agents are cut, see `few_weights`; searches: see `search_settings`; table: settings in a set's
+    table of measured skills, see `skill_tables`; 0 for none.
     """
 
     architecture: Architecture = field(default_factory=Architecture)
@@ -74,6 +75,7 @@ class BuildPlan:
     few: Sequence[int] = SIZES
     table: int = SETTINGS
     rivals: Mapping[str, Rival] = field(default_factory=lambda: TUNED | BEYOND)
+    searches: Mapping[str, Searched] = field(default_factory=lambda: SEARCHES)
 
 
 # Each learns its skill after the shared style: a strong update that all have in common, and a weak
@@ -242,9 +244,11 @@ def _explain(job: _Job, set_name: str) -> None:
     paths = {name: folder / name for name in skills}
     learned = {name: (folder / name, own.domain) for name, own in skills.items()}
     asked = {"seed": DEFAULT_SEED, "limit": job.plan.limit}
+    found_by = {"validation": job.plan.validation, "searches": job.plan.searches, "say": job.say}
     for key, measured in (
         ("mechanism", partial(mechanism, job.base, paths, **asked)),
         ("few_weights", partial(few_weights, job.base, learned, sizes=job.plan.few, **asked)),
+        ("searches", partial(search_settings, job.base, paths, **found_by, **asked)),
     ):
         if key in read_record(folder) and not job.force:
             job.say(f"{set_name}: {key} is in the record, skipped")
