@@ -154,6 +154,7 @@ def unwritable(tmp_path):
     return package.parent
 
 
+@pytest.mark.slow
 def test_loops_are_kept_in_the_users_cache_where_the_package_cannot_be_written(
     unwritable, tmp_path
 ):
@@ -162,6 +163,7 @@ def test_loops_are_kept_in_the_users_cache_where_the_package_cannot_be_written(
     assert len(list((tmp_path / "cache").rglob("drawing.*.nbc"))) >= 2
 
 
+@pytest.mark.slow
 def test_kept_code_is_compiled_anew_where_another_file_of_loops_changes(tmp_path):
     package = tmp_path / "site" / "ram_studio"
     loops = package / "algorithm" / "kernels" / "loops"
@@ -185,6 +187,7 @@ print(out[0])
     assert rounded() == "32512"
 
 
+@pytest.mark.slow
 def test_where_no_folder_can_be_written_loops_are_compiled_in_memory_and_it_is_said_once(
     unwritable, tmp_path
 ):
@@ -195,6 +198,7 @@ def test_where_no_folder_can_be_written_loops_are_compiled_in_memory_and_it_is_s
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_kept_code_and_not_the_merge(tmp_path):
     full = """
 import numba.core.caching as caching

@@ -191,6 +191,7 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page.wait_for_function("() => !window.location.search.includes('step=')")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     it, page = example, example.page
     page.click("#to-check")
@@ -229,6 +230,7 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     assert settings["r"] == pytest.approx(float(winner["r"]))
 
 
+@pytest.mark.slow
 def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Path) -> None:
     it, page = example, example.page
     page.click("#to-check")

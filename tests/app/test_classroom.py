@@ -86,6 +86,7 @@ def check_view(page_faults: Callable[[Any, str], list[Any]]) -> Callable[[Any], 
     return check
 
 
+@pytest.mark.slow
 def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[Any], None]) -> None:
     teacher = school.page("room/teach")
     teacher.wait_for_selector("[data-part=open]:enabled")

@@ -252,13 +252,14 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 @needs_proc
-def test_five_hundred_clients_take_a_bounded_memory(watched: Watched) -> None:
+@pytest.mark.parametrize("clients", [120, pytest.param(500, marks=pytest.mark.slow)])
+def test_invented_clients_take_a_bounded_memory(watched: Watched, clients: int) -> None:
     async def story() -> int:
         async with HttpUser(watched.url, "127.0.0.2") as user:
             await user.open()
             (event,) = (e for e in user.config["dependencies"] if e["api_name"] == "preview")
             body = {"data": [DEFAULT_SET, 1e-5, "ram+", 0.1, 2.0, None, "model"]}
-            for number in range(500):
+            for number in range(clients):
                 if number == 20:
                     before = watched.memory()
                 own = {**body, "fn_index": event["id"], "session_hash": f"invented{number}"}

@@ -218,6 +218,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     assert "n 50" in page.text_content("#scores table")
 
 
+@pytest.mark.slow
 def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(example) -> None:
     it, page = example, example.page
     page.click("#to-load")

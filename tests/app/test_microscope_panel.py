@@ -212,6 +212,7 @@ def test_changed_files_are_read_anew(tmp_path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_user_looks_at_single_weights(example) -> None:
     it, page = example, example.page
     it.open_layer()

@@ -180,6 +180,7 @@ def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
     context.close()
 
 
+@pytest.mark.slow
 def test_every_step_can_be_read_in_colors_that_the_system_forces(example) -> None:
     page = example.page
     page.click("[data-act=pin]")

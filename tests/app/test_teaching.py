@@ -71,6 +71,7 @@ def _panel(it: Any) -> list[str]:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_projector_shows_one_panel_at_a_time_without_a_network(
     browser: Any, visit_at: Any, tmp_path: Path
 ) -> None:

@@ -232,6 +232,7 @@ def test_odd_pickles_end_in_words(tmp_path, data):
         convert(tmp_path / "in", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_model(tmp_path):
     torch.save({"w": torch.zeros(75_000_000, dtype=torch.bfloat16)}, tmp_path / "model.pt")
     program = (

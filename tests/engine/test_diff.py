@@ -143,6 +143,7 @@ def test_tensors_of_one_model_only_are_named_and_not_called_equal(pair, tmp_path
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_models(tmp_path):
     big = {"model.layers.0.mlp.up_proj.weight": torch.zeros(8000, 8000, dtype=torch.bfloat16)}
     base = write(tmp_path / "base", big)
