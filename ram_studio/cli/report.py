@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 Export = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
+    typer.Option(
+        metavar="FILE",
+        help="Also write a .json, .csv or .html file, or logs of another tool: inspect=DIR, "
+        "lm-eval=DIR; repeatable.",
+    ),
 ]
 
 
@@ -64,6 +68,7 @@ class Judging:
 
         Raises: EvaluationError, after all of that, for a specialist's domain that is not in it.
         """
+        from ram_studio.evals.publish.logs import LOGS
         from ram_studio.evals.report.eval_result import EvalResult, judge
         from ram_studio.evals.report.export import export_report
         from ram_studio.evals.report.score import as_json as json_of
@@ -76,7 +81,8 @@ class Judging:
             named = Specialists(known, report, {})
             result = judge(report, self.base, named, margin=self.margin / 100)
         for file in export or ():
-            export_report(result, file)
+            tool, _, folder = file.partition("=")
+            LOGS[tool](result, folder) if tool in LOGS else export_report(result, file)
         if as_json:
             print(json.dumps(json_of(result), allow_nan=False))
         else:
@@ -88,12 +94,16 @@ class Judging:
 
 def check_exports(files: Sequence[str] | None) -> None:
     """Raise typer.BadParameter (exit code 2) for a file name that names no known format."""
+    from ram_studio.evals.publish.logs import LOGS
     from ram_studio.evals.report.export import FORMATS
 
     for file in files or ():
-        if Path(file).suffix.lower() not in FORMATS:
+        tool, _, folder = file.partition("=")
+        if Path(file).suffix.lower() not in FORMATS and not (tool in LOGS and folder):
             raise typer.BadParameter(
-                f"{file!r} does not end in {', '.join(FORMATS)}", param_hint="--export"
+                f"{file!r} does not end in {', '.join(FORMATS)}, and is none of "
+                f"{', '.join(f'{name}=DIR' for name in LOGS)}",
+                param_hint="--export",
             )
 
 
