@@ -33,7 +33,12 @@ class Answering:
     token_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="Environment variable that holds its token.")
     ] = None
-    timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for one answer of an endpoint; what takes longer is asked for once more."
+        ),
+    ] = 300.0
     engine: Annotated[
         Literal["transformers", "vllm", "lm-eval"],
         typer.Option(help="What answers for folders; lm-eval has tasks of its own."),

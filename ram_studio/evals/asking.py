@@ -8,6 +8,7 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine, ShouldStop
+from ram_studio.evals.conversations import Conversations
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import NO_ANSWER, Answer, Question, QuestionsBySuite, Reply, Verdict
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
@@ -149,10 +150,8 @@ class SuiteRun:
         return RunKey.of(identity, self.suite.name, self.suite.version)
 
     @property
-    def _reader(self) -> Engine | PieceReader:
-        """What is asked: the engine, or what reads with it in pieces."""
-        pieces = self.settings.pieces_of(self.suite)
-        return PieceReader(self.engine, pieces) if pieces else self.engine
+    def _reader(self) -> Engine | Conversations:
+        return reader_of(self.engine, self.suite, self.settings)
 
     def _stored(self) -> dict[tuple[str, str], StoredAnswer]:
         """Open the run in the store; return its final answers by question id and digest."""
@@ -183,6 +182,13 @@ class SuiteRun:
         if self.store is None:
             return f"{of} were in, and as no store was given they are gone."
         return f"{of} are stored; run the same again to go on from there."
+
+
+def reader_of(engine: Engine, suite: Suite, settings: EvalSettings) -> Engine | Conversations:
+    """Return what is asked a suite's questions: the engine, or what leads conversations with it."""
+    if pieces := settings.pieces_of(suite):
+        return PieceReader(engine, pieces)
+    return Conversations(engine, suite.converse) if suite.converse else engine
 
 
 def ask_suites(

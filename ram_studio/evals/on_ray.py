@@ -16,14 +16,14 @@ from ram_studio.engine.parts.ray_cluster import connected, cores_of_a_node, gath
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Decoding, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.asking import Progress, SuiteRun
+from ram_studio.evals.asking import Progress, SuiteRun, reader_of
 from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.run import check_models, evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, store_or_temporary
-from ram_studio.evals.suites import HEALTH
+from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 Rows = list[tuple[Question, Reply]]
 
@@ -100,7 +100,7 @@ def _ask(
         missing = run.unanswered(asked[part.name])
         run.rerun = False  # it is empty now
         if missing:
-            task_id = task.remote(len(runs), missing, path, device, settings, decoding)
+            task_id = task.remote(len(runs), missing, part.name, path, device, settings, decoding)
             tasks[task_id] = f"{part.name} of {name}"
             runs.append((run, engine, decoding))
 
@@ -120,6 +120,7 @@ def _ask(
 def _answer(
     number: int,
     questions: Sequence[Question],
+    suite: str,
     path: str,
     device: str,
     settings: EvalSettings,
@@ -129,7 +130,8 @@ def _answer(
     engine = LocalEngine(path, **{**settings.engine_options, "device": device})
     engine.decoding = decoding
     try:
-        rows = [row for batch in engine.answer(questions) for row in batch]
+        reader = reader_of(engine, ALL_SUITES[suite], settings)
+        rows = [row for batch in reader.answer(questions) for row in batch]
         return number, rows, engine.software
     finally:
         engine.close()

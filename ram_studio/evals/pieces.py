@@ -11,11 +11,12 @@ the old one stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ram_studio.evals.answering.engine import Engine, ShouldStop
+from ram_studio.evals.answering.engine import Engine
+from ram_studio.evals.conversations import Conversations
 from ram_studio.evals.question import NO_ANSWER, Question, Reply
 from ram_studio.evals.suites.suite import find_box, visible
 
@@ -70,31 +71,29 @@ class Pieces:
 
 
 @dataclass
-class _State:
-    """A question that is being read for: pieces left, the memory so far, and what it took.
+class _Reading:
+    """A question that is being read for: pieces left, and the memory so far.
 
     A question without a text is asked as it is.
     """
 
     question: Question
+    sizes: Pieces
     pieces: list[str]
     memory: str = NO_MEMORY
     read: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    is_counted: bool = True
 
-    def next(self, sizes: Pieces) -> Question:
+    def next(self) -> Question:
         """Return what the model is asked next: to read a piece, or to answer."""
         if self.question.reading is None:
             return self.question
         asked = self.question.reading[1]
         if self.read == len(self.pieces):
             prompt = ANSWER.format(asked=asked, memory=self.memory)
-            most = sizes.answer_tokens
+            most = self.sizes.answer_tokens
             return replace(self.question, prompt=prompt, max_new_tokens=most, reading=None)
         prompt = READ.format(asked=asked, memory=self.memory, piece=self.pieces[self.read])
-        most = sizes.memory_tokens
+        most = self.sizes.memory_tokens
         own: dict[str, Any] = {
             "prompt": prompt,
             "max_new_tokens": most,
@@ -107,30 +106,26 @@ class _State:
         """Take what the model said; return the reply to the question once it is there."""
         if self.question.reading is None:
             return reply
-        self.seconds += reply.seconds
-        self.is_counted = self.is_counted and reply.tokens is not None
-        self.tokens += reply.tokens or 0
-        tokens = self.tokens if self.is_counted else None
-        took: dict[str, Any] = {"tokens": tokens, "seconds": self.seconds}
         if self.read == len(self.pieces):
             box = find_box(visible(reply.text))
-            return replace(reply, text=reply.text if box is None else box, **took)
+            return replace(reply, text=reply.text if box is None else box)
         if reply.finish in NO_ANSWER:
             note = f"at piece {self.read + 1} of {len(self.pieces)}: {reply.note}"
-            return replace(reply, note=note, **took)
+            return replace(reply, note=note)
         self.memory = visible(reply.text).strip() or self.memory
         self.read += 1
         return None
 
 
-class PieceReader:
+class PieceReader(Conversations):
     """Answers questions about long texts by reading them with an engine, in pieces.
 
     Questions without a text (`Question.reading`) go to the engine as they are.
     """
 
     def __init__(self, engine: Engine, pieces: Pieces) -> None:
-        self._engine, self._pieces = engine, pieces
+        super().__init__(engine, self._opened)
+        self._pieces = pieces
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return why no piece, or no answer, fits the context with a full memory.
@@ -144,30 +139,15 @@ class PieceReader:
             if state.pieces:
                 # Any text of that many tokens.
                 state.memory = cut(state.pieces[0], most, self._engine.count_tokens)[0]
-            reading.append(state.next(self._pieces))
+            reading.append(state.next())
             state.read = len(state.pieces)
-            answering.append(state.next(self._pieces))
+            answering.append(state.next())
         return self._engine.context_overflow(reading) or self._engine.context_overflow(answering)
 
-    def answer(
-        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
-    ) -> Iterator[list[tuple[Question, Reply]]]:
-        """Yield answers as they come; see `Engine.answer`. All questions read a piece in turn."""
-        waiting = {question.id: self._opened(question) for question in questions}
-        while waiting:
-            asked = [state.next(self._pieces) for state in waiting.values()]
-            for batch in self._engine.answer(asked, should_stop):
-                done = []
-                for question, said in batch:
-                    reply = waiting[question.id].take(said)
-                    if reply is not None:
-                        done.append((waiting.pop(question.id).question, reply))
-                if done:
-                    yield done
-
-    def _opened(self, question: Question) -> _State:
+    def _opened(self, question: Question) -> _Reading:
         text = "" if question.reading is None else question.reading[0]
-        return _State(question, cut(text, self._pieces.chunk_tokens, self._engine.count_tokens))
+        pieces = cut(text, self._pieces.chunk_tokens, self._engine.count_tokens)
+        return _Reading(question, self._pieces, pieces)
 
 
 def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:

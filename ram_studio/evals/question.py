@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Finish = Literal["end", "length", "empty", "timed_out", "too_long", "refused", "failed"]
 UNSCORED: tuple[Finish, ...] = ("too_long", "refused", "failed")
@@ -31,7 +31,10 @@ class Question:
     on offer. is_raw: the model continues the prompt as it stands, without any chat template.
     must_end: an answer that was cut off is wrong; for questions that are passed by not doing
     something, which endless talk would pass. reading: (text, what is asked about it) where the
-    prompt is both together, for models that read in pieces.
+    prompt is both together, for models that read in pieces. messages: what was said since the
+    prompt, {"role": "assistant", "tool" or "user", "content"}, of an assistant that called
+    functions its "calls", {"name", "arguments"} each, too. draw: sampled answers to a question
+    differ by it.
     """
 
     id: str
@@ -46,11 +49,14 @@ class Question:
     is_hard: bool = False
     must_end: bool = False
     reading: tuple[str, str] | None = field(default=None, repr=False)
+    messages: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    draw: int = 0
 
     @property
     def digest(self) -> str:
         """32 hex digits that change when the model would see or may say something else."""
         seen = [self.domain, self.prompt, list(self.tools), self.max_new_tokens, self.is_raw]
+        seen += [list(self.messages), self.draw] if self.messages or self.draw else []
         return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).hexdigest()
 
 
@@ -77,6 +83,16 @@ class Reply:
     note: str = ""
     tokens: int | None = None
     seconds: float = 0.0
+
+
+class Conversation(Protocol):
+    """A question that takes several requests to the model, as a suite leads it."""
+
+    def next(self) -> Question:
+        """Return what the model is asked next."""
+
+    def take(self, reply: Reply) -> Reply | None:
+        """Take the model's reply; return the reply to the whole question once it is there."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     assert (questions.suites, questions.limit) == (("tool", "math", "instructions"), 20)
     # What is left is not here, folded, each with what to do.
     grayed = str(shown[panel.unavailable])
-    assert "Too long" not in grayed
+    # Eleven functions and a conversation about them take more.
+    assert "Too long for these models: Tool loop<" in grayed
     assert "GSM8K</label>: its questions are not on this machine" in grayed
     assert "--data FOLDER" in grayed
 

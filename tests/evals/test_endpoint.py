@@ -44,7 +44,7 @@ def asked(body: dict) -> str:
 
 
 def question(text: str = "Say hi.", **more: object) -> Question:
-    return Question("q", "d", "c", text, "hi", None, 16, **more)
+    return Question(str(more.pop("id", "q")), "d", "c", text, "hi", None, 16, **more)
 
 
 def ask(engine: EndpointEngine, *questions: Question) -> list:
@@ -174,22 +174,65 @@ def test_what_is_no_whole_answer_is_told_apart_and_final(body, finish, note):
     assert finish != "end" or json.loads(reply.text) == {"tool_calls": [CALL]}
 
 
-def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
+TEXT = [{"type": "text", "text": "So: "}, {"type": "text", "text": "hi"}]
+THINKING = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": TEXT}, "So: hi"),
+        ({"content": [*THINKING, *TEXT]}, "<think>Hm.</think>So: hi"),
+        ({"content": "hi", "reasoning": "Hm."}, "<think>Hm.</think>hi"),
+        ({"content": "hi", "reasoning_content": "Hm.", "reasoning": None}, "<think>Hm.</think>hi"),
+        ({"content": [{"type": "image_url", "image_url": {}}]}, None),
+    ],
+    ids=["parts", "thinking in a part", "reasoning", "reasoning_content", "no text"],
+)
+def test_content_in_parts_and_reasoning_under_either_name_are_read(message, text):
+    with serve(lambda _: {"choices": [{"message": message}]}) as server:
+        (reply,) = ask(EndpointEngine(server.url), question())
+    assert reply.text == (text or "")
+    assert reply.finish == ("end" if text else "failed")
+
+
+def test_a_server_that_wants_max_completion_tokens_is_given_that_from_then_on():
+    def answer(body: dict):
+        if "max_tokens" in body:
+            return 400, b"Unsupported parameter: use 'max_completion_tokens' instead"
+        return "hi" if body["max_completion_tokens"] == 16 else (400, b"max_completion_tokens?")
+
+    with serve(answer) as server:
+        engine = EndpointEngine(server.url, parallel=1)
+        replies = [ask(engine, question(f"Say hi {n}."))[0] for n in range(2)]
+    assert [reply.text for reply in replies] == ["hi", "hi"]
+    assert ["max_tokens" in body for _, _, body in server.requests] == [True, False, False]
+
+
+def test_an_endless_reply_and_a_silent_server_end_after_the_second_try():
     go_on = threading.Event()
+    tries: dict[str, int] = {}
 
     def answer(body: dict) -> str:
-        if "silent" in asked(body):
+        text = asked(body)
+        tries[text] = tries.get(text, 0) + 1
+        if text == "slow" and tries[text] == 2:
+            return "hi"
+        if text in ("silent", "slow"):
             go_on.wait(200)
         return "endless"
 
     with serve(answer) as server:
-        engine = EndpointEngine(server.url, seconds=1)
-        (endless,) = ask(engine, question())
-        (silent,) = ask(engine, question("silent"))
+        engine = EndpointEngine(server.url, seconds=0.4)
+        said = [question(text, id=text) for text in ("endless", "silent", "slow")]
+        endless, silent, slow = ask(engine, *said)
         go_on.set()
     assert (endless.finish, silent.finish) == ("timed_out", "timed_out")
-    assert "no end after 1 s" in endless.note
-    assert "no answer within 1 s" in silent.note
+    assert endless.note == "the reply had no end after 0.4 s, asked twice"
+    assert silent.note == "no answer within 0.4 s, asked twice"
+    # What came at the second try is an answer like any other.
+    assert (slow.finish, slow.text) == ("end", "hi")
+    assert tries == {"endless": 2, "silent": 2, "slow": 2}
 
 
 def test_questions_that_time_out_count_as_wrong_and_are_told(tmp_path):
@@ -204,7 +247,7 @@ def test_questions_that_time_out_count_as_wrong_and_are_told(tmp_path):
         return "Answer: 61"
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
-        engine = EndpointEngine(server.url, seconds=1, parallel=1)
+        engine = EndpointEngine(server.url, seconds=0.5, parallel=1)
         report = evaluate({"one": engine}, "math", limit=4, store=store)
         result = EvalResult.of(report)
         found = as_json(result)["models"]["one"]

@@ -34,13 +34,13 @@ class LLM:
         """Answer one prompt after another."""
         import torch
 
-        assert sampling_params.temperature == 0.0
         found = []
-        for prompt in prompts:
+        for prompt, params in zip(prompts, sampling_params, strict=True):
+            assert params.temperature == 0.0
             (key,) = prompt
             assert key == "prompt_token_ids"
             ids = torch.tensor([prompt[key]])
-            how = {"do_sample": False, "max_new_tokens": sampling_params.max_tokens}
+            how = {"do_sample": False, "max_new_tokens": params.max_tokens}
             output = self._model.generate(ids, attention_mask=torch.ones_like(ids), **how)
             new = output[0, ids.shape[1] :].tolist()
             reason = "stop" if new[-1] == self._tokenizer.eos_token_id else "length"

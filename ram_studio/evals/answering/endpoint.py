@@ -23,6 +23,7 @@ from ram_studio.evals.answering.engine import (
     Decoding,
     ShouldStop,
     finished,
+    in_words,
     plain_text,
     request_text,
     versions,
@@ -40,7 +41,11 @@ RETRIES = 4
 PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 _STOP_POLL_SECONDS = 0.1
+# How calls that a server parsed itself begin in a reply's text.
+_CALLS = '{"tool_calls": '
 _REFUSED_TOOLS = (400, 404, 422, 501)
+# Hosted models that think take the second name alone, and say so.
+_LIMITS = ("max_tokens", "max_completion_tokens")
 _TOO_LONG = ("context length", "context_length", "max_model_len", "maximum context", "too long")
 
 
@@ -52,7 +57,8 @@ class EndpointEngine:
         model: name of the model on the server; None takes the only one it lists.
         token: sent as a bearer token; None for none.
         chat: "none" uses plain completions, anything else the server's chat template.
-        seconds: limit for one answer, from request to last byte.
+        seconds: limit for one answer, from request to last byte; what takes longer is asked for
+            once more.
         parallel: requests under way at a time.
 
     Raises: EvaluationError: a bad URL; when it is asked, an unreachable server, or no or several
@@ -73,7 +79,7 @@ class EndpointEngine:
         self.path = f"{url}#{model}" if model else url
         self.is_chat = chat != "none"
         self.decoding = Decoding()
-        self._takes_tools = True
+        self._takes_tools, self._limit_name = True, _LIMITS[0]
         self.seconds, self.parallel, self._model, self._token = seconds, parallel, model, token
         self._given_up = threading.Event()
 
@@ -171,18 +177,23 @@ class EndpointEngine:
     def _ask(self, client: Any, question: Question) -> Reply:
         is_chat = self.is_chat and not question.is_raw
         path = "/chat/completions" if is_chat else "/completions"
-        is_native = is_chat and bool(question.tools) and self._takes_tools
         start = time.perf_counter()
-        body, prompt = self._body(question, is_chat, is_native)
-        try:
-            status, text = self._answered(client, path, body)
+        while True:
+            is_native = is_chat and bool(question.tools) and self._takes_tools
+            limit_name = self._limit_name
+            body, prompt = self._body(question, is_chat, is_native, limit_name)
+            try:
+                status, text = self._in_time(client, path, body)
+            except _TimedOut as late:
+                note = f"{late}, asked twice"
+                return Reply("", prompt, "timed_out", note, seconds=time.perf_counter() - start)
+            # What a server refuses is remembered: the next question need not be refused first.
             if is_native and status in _REFUSED_TOOLS and "tool" in text.lower():
-                # Remembered: the next question need not be refused first.
                 self._takes_tools = False
-                body, prompt = self._body(question, is_chat, False)
-                status, text = self._answered(client, path, body)
-        except _TimedOut as late:
-            return Reply("", prompt, "timed_out", str(late), seconds=time.perf_counter() - start)
+            elif status == 400 and limit_name == _LIMITS[0] and _LIMITS[1] in text:
+                self._limit_name = _LIMITS[1]
+            else:
+                break
         if status == 404:
             raise EvaluationError(
                 f"{self.url}{path} does not exist (status 404), or has no model {self.model!r}. "
@@ -191,30 +202,40 @@ class EndpointEngine:
         seconds = time.perf_counter() - start
         if status is None:
             return Reply("", prompt, "failed", text, seconds=seconds)
-        return _read(status, text, prompt, body["max_tokens"], seconds)
+        return _read(status, text, prompt, body[limit_name], seconds)
 
     def _body(
-        self, question: Question, is_chat: bool, is_native: bool
+        self, question: Question, is_chat: bool, is_native: bool, limit_name: str
     ) -> tuple[dict[str, Any], str]:
         """Return a request, and what of it the model is told."""
         how = self.decoding
         body: dict[str, Any] = {
             "model": self.model,
             # A server has one limit for thinking and answer.
-            "max_tokens": question.max_new_tokens + how.think_tokens,
+            limit_name: question.max_new_tokens + how.think_tokens,
             "temperature": how.temperature,
         }
         if how.temperature:
-            body |= {"top_p": how.top_p, "seed": how.seed}
+            body |= {"top_p": how.top_p, "seed": how.seed_of(question)}
         if not is_chat:
             body["prompt"] = plain_text(question)
             return body, body["prompt"]
         said = question.prompt if is_native else request_text(question)
-        told: dict[str, Any] = {"messages": [{"role": "user", "content": said}]}
+        since = _with_calls(question.messages) if is_native else in_words(question.messages)
+        told: dict[str, Any] = {"messages": [{"role": "user", "content": said}, *since]}
         if is_native:
             told["tools"] = [dict(tool) for tool in question.tools]
         shown = told if is_native else told["messages"]
         return body | told, json.dumps(shown, ensure_ascii=False)
+
+    def _in_time(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
+        """Return `_answered`'s outcome; what does not come in time is asked for once more."""
+        try:
+            return self._answered(client, path, body)
+        except _TimedOut:
+            if self._given_up.is_set():
+                raise
+            return self._answered(client, path, body)
 
     def _answered(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
         """Return `_request`'s outcome, of the last try where the server was busy or in trouble."""
@@ -302,14 +323,12 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
         data = json.loads(text)
         choice = data["choices"][0]
         message = choice.get("message", choice)
-        answer = message.get("content", message.get("text")) or ""
+        answer, thought = _parts(message.get("content", message.get("text")) or "")
         calls = message.get("tool_calls")
-        thought = message.get("reasoning_content")
+        thought = message.get("reasoning_content") or message.get("reasoning") or thought
         reason = choice.get("finish_reason")
         usage = data.get("usage")
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        if not isinstance(answer, str):
-            raise TypeError("content is not text")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         note = f"the server's reply is not a completion: {_short(text)}"
         return Reply("", prompt, "failed", note, seconds=seconds)
@@ -318,9 +337,47 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
         answer = f"<think>{thought}</think>{answer}" if answer or calls else f"<think>{thought}"
     if calls:
         # A server that parses calls itself hands them over beside the text.
-        answer = f"{answer}\n{json.dumps({'tool_calls': calls})}".strip()
+        answer = f"{answer}\n{_CALLS}{json.dumps(calls)}}}".strip()
     finish, note = finished(answer, reason != "length", limit)
     return Reply(answer, prompt, finish, note, tokens if type(tokens) is int else None, seconds)
+
+
+def _parts(content: Any) -> tuple[str, str]:
+    """Return (text, thinking) of a message's content: a text, or a list of typed parts.
+
+    Raises: TypeError, KeyError for what is neither.
+    """
+    if isinstance(content, str):
+        return content, ""
+    said: dict[bool, str] = {False: "", True: ""}
+    for part in content:
+        kind = part["type"]
+        held = part[kind if kind in ("thinking", "reasoning") else "text"]
+        said[kind in ("thinking", "reasoning")] += _parts(held)[0]
+    return said[False], said[True]
+
+
+def _with_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as the protocol has them: calls and their results bear numbers."""
+    found: list[dict[str, Any]] = []
+    made = told = 0
+    for message in messages:
+        own: dict[str, Any] = {k: message[k] for k in ("role", "content")}
+        if calls := message.get("calls"):
+            own["content"] = own["content"].partition(_CALLS)[0].strip()
+            functions = [
+                {"name": call["name"], "arguments": json.dumps(call["arguments"])} for call in calls
+            ]
+            own["tool_calls"] = [
+                {"id": f"call{made + n:05d}", "type": "function", "function": function}
+                for n, function in enumerate(functions)
+            ]
+            made += len(calls)
+        elif message["role"] == "tool":
+            own["tool_call_id"] = f"call{told:05d}"
+            told += 1
+        found.append(own)
+    return found
 
 
 def _short(text: str) -> str:

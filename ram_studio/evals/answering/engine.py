@@ -26,6 +26,11 @@ If none of the functions fits the request, reply with [].
 
 Request: {request}"""
 
+_RESULTS = "The functions returned, in this order:"
+
+DRAW_STEP = 1000
+"""Between the seeds of a question's draws: more than there are samples."""
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -49,6 +54,10 @@ class Decoding:
         if self.temperature:
             found = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
         return {**found, "think_tokens": self.think_tokens} if self.think_tokens else found
+
+    def seed_of(self, question: Question) -> int:
+        """Return the seed of a request to what draws itself: another for each draw."""
+        return self.seed + DRAW_STEP * question.draw
 
 
 class Engine(Protocol):
@@ -108,7 +117,31 @@ def request_text(question: Question) -> str:
 
 def plain_text(question: Question) -> str:
     """Return the prompt for a model without a chat format: it continues the text."""
-    return question.prompt if question.is_raw else f"{request_text(question)}\n\nAnswer:\n"
+    if question.is_raw:
+        return question.prompt
+    said = [request_text(question)]
+    for message in in_words(question.messages):
+        said.append(
+            message["content"] if message["role"] == "user" else f"Answer:\n{message['content']}"
+        )
+    return "\n\n".join([*said, "Answer:\n"])
+
+
+def in_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return messages for those who know user and assistant alone: what functions returned is said.
+
+    Results that follow one another are one message.
+    """
+    found: list[dict[str, str]] = []
+    for message in messages:
+        role, content = str(message["role"]), str(message["content"])
+        if role != "tool":
+            found.append({"role": role, "content": content})
+        elif found and found[-1]["content"].startswith(_RESULTS):
+            found[-1]["content"] += f"\n{content}"
+        else:
+            found.append({"role": "user", "content": f"{_RESULTS}\n{content}"})
+    return found
 
 
 _THINKS = re.compile(r"\s*<think>")

@@ -26,6 +26,7 @@ from ram_studio.evals.answering.engine import (
     Decoding,
     ShouldStop,
     finished,
+    in_words,
     is_thinking,
     plain_text,
     reason_of,
@@ -167,12 +168,26 @@ class LocalEngine:
             return plain_text(question)
         # A template that knows about tools writes them as the model has learnt to read them.
         native = bool(question.tools) and "tools" in str(self.tokenizer.chat_template)
+        if native and question.messages:
+            try:
+                messages = [{k: str(m[k]) for k in ("role", "content")} for m in question.messages]
+                return self._rendered(question, native, messages)
+            except WorkerError:
+                raise
+            except EvaluationError:
+                pass  # a template that knows no results of functions
+        return self._rendered(question, native, in_words(question.messages))
+
+    def _rendered(
+        self, question: Question, native: bool, messages: Sequence[Mapping[str, str]]
+    ) -> str:
+        """Return the prompt by the chat template; messages: those after the first."""
         said = question.prompt if native else request_text(question)
         try:
             tools = [dict(tool) for tool in question.tools] if native else None
             text = RENDERER.render(
                 self.tokenizer.get_chat_template(tools=tools),
-                [{"role": "user", "content": said}],
+                [{"role": "user", "content": said}, *messages],
                 tools=tools,
                 special=self.tokenizer.special_tokens_map,
             )
@@ -183,12 +198,13 @@ class LocalEngine:
                 f"The chat template of {self.path} fails: {reason_of(error)}. Repair it, or use "
                 "chat 'none'."
             ) from error
-        if said.strip() not in text:
-            raise EvaluationError(
-                f"The chat template of {self.path} leaves out what the user says: the text "
-                f"{said[:60]!r} does not occur in its output {text[:60]!r}. It belongs to another "
-                "model; repair it, or use chat 'none'."
-            )
+        for told in (said, *(m["content"] for m in messages if m["role"] != "assistant")):
+            if told.strip() not in text:
+                raise EvaluationError(
+                    f"The chat template of {self.path} leaves out what the user says: the text "
+                    f"{told[:60]!r} does not occur in its output {text[:60]!r}. It belongs to "
+                    "another model; repair it, or use chat 'none'."
+                )
         return str(text)
 
     @cached_property

@@ -71,13 +71,15 @@ class VllmEngine(LocalEngine):
         from vllm import SamplingParams
 
         how = self.decoding
-        parameters = {"temperature": how.temperature, "max_tokens": limit + how.think_tokens}
-        if how.temperature:
-            parameters |= {"top_p": how.top_p, "seed": how.seed}
+        shared = {"temperature": how.temperature, "max_tokens": limit + how.think_tokens}
+        drawn = [
+            {"top_p": how.top_p, "seed": how.seed_of(q)} if how.temperature else {}
+            for q, _, _ in batch
+        ]
         try:
             outputs = self.model.generate(
                 [{"prompt_token_ids": ids} for _, _, ids in batch],
-                SamplingParams(**parameters),
+                [SamplingParams(**shared, **own) for own in drawn],
                 use_tqdm=False,
             )
         except (RuntimeError, ValueError) as error:

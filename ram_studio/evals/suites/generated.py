@@ -6,6 +6,7 @@ i of a seed is the same however many are asked, so that a smaller limit gives a 
 - `math`: word problems in which a number of things changes step by step;
 - `tool`: as many calls as the difficulty says, among functions that do not fit; every fifth request
   is one that no function on offer can serve;
+- `tool-loop`: things to do by functions over several turns, see there;
 - `code-generated`: functions on lists of numbers, put together from steps; run in the sandbox.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites import code, mathematics, tool
+from ram_studio.evals.suites import code, mathematics, tool, tool_loop
 from ram_studio.evals.suites.suite import Suite, SuiteSettings
 
 USUAL_LIMIT = 60
@@ -241,4 +242,7 @@ MATH = _suite("math", 4, "Mathematics", mathematics, _problem,
               about="word problems drawn from templates, new for each seed")  # fmt: skip
 CODE = _suite("code-generated", 1, "Code, generated", code, _function, runs_code=True,
               about="functions drawn from templates, new for each seed")  # fmt: skip
-SUITES = (MATH, TOOL, CODE)
+LOOP = _suite("tool-loop", 1, "Tool loop", tool_loop, tool_loop.draw,
+              converse=tool_loop.Episode, summary=tool_loop.summary,
+              about="acting by functions, up to 8 turns, judged by the final state")  # fmt: skip
+SUITES = (MATH, TOOL, CODE, LOOP)

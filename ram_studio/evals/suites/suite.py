@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.question import Conversation, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 
 DATA = Path(__file__).with_name("data")
@@ -62,6 +62,7 @@ class Suite:
     absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this machine, ""
     where they are; asks no network. fetch: gets them from the Hub, where that has them.
     has_texts: its questions are about long texts of `SuiteSettings.lengths` (`Question.reading`).
+    converse: question -> the conversation that answers it; None: one request does.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Suite:
     absent: Callable[[str | Path | None], str] = lambda data: ""
     has_texts: bool = False
     fetch: Callable[[], object] | None = None
+    converse: Callable[[Question], Conversation] | None = None
 
     def tokens_of(self, budget: Budget) -> int | None:
         """Return the most tokens of an answer that a budget gives, None for the suite's own."""

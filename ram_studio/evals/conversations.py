@@ -1,0 +1,54 @@
+"""Questions that take several requests each, asked of an engine: all in turn, a request a round.
+
+A suite, or a way to read, leads each question's conversation (`question.Conversation`); here they
+are asked together, so that a model answers whole batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ram_studio.evals.answering.engine import Engine, ShouldStop
+from ram_studio.evals.question import Conversation, Question, Reply
+
+
+class Conversations:
+    """Answers questions with an engine by conversations; an engine to those who ask it.
+
+    Args: begin: returns the conversation that answers a question.
+    """
+
+    def __init__(self, engine: Engine, begin: Callable[[Question], Conversation]) -> None:
+        self._engine, self._begin = engine, begin
+
+    def context_overflow(self, questions: Sequence[Question]) -> str:
+        """Return why not one conversation can begin; see `Engine.context_overflow`."""
+        return self._engine.context_overflow([self._begin(q).next() for q in questions])
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield answers as conversations end; see `Engine.answer`.
+
+        An answer's tokens and seconds are those of all its requests.
+        """
+        waiting = {q.id: (q, self._begin(q), list[Reply]()) for q in questions}
+        while waiting:
+            asked = [talk.next() for _, talk, _ in waiting.values()]
+            for batch in self._engine.answer(asked, should_stop):
+                done = []
+                for request, said in batch:
+                    question, talk, replies = waiting[request.id]
+                    replies.append(said)
+                    if (reply := talk.take(said)) is not None:
+                        del waiting[request.id]
+                        done.append((question, _with_costs(reply, replies)))
+                if done:
+                    yield done
+
+
+def _with_costs(reply: Reply, replies: Sequence[Reply]) -> Reply:
+    counted = [one.tokens for one in replies if one.tokens is not None]
+    tokens = sum(counted) if len(counted) == len(replies) else None
+    return replace(reply, tokens=tokens, seconds=sum(one.seconds for one in replies))
