@@ -257,18 +257,19 @@ def check_compatibility(
             *notes,
             *decoded_findings(base, agents),
             *cautions(base, agents),
-            *(
-                Finding(
-                    "tied-head",
-                    f"The base stores {quoted(head)} a second time ({quoted(embedding)} is the "
-                    "same matrix): it is merged in both places and counted once.",
-                    level="note",
-                )
-                for head, embedding in tied.copy_of.items()
-            ),
+            *(_stored_twice(head, embedding) for head, embedding in tied.copy_of.items()),
         ),
         heads=tied.heads,
         policies=policies,
+    )
+
+
+def _stored_twice(head: str, embedding: str) -> Finding:
+    return Finding(
+        "tied-head",
+        f"The base stores {quoted(head)} a second time ({quoted(embedding)} is the same matrix): "
+        "it is merged in both places and counted once.",
+        level="note",
     )
 
 
