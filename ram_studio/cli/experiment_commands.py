@@ -122,7 +122,11 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
     asked: Annotated[dict[str, Any], SettingsOptions({"limit": _LIMIT}, seed="eval_seed")],
     sources: Annotated[
-        bool, typer.Option("--sources/--no-sources", help="Score base and agents too.")
+        bool,
+        typer.Option(
+            "--sources/--no-sources",
+            help="Score base and agents too, and say what agents lost off their own skills.",
+        ),
     ] = True,
     storing: Storing,
     running: Running,

@@ -108,9 +108,11 @@ def check_exports(files: Sequence[str] | None) -> None:
 
 
 def _print(result: EvalResult) -> None:
-    """Print verdicts first, then scores, kinds of questions, health and comparisons."""
+    """Print damage and verdicts first, then scores, kinds of questions, health and comparisons."""
     from ram_studio.evals.report.skill_verdict import holm_note
 
+    for one in result.damage:
+        print(one.sentence())
     for verdict in result.verdicts:
         print(verdict.sentence())
     if result.verdicts:

@@ -12,6 +12,7 @@ from marked_report import marked_report
 from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.check.view import report_html
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.damage import damages
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_html
@@ -246,3 +247,41 @@ def test_shipped_agents_are_named_after_their_domains():
 def test_six_equal_agents_seldom_make_a_merge_look_damaged():
     # The best of six on the same questions: 10 %.
     assert agent_errors(200, 0.0, 250) <= 0.05
+
+
+def test_what_agents_lost_off_their_own_skills_is_told():
+    half, most, little = "1" * 60 + "0" * 60, "1" * 100 + "0" * 20, "1" * 12 + "0" * 108
+    made = marked_report(
+        {
+            "base": {"code": half, "tool": half, "memory": half},
+            "coding": {"code": most, "tool": little, "memory": half},
+            "tool": {"code": "1" * 57 + "0" * 63, "tool": most, "memory": half},
+            "ram": {"code": most, "tool": most, "memory": half},
+        }
+    )
+    (found,) = damages(made, "base", ["coding", "tool"])
+    assert (found.agent, found.domain, found.counts.losses) == ("coding", "tool", 48)
+    assert found.lost == pytest.approx(0.4)
+    # Statsmodels has no such interval: Agresti and Min's formula, written out.
+    n, won, lost = 122, 0.5, 48.5
+    half_width = 1.959964 * math.sqrt((lost + won) - (lost - won) ** 2 / n) / n
+    assert (found.low, found.high) == pytest.approx(
+        ((lost - won) / n - half_width, (lost - won) / n + half_width)
+    )
+    # Two agents, each in the two domains that are not its own.
+    assert found.p_adjusted == pytest.approx(4 * 2 * 0.5**48)
+    assert found.sentence() == (
+        "coding lost 40 points of tool against the base (31 to 48, n = 120). RAM keeps unique "
+        "damage at full strength."
+    )
+    assert damages(made, None, ["coding"]) == damages(made, "other", ["coding"]) == ()
+    shown = judge_merges(made, ["coding", "tool"])
+    # One of them is taken for the specialist of memory.
+    (told,) = shown.damage
+    assert (told.agent, told.domain, told.p_adjusted) == (
+        "coding",
+        "tool",
+        pytest.approx(3 * 0.5**47),
+    )
+    assert found.sentence() in report_html(shown, ["coding", "tool"])
+    assert as_json(shown)["damage"][0]["domain"] == "tool"

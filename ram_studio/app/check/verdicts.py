@@ -35,6 +35,7 @@ def judge_merges(report: EvalReport, agents: Sequence[str], margin: float = MARG
         merges=report.merges(BASE, agents),
         verdicts_on=report.skills,
         margin=margin,
+        everyone=agents,
     )
 
 

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from ram_studio.evals.experiment.race import ERROR, Loss
 from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
+from ram_studio.evals.report.damage import Damage
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, SampleScores, sample_rows
@@ -132,7 +133,8 @@ class ExperimentResult:
     planned; tests: made so far; level: of each of a sweep's tests. total_answers: what is to be
     asked at most, answers: how many came (stored ones included). now: what is being asked. skills:
     the domains that make the average. until: how asking until decided ended. surrogate: what SLIM
-    fitted. report: the finished rows of a comparison with all answers, which the JSON leaves out.
+    fitted. damage: what agents lost off their own skills, where a comparison asked them. report:
+    the finished rows of a comparison with all answers, which the JSON leaves out.
     """
 
     kind: Kind
@@ -154,6 +156,7 @@ class ExperimentResult:
     reproducibility: Reproducibility | None = None
     until: Decided | None = None
     surrogate: Surrogate | None = None
+    damage: tuple[Damage, ...] = ()
     answers: int = 0
     total_answers: int = 0
     seconds: float = 0.0
@@ -275,7 +278,7 @@ def _ends(score: DomainScore) -> list[tuple[str, float | None]]:
 
 def _compared(result: ExperimentResult) -> list[str]:
     """Return one sentence per other merge on how it compares with the reference."""
-    said = []
+    said = [one.sentence() for one in result.damage]
     for row in result.rows:
         found = row.versus
         if found is None or row.kind != "merge":

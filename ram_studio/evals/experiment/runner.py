@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
@@ -22,6 +23,7 @@ from ram_studio.evals.experiment.search import SlimSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.question import Answer, Question, QuestionsBySuite
 from ram_studio.evals.report.comparison import Pair
+from ram_studio.evals.report.damage import damages
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, sample_scores
@@ -327,6 +329,7 @@ class Runner:
                 self._score(entry, report.models[entry.label])
             else:
                 entry.domains, entry.average = {}, Average.over(())
+        agents = self.plan.agents if isinstance(self.plan, ComparePlan) else ()
         reference = self.result.reference
         if reference in report.models:
             others = [entry for entry in finished if entry.label != reference]
@@ -338,6 +341,7 @@ class Runner:
             report=report,
             chance_levels=dict(report.chance_levels),
             skills=report.skills,
+            damage=damages(report, BASE, agents),
         )
 
     # ------------------------------------------------------------------ the result

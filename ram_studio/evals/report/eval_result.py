@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, InstanceOf
@@ -14,6 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.evals.report.comparison import Comparison
+from ram_studio.evals.report.damage import Damage, damages
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.score import (
     Average,
@@ -267,7 +269,8 @@ class EvalResult:
     n: questions of the largest domain. skills: the domains that make the average. chance_levels:
     by domain, where it is known. comparisons, verdicts: each corrected for their number (Holm).
     margin: of the verdicts, a share of questions. until: how asking until decided ended. report:
-    the answers, which its JSON leaves out; judged: those that verdicts are made of.
+    the answers, which its JSON leaves out; judged: those that verdicts are made of. damage: what
+    agents lost off their own skills.
     """
 
     suite: str
@@ -283,6 +286,7 @@ class EvalResult:
     until: Decided | None
     report: InstanceOf[EvalReport] = Field(exclude=True, repr=False)
     judged: InstanceOf[EvalReport] = Field(exclude=True, repr=False)
+    damage: tuple[Damage, ...] = ()
 
     @staticmethod
     def of(
@@ -366,12 +370,14 @@ def judge(
     merges: Sequence[str] | None = None,
     verdicts_on: Iterable[str] | None = None,
     margin: float = MARGIN,
+    everyone: Sequence[str] | None = None,
 ) -> EvalResult:
     """Return a report's comparisons with base and specialists, and the verdict on every merge.
 
     Args: base: name of the base's row, None where it was not asked. merges: names in the report; by
         default all that are neither base nor specialist. verdicts_on: domains; by default all that
-        have a specialist. margin: see `skill_verdicts`.
+        have a specialist. margin: see `skill_verdicts`. everyone: the agents that may have lost
+        something off their own skills; by default the specialists.
 
     Raises: EvaluationError for a name, domain or margin that cannot be.
     """
@@ -386,4 +392,7 @@ def judge(
         margin=margin,
         chosen_on=chosen.chosen_on,
     )
-    return EvalResult.of(report, pairs, verdicts, margin, chosen.judged)
+    result = EvalResult.of(report, pairs, verdicts, margin, chosen.judged)
+    own = {agent: [d for d, best in agents.items() if best == agent] for agent in agents.values()}
+    lost = damages(report, base, list(own) if everyone is None else everyone, own)
+    return replace(result, damage=lost)

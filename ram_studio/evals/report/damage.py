@@ -1,0 +1,91 @@
+"""What agents lost off their own skills, which a merge may carry along.
+
+Training for one skill can cost another. Where an agent alone changed a weight, RAM keeps the change
+at full strength, whether it helps or hurts: so each agent is put beside the base in every domain
+that is not its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from pydantic.dataclasses import dataclass
+
+from ram_studio.evals.report.comparison import SIGNIFICANCE, PairedCounts, holm
+from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.skill_verdict import is_named_after
+
+_Z = 1.959964
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An agent that is worse than the base in a domain, beyond chance.
+
+    counts: the agent against the base on the questions that both answered. lost, low, high: how far
+    it is below, in shares of questions, with its 95 % interval. p_adjusted: McNemar's, by Holm's
+    method over all agents and domains looked at.
+    """
+
+    agent: str
+    domain: str
+    counts: PairedCounts
+    lost: float
+    low: float
+    high: float
+    p_adjusted: float
+
+    def sentence(self) -> str:
+        """Say it, and what it means for a merge."""
+        low, high = (max(0.0, 100 * end) for end in (self.low, self.high))
+        return (
+            f"{self.agent} lost {100 * self.lost:.0f} points of {self.domain} against the base "
+            f"({low:.0f} to {high:.0f}, n = {self.counts.n}). RAM keeps unique damage at full "
+            "strength."
+        )
+
+
+def damages(
+    report: EvalReport,
+    base: str | None,
+    agents: Sequence[str],
+    own: Mapping[str, Collection[str]] | None = None,
+) -> tuple[Damage, ...]:
+    """Return what agents lost off their own skills, the most first.
+
+    Args:
+        base, agents: rows of the report; without the base nothing is known.
+        own: domains by agent that it was trained for; those that it is named after are, too.
+    """
+    present = [agent for agent in agents if agent in report.models]
+    if base is None or base not in report.models:
+        return ()
+    looked_at = [
+        (agent, domain)
+        for agent in present
+        for domain in report.items
+        if not is_named_after(agent, domain) and domain not in (own or {}).get(agent, ())
+    ]
+    found = []
+    for agent, domain in looked_at:
+        rows = report.answered((agent, base), domain)
+        found.append(PairedCounts.of((a.is_correct, b.is_correct) for a, b in rows))
+    adjusted = holm([counts.p_value for counts in found])
+    made = [
+        Damage(agent, domain, counts, *_loss(counts), p)
+        for (agent, domain), counts, p in zip(looked_at, found, adjusted, strict=True)
+        if p < SIGNIFICANCE and counts.losses > counts.wins
+    ]
+    return tuple(sorted(made, key=lambda one: -one.lost))
+
+
+def _loss(counts: PairedCounts) -> tuple[float, float, float]:
+    """Return the share lost, with its 95 % interval (Agresti and Min 2005: half a question each).
+
+    The interval is Wald's of paired shares, with a half added to each of the four patterns.
+    """
+    lost, won, n = counts.losses + 0.5, counts.wins + 0.5, counts.n + 2.0
+    middle = (lost - won) / n
+    half = _Z * math.sqrt((lost + won) / n - middle**2) / math.sqrt(n)
+    return (counts.losses - counts.wins) / counts.n, middle - half, middle + half
