@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.fit.licenses import license_of
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.header import LENGTH_BYTES
-from ram_studio.checkpoints.record.licenses import license_of
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.errors import CheckpointError, RamStudioError
 

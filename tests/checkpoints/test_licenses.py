@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from checkpoint_zoo import make, small_tensors
 
-from ram_studio.checkpoints.record.licenses import License, combined, license_of
+from ram_studio.checkpoints.fit.licenses import License, combined, license_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import yaml
 from checkpoint_zoo import make, refused, small_tensors
 from pydantic import ValidationError
 
+from ram_studio.checkpoints.fit.licenses import License
 from ram_studio.checkpoints.record.card import model_card
-from ram_studio.checkpoints.record.licenses import License
 from ram_studio.checkpoints.record.provenance import (
     AgentRecord,
     Provenance,

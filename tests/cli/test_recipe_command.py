@@ -37,6 +37,41 @@ def test_a_recipe_goes_to_mergekit_and_comes_back(cli, tmp_path):
     assert returned["settings"]["alpha"] == 0.3
 
 
+def test_agents_become_the_teachers_of_a_distillation(cli, tmp_path):
+    (tmp_path / "r.yaml").write_text(
+        "base: Qwen/Qwen2.5-7B-Instruct@main\n"
+        "agents: {coding.v2: org/coder, memory: ./it's mine}\nweights: {memory: 0.5}\n"
+    )
+    code, out, err = cli("recipe", tmp_path / "r.yaml", "--to-mopd", "verl")
+    assert code == 0
+    overrides = dict(line.split("=", 1) for line in out.splitlines())
+    assert overrides["actor_rollout_ref.model.path"] == "Qwen/Qwen2.5-7B-Instruct"
+    entry = "+distillation.teacher_models.coding_v2"
+    assert (overrides[f"{entry}.key"], overrides[f"{entry}.model_path"]) == (
+        "coding.v2",
+        "org/coder",
+    )
+    assert overrides["+distillation.teacher_models.memory.model_path"] == r"'./it\'s mine'"
+    # verl's DistillationConfig: replicas times their GPUs must be the pool.
+    gpus = [int(v) for k, v in overrides.items() if k.endswith(("replicas", "_parallel_size"))]
+    pool = int(overrides["distillation.n_gpus_per_node"]) * int(overrides["distillation.nnodes"])
+    assert gpus[0] * gpus[1] + gpus[2] * gpus[3] == pool == 2
+    for note in ("take no revision; download main", "data_source", "no weight and no filter"):
+        assert note in err
+    code, out, err = cli("recipe", tmp_path / "r.yaml", "--to-mopd", "nemo-rl")
+    assert code == 0
+    made = yaml.safe_load(out)
+    assert made["policy"] == {"model_name": "Qwen/Qwen2.5-7B-Instruct"}
+    assert made["grpo"]["adv_estimator"] == {"name": "opd"}
+    assert made["on_policy_distillation"]["teacher_model_by_agent_name"] == {
+        "coding.v2": "org/coder",
+        "memory": "./it's mine",
+    }
+    (tmp_path / "r.yaml").write_text("base: b\nagents: {teacher_model: a}\n")
+    code, _, err = cli("recipe", tmp_path / "r.yaml", "--to-mopd", "verl")
+    assert (code, "verl drops a teacher called teacher_model" in err) == (2, True)
+
+
 def test_a_provenance_keeps_its_dtype_on_the_way_to_mergekit(cli, example, tmp_path):
     assert cli("merge", *example, "--method", "ties", "--out", tmp_path / "m")[0] == 0
     code, out, err = cli("recipe", tmp_path / "m" / "ram_studio.json", "--to-mergekit")

@@ -17,8 +17,8 @@ import yaml
 
 from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.checkpoints.fit.licenses import License
 from ram_studio.checkpoints.read.describe import plural, printable
-from ram_studio.checkpoints.record.licenses import License
 from ram_studio.checkpoints.record.provenance import (
     AgentRecord,
     Provenance,

@@ -24,11 +24,11 @@ from pydantic import (
     model_validator,
 )
 
+from ram_studio.checkpoints.fit.licenses import License, combined, license_of
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes, hash_json
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.files import Files, Folder
-from ram_studio.checkpoints.record.licenses import License, combined, license_of
 from ram_studio.checkpoints.record.recipe import (
     AgentName,
     Recipe,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ram_studio.errors import OutputError
 
 if TYPE_CHECKING:
+    from ram_studio.checkpoints.record.mopd import Trainer
     from ram_studio.checkpoints.record.recipe import Recipe
 
 
@@ -25,12 +26,16 @@ def recipe(
     to_mergekit: Annotated[
         bool, typer.Option("--to-mergekit", help="Read a recipe, write mergekit's YAML.")
     ] = False,
+    to_mopd: Annotated[
+        Literal["verl", "nemo-rl"] | None,
+        typer.Option("--to-mopd", help="Write its agents as teachers to distil from."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; else it is printed.")] = None,
 ) -> None:
-    """Check a recipe and fill in its defaults, or convert it from or to mergekit's YAML."""
-    if from_mergekit and to_mergekit:
-        raise typer.BadParameter("give one of the two", param_hint="--from-mergekit")
-    text, warnings = _converted(source, from_mergekit, to_mergekit)
+    """Check a recipe and fill in its defaults, or convert it from or to other tools' settings."""
+    if from_mergekit + to_mergekit + (to_mopd is not None) > 1:
+        raise typer.BadParameter("give one of the three", param_hint="--from-mergekit")
+    text, warnings = _converted(source, from_mergekit, to_mergekit, to_mopd)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if out is None:
@@ -45,9 +50,12 @@ def recipe(
         raise OutputError(f"{out} cannot be written: {error.strerror or error}.") from error
 
 
-def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, list[str]]:
+def _converted(
+    source: Path, from_mergekit: bool, to_mergekit: bool, to_mopd: Trainer | None
+) -> tuple[str, list[str]]:
     from ram_studio.checkpoints.read.json_files import read_bounded
     from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
+    from ram_studio.checkpoints.record.mopd import export_mopd
     from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES, recipe_yaml
     from ram_studio.errors import SettingsError
@@ -61,6 +69,8 @@ def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[st
         recipe, warnings = import_mergekit(text, where=str(source))
         return recipe_yaml(recipe), warnings
     loaded = read_recipe(source)
+    if to_mopd is not None:
+        return export_mopd(loaded, to_mopd)
     if to_mergekit:
         return export_mergekit(loaded.model_copy(update={"dtype": _written_dtype(loaded, source)}))
     return recipe_yaml(loaded), []

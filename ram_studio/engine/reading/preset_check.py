@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.fit.licenses import bases_of, license_of
 from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.checkpoints.hub.transfer import cache_folder
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, who
-from ram_studio.checkpoints.record.licenses import bases_of, license_of
 from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.engine.reading.sampling import other_bases, sample_changes
 from ram_studio.errors import CompatibilityError, HubError, RamStudioError
