@@ -4,6 +4,7 @@
     ├── SettingsError          a value outside what a setting allows
     ├── CheckpointError        a checkpoint that cannot be read (missing, truncated, pickle, ...)
     │   ├── NonFiniteError     NaN or Inf among the elements
+    │   ├── StorageError       object storage that cannot be reached, or is too busy
     │   └── SourceChangedError a file changed while it was being read
     ├── CompatibilityError     base and agents do not fit together
     ├── HubError               the Hub said no, or could not be reached
@@ -13,6 +14,7 @@
     │   └── BusyError          another run is writing to it
     ├── VerificationError      a merged checkpoint differs from its provenance or its sources
     ├── EvaluationError        a model or a suite that cannot be evaluated
+    │   └── ServerError        a model server that cannot be reached, or is too busy
     └── Stopped                the user asked a running job to stop
 
 A message says what was found, what was expected and what to do, in one line; the command line
@@ -69,6 +71,13 @@ class SourceChangedError(CheckpointError):
     can_retry = True
 
 
+class StorageError(CheckpointError):
+    """Object storage could not be reached, or was too busy to answer."""
+
+    exit_code = 69
+    can_retry = True
+
+
 class CompatibilityError(RamStudioError):
     """Base and agents do not fit together."""
 
@@ -105,6 +114,13 @@ class VerificationError(RamStudioError):
 
 class EvaluationError(RamStudioError):
     """A model or a suite that cannot be evaluated."""
+
+
+class ServerError(EvaluationError):
+    """A model server could not be reached, or was too busy to answer."""
+
+    exit_code = 69
+    can_retry = True
 
 
 class Stopped(RamStudioError):

@@ -50,6 +50,7 @@ class LoopbackHub:
         tokens: Authorization headers received. asked: (repository, header or None) in order.
         drops: per file name, after how many bytes each coming GET breaks off.
         status: answer everything with this status.
+        busy: answer every range request with this status the first time.
         owner: who the tokens are of. large: files uploaded by content hash.
         ignores_ranges: answer range requests with the whole file.
         user: the token of whoever signs in.
@@ -61,6 +62,7 @@ class LoopbackHub:
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     drops: dict[str, list[int]] = field(default_factory=dict)
     status: int | None = None
+    busy: int | None = None
     ignores_ranges: bool = False
     address: str = ""
     owner: str = "me"
@@ -68,9 +70,14 @@ class LoopbackHub:
     user: str = ""
     _key: OctKey = field(default_factory=lambda: OctKey.generate_key(256, {"kid": "key"}))
 
-    def add(self, name: str, folder: Path, branch: str = "main", **options: Any) -> str:
-        """Publish a folder's files as the newest commit of a branch; returns the commit."""
-        files = {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
+    def add(
+        self, name: str, folder: Path, branch: str = "main", below: str = "", **options: Any
+    ) -> str:
+        """Publish a folder's files as the newest commit of a branch; returns the commit.
+
+        below: the folder in the repository that they go to, as "runs/1/".
+        """
+        files = {below + p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
         repository = self.repositories.setdefault(name, Repository({}, {}, **options))
         return repository.commit(files, branch)
 
@@ -123,7 +130,7 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 super().handle()
 
         def do_GET(self) -> None:
-            path = unquote(urlsplit(self.path).path)
+            path = self._path()
             hub.requests.append((self.command, path, self.headers.get("Range")))
             if token := self.headers.get("Authorization"):
                 hub.tokens.add(token)
@@ -142,7 +149,8 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 else:
                     self._file(parts)
             except _Refusal as refusal:
-                self._send(refusal.status, b"{}", {"X-Error-Code": refusal.code or ""})
+                said = {"X-Error-Code": refusal.code or "", "Retry-After": "0"}
+                self._send(refusal.status, b"{}", said)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
 
@@ -248,6 +256,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 answer["private"] = repository.is_private
             self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
+        def _path(self) -> str:
+            return unquote(urlsplit(self.path).path)
+
         def _file(self, parts: list[str]) -> None:
             is_dataset = parts[0] == "datasets"
             parts = parts[1:] if is_dataset else parts
@@ -256,7 +267,10 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
             token = str(self.headers.get("Authorization")).removeprefix("Bearer ")
             if repository.is_gated and token not in repository.readers:
                 raise _Refusal(403, "GatedRepo")
-            content = repository.commits[commit].get(parts[4])
+            wanted = self.headers.get("Range")
+            if hub.busy and wanted and hub.requests.count(("GET", self._path(), wanted)) == 1:
+                raise _Refusal(hub.busy)
+            content = repository.commits[commit].get("/".join(parts[4:]))
             if content is None:
                 raise _Refusal(404, "EntryNotFound")
             headers = {
@@ -264,7 +278,6 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 "X-Repo-Commit": commit,
                 "Accept-Ranges": "bytes",
             }
-            wanted = self.headers.get("Range")
             if wanted is None or hub.ignores_ranges:
                 self._send(200, content, headers, parts[4])
                 return

@@ -16,6 +16,7 @@ from ram_studio.checkpoints.read.checkpoint import (
     Checkpoint,
     ProgressCallback,
     fingerprint_of,
+    split_hf_url,
     split_hub_id,
 )
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
@@ -30,7 +31,7 @@ from ram_studio.checkpoints.read.shard_files import (
     is_distributed,
 )
 from ram_studio.checkpoints.read.tensors import TensorInfo
-from ram_studio.checkpoints.read.url_folder import UrlFolder, files_at, is_url
+from ram_studio.checkpoints.read.url_folder import KnownHeaders, UrlFolder, files_at, is_url
 from ram_studio.checkpoints.virtual.distributed import collect_boxes
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import CheckpointError
@@ -45,6 +46,7 @@ def open_checkpoint(
     local_ok: bool = True,
     stream: bool = False,
     headers_only: bool = False,
+    known: KnownHeaders | None = None,
 ) -> Checkpoint:
     """Open a local folder, or download a Hub id `owner/name[@revision]` and open it.
 
@@ -56,18 +58,24 @@ def open_checkpoint(
         on_progress: called with a `DownloadProgress` while downloading, from several threads.
         cancel: asked between pieces of a download; a stopped download can be resumed.
         local_ok: False refuses local folders and URLs, for a shared server.
-        stream: instead of downloading shards that are not in the cache, let passes read them where
-            they are; the result has `is_local` False, and its `nbytes` is known all the same.
+        stream: of a Hub id, as always of a URL: instead of downloading shards that are not in the
+            cache, let passes read them where they are; the result has `is_local` False, and its
+            `nbytes` is known all the same.
         headers_only: of a Hub id: download no shards, and let nobody read more than their headers.
+        known: of a URL: what is taken in place of its headers while its listing is the same.
 
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
-    if local_ok and is_url(source):
+    is_on_hub = local_ok and split_hf_url(str(source)) is not None
+    if local_ok and is_url(source) and not is_on_hub:
         place = files_at(source, who(name))
         if isinstance(place, UrlFolder):
+            place.known = known
+            if cancel is not None:
+                place.check = cancel.raise_if_cancelled
             place.fetch_small(write_whole)
         return open_files(place, name=name, source=str(source))
-    if local_ok and is_local_source(source, name=name):
+    if local_ok and not is_on_hub and is_local_source(source, name=name):
         return open_folder(source, name=name)
     # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.
     from ram_studio.checkpoints.hub.repository import find_repository
@@ -77,7 +85,7 @@ def open_checkpoint(
         name=name,
         on_progress=on_progress,
         cancel=cancel,
-        download=not (stream or headers_only),
+        download=not (stream or headers_only or is_on_hub),
     )
     opened = open_files(files, name=name, source=str(source))
     return replace(opened, remote={}) if headers_only else opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Unpack
 
 from ram_studio.algorithm import rounding
@@ -20,6 +21,7 @@ from ram_studio.checkpoints.fit.compatibility import (
     check_compatibility,
 )
 from ram_studio.checkpoints.opening import open_checkpoint
+from ram_studio.checkpoints.read.url_folder import KnownHeaders
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.counting import (
@@ -41,18 +43,24 @@ def load(
     on_download: Callable | None = None,
     cancel: CancelToken | None = None,
     stream: bool = False,
+    known: Mapping[str, KnownHeaders] = MappingProxyType({}),
     **fit: Unpack[FitKeywords],
 ) -> CompatibilityReport:
     """Open the base and the agents (folders or Hub ids) and check that they fit together.
 
     stream: passes read the weights of Hub ids where they are, unless they are in the cache; by
-    default they are downloaded.
+    default they are downloaded. known: headers of sources at URLs, by name.
 
     Raises: CheckpointError, HubError, CompatibilityError; Stopped when cancelled.
     """
     opened = {
         name: open_checkpoint(
-            source, name=name, on_progress=on_download, cancel=cancel, stream=stream
+            source,
+            name=name,
+            on_progress=on_download,
+            cancel=cancel,
+            stream=stream,
+            known=known.get(name),
         )
         for name, source in {BASE: base, **agents}.items()
     }
@@ -79,6 +87,7 @@ def load_sources(
     cancel: CancelToken | None = None,
     *,
     stream: bool = False,
+    known: Mapping[str, KnownHeaders] = MappingProxyType({}),
 ) -> CompatibilityReport:
     """Open a recipe's sources, see ``load``."""
     return load(
@@ -87,6 +96,7 @@ def load_sources(
         on_download=on_download,
         cancel=cancel,
         stream=stream,
+        known=known,
         **recipe.fit,
     )
 

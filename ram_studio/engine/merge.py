@@ -5,6 +5,7 @@ A merge is a plan with one part, made and finished in one go; ``parts`` has its 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,7 +26,7 @@ from ram_studio.engine.parts.planning import OpenPlan, plan_of
 from ram_studio.engine.parts.steps import find_finished, merge_units
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.result import MergeResult
-from ram_studio.errors import OutputError
+from ram_studio.errors import CheckpointError, OutputError
 
 
 def merge(
@@ -93,7 +94,8 @@ def _refusal(output: Output) -> OutputError | None:
     try:
         output.check()
     except OutputError as error:
-        if not output.files.has(PROVENANCE_FILE):
-            raise
-        return error
+        with contextlib.suppress(CheckpointError):  # the store refuses that as well
+            if output.files.has(PROVENANCE_FILE):
+                return error
+        raise
     return None

@@ -115,7 +115,7 @@ class SuiteRun:
             ) from None
         except EvaluationError as error:
             stored = self._stored_text(len(got), questions)
-            raise EvaluationError(f'Model "{self.name}": {error} So far {stored}') from error
+            raise type(error)(f'Model "{self.name}": {error} So far {stored}') from error
         return [(q, got[q.id]) for q in questions]
 
     def take(

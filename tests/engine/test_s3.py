@@ -1,13 +1,18 @@
-"""Sources and outputs on a real S3 server, on this machine (`make test-storage` installs it)."""
+"""Sources and outputs on a real S3 server, and a web server (`make test-storage` installs it)."""
 
 from __future__ import annotations
 
+import hashlib
+import http.server
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +21,17 @@ import pytest
 from engine_zoo import Zoo, contents, contents_at, make_zoo
 
 from ram_studio.checkpoints.opening import open_checkpoint
+from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts.finishing import finish
-from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.planning import make_plan, open_plan
 from ram_studio.engine.parts.steps import merge_part
+from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.verify import verify
-from ram_studio.errors import CheckpointError, OutputError
+from ram_studio.errors import CheckpointError, OutputError, SourceChangedError
 
 moto_server = pytest.importorskip("moto.server", reason="make test-storage installs it")
 pytest.importorskip("s3fs", reason="make test-storage installs it")
@@ -98,6 +105,7 @@ def test_from_s3_to_s3_as_from_folder_to_folder(zoo, recipe, tmp_path):
 
 KILLED = """
 import os, signal, sys
+from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.cli.main import main
 upload, calls = UrlFolder.upload, []
@@ -154,3 +162,101 @@ def test_what_s3_refuses_is_told(zoo, monkeypatch):
     with pytest.raises(OutputError, match=r"NoCredentials.*your credentials"):
         merge(zoo.recipe(), "s3://merges/other", **CPU)
     fsspec.filesystem("s3").clear_instance_cache()
+
+
+@pytest.fixture
+def web(zoo: Zoo) -> Iterator[tuple[str, list[Any]]]:
+    """The zoo's folder on a plain web server, and what it was asked.
+
+    It answers every request with 429 or 503 the first time.
+    """
+    asked: list[Any] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def send_head(self) -> Any:
+            request = (self.command, self.path, self.headers["Range"], self.headers["If-Match"])
+            asked.append(request)
+            if asked.count(request) == 1:
+                return self._answer(503 if len(asked) % 2 else 429, b"", {"Retry-After": "0"})
+            path = Path(self.translate_path(self.path))
+            if path.is_dir():
+                return super().send_head()
+            data = path.read_bytes()
+            tag = f'"{hashlib.sha256(data).hexdigest()}"'
+            if request[3] not in (None, tag):
+                return self._answer(412, b"", {})
+            if request[2] is None:
+                return self._answer(200, data, {"ETag": tag})
+            first, last = map(int, request[2].removeprefix("bytes=").split("-"))
+            return self._answer(206, data[first : last + 1], {"ETag": tag})
+
+        def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> Any:
+            self.send_response(status)
+            for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            return io.BytesIO(body)
+
+    made = partial(Handler, directory=str(zoo.folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), made) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+        thread.join()
+
+
+def other_end(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def change_while_read(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    read_into, done = remote.ReadAhead.read_into, []
+
+    def changed(self: Any, *where: Any) -> None:
+        if not done:
+            change()
+            done.append(True)
+        read_into(self, *where)
+
+    monkeypatch.setattr(remote.ReadAhead, "read_into", changed)
+
+
+def test_a_busy_web_server_is_asked_again_for_the_same_file(web, zoo, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "PAUSES", (0.0,) * remote.TRIES)
+    url, asked = web
+    sources = {"base": f"{url}/base", "agents": {n: f"{url}/{n}" for n in zoo.agents}}
+    recipe = make_recipe(sources | {"method": "task-arithmetic"})
+    merge(recipe, tmp_path / "web", **CPU)
+    merge(zoo.recipe(method="task-arithmetic"), tmp_path / "here", **CPU)
+    here, there = contents(tmp_path / "here"), contents(tmp_path / "web")
+    assert all(there[n] == data for n, data in here.items() if n.endswith(".safetensors"))
+    ranges = [(path, tag) for _, path, wanted, tag in asked if wanted]
+    assert ranges
+    assert all(tag for _, tag in ranges)
+    file = zoo.folder / "agent1" / "model.safetensors"
+    before = file.read_bytes()
+    change_while_read(monkeypatch, lambda: file.write_bytes(other_end(before)))
+    with pytest.raises(SourceChangedError, match=r'"agent1": http://.*/agent1/model.* overwritten'):
+        merge(recipe, tmp_path / "changed", **CPU)
+    file.write_bytes(before)
+
+
+def test_an_object_overwritten_while_it_is_read_is_found(recipe, tmp_path, monkeypatch):
+    s3, path = fsspec.filesystem("s3"), "models/zoo/agent1/model.safetensors"
+    before = s3.cat_file(path)
+    change_while_read(monkeypatch, lambda: s3.pipe_file(path, other_end(before)))
+    one_pass = recipe.model_copy(update={"method": "task-arithmetic", "settings": {}})
+    with pytest.raises(SourceChangedError, match=r'"agent1": s3://.*/agent1/model.* overwritten'):
+        merge(one_pass, tmp_path / "out", **CPU)
+    s3.pipe_file(path, before)
+
+
+def test_parts_at_s3_take_headers_from_the_plan(recipe, monkeypatch):
+    plan = make_plan(recipe, 2, max_shard_bytes=SHARD)
+    monkeypatch.setattr(UrlFolder, "header", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(UrlFolder, "fetch_spans", lambda *_: pytest.fail("read again"))
+    assert open_plan(plan, RunOptions.of(**CPU)).job.names == tuple(recipe.agents)

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.fit.storage_report import check_analysis
-from ram_studio.checkpoints.hub import ranges
 from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
@@ -92,14 +91,14 @@ def test_a_hub_that_is_gone_is_told_after_a_few_tries(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "FIRST_REQUEST_BYTES", 8)
-    monkeypatch.setattr(ranges, "_PAUSES", (0.0,) * ranges.TRIES)
+    monkeypatch.setattr(remote, "PAUSES", (0.0,) * remote.TRIES)
     zoo = make_zoo(tmp_path / "zoo", 1)
     report = load("lab/base", publish(hub, zoo), stream=True)
     hub.status = 503
     before = len(hub.requests)
     with pytest.raises(HubError, match=r"lab/.* status 503"):
         analyze_report(report, threads=1)
-    assert len(hub.requests) >= before + ranges.TRIES
+    assert len(hub.requests) >= before + remote.TRIES
     hub.status = 404
     with pytest.raises(HubError, match="not there"):
         analyze_report(report, threads=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,23 +17,27 @@ from engine_zoo import Zoo, contents, contents_at, make_zoo
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.content_hash import blake3_of
-from ram_studio.checkpoints.read.remote import FollowedHash
+from ram_studio.checkpoints.read.remote import FollowedHash, Retries, is_passing
 from ram_studio.checkpoints.read.url_folder import UrlFolder, is_url
+from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.write.parts import open_output
-from ram_studio.engine.analyze import analyze
+from ram_studio.engine.analyze import analyze, load_sources
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts.finishing import finish
-from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.planning import make_plan, open_plan
 from ram_studio.engine.parts.steps import merge_part
+from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.verify import verify
 from ram_studio.errors import (
     CheckpointError,
     OutputError,
     PlanError,
     RamStudioError,
+    SourceChangedError,
     Stopped,
+    StorageError,
     VerificationError,
 )
 
@@ -119,6 +125,141 @@ def test_an_empty_file_beside_the_weights_is_read_as_such(zoo, monkeypatch):
     monkeypatch.setattr(memory, "cat_file", ranged)
     opened = open_checkpoint("memory://zoo/base", name="base")
     assert (opened.folder / "merges.txt").read_bytes() == b""
+
+
+def at_urls(zoo: Zoo, root: str = "memory://zoo", **more: Any) -> Any:
+    agents = {name: f"{root}/{name}" for name in zoo.agents}
+    return make_recipe({"base": f"{root}/base", "agents": agents, **more})
+
+
+def overwrite(path: str, by: int = 1) -> None:
+    """Write a file again at memory://, with another last byte but for by=0."""
+    memory = fsspec.filesystem("memory")
+    data = bytearray(memory.cat_file(path))
+    data[-1] ^= by
+    memory.pipe_file(path, bytes(data))
+
+
+@pytest.mark.parametrize("hash_sources", [True, False])
+def test_a_source_overwritten_in_a_one_pass_merge_is_found(
+    zoo, tmp_path, monkeypatch, hash_sources
+):
+    read_into, overwritten = remote.ReadAhead.read_into, []
+
+    def while_overwritten(self: Any, path: Path, *where: Any) -> None:
+        if not overwritten:
+            overwrite("/zoo/agent1/model.safetensors")
+            overwritten.append(path)
+        read_into(self, path, *where)
+
+    monkeypatch.setattr(remote.ReadAhead, "read_into", while_overwritten)
+    recipe = at_urls(zoo, method="task-arithmetic")
+    with pytest.raises(SourceChangedError, match=r'"agent1": memory://.*model.* overwritten') as e:
+        merge(recipe, tmp_path / "out", hash_sources=hash_sources, **CPU)
+    assert (e.value.exit_code, (tmp_path / "out").exists()) == (75, False)
+
+
+def test_a_busy_store_is_asked_again_and_told_once(zoo, monkeypatch, caplog):
+    monkeypatch.setattr(remote, "PAUSES", (0.0,) * remote.TRIES)
+    memory, asked = fsspec.filesystem("memory"), set()
+    cat = memory.cat_file
+
+    def every_first(path: str, start: int, end: int) -> bytes:
+        if (path, start) not in asked:
+            asked.add((path, start))
+            raise OSError(errno.EBUSY, "SlowDown")
+        return cat(path, start=start, end=end)
+
+    monkeypatch.setattr(memory, "cat_file", every_first)
+    recipe = at_urls(zoo)
+    found = analyze(recipe.base, recipe.agents, **CPU)
+    assert found.fingerprints == zoo.analyze(**CPU).fingerprints
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in told] == ["Base", 'Agent "agent0"', 'Agent "agent1"']
+    assert all("SlowDown" in text and "tries again" in text for text in told)
+
+    def never(*_: Any, **__: Any) -> bytes:
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(memory, "cat_file", never)
+    with pytest.raises(StorageError, match=r"Base: memory://zoo/base .* after 6 tries: gone") as e:
+        open_checkpoint("memory://zoo/base", name="base")
+    assert (e.value.exit_code, e.value.can_retry) == (69, True)
+
+
+def test_a_server_that_says_when_is_asked_then_or_not_at_all():
+    class Refusal(Exception):
+        def __init__(self, status: int, seconds: str) -> None:
+            self.status, self.headers = status, {"Retry-After": seconds}
+
+    def wrapped(status: int, seconds: str = "0") -> OSError:
+        error = OSError("as s3fs tells it")
+        error.__cause__ = Refusal(status, seconds)
+        return error
+
+    assert [is_passing(wrapped(s)) for s in (503, 429, 404, 412)] == [True, True, False, False]
+    assert not is_passing(FileNotFoundError("x"))
+    start = time.monotonic()
+    assert Retries("here").pause(1, wrapped(429, "1"))
+    assert time.monotonic() - start >= 1
+    assert not Retries("here").pause(1, wrapped(429, "3600"))
+    token = CancelToken()
+    token.cancel()
+    with pytest.raises(Stopped):
+        Retries("here", token.raise_if_cancelled).pause(1, wrapped(503, "60"))
+
+
+def test_parts_take_headers_and_fingerprint_from_the_plan(zoo, tmp_path, monkeypatch):
+    plan = make_plan(at_urls(zoo, method="task-arithmetic"), 2, max_shard_bytes=SHARD)
+    save_plan(plan, tmp_path / "plan.json")
+    plan = load_plan(tmp_path / "plan.json")
+    memory = fsspec.filesystem("memory")
+    cat, fetched = memory.cat_file, []
+
+    def note(path: str, start: int | None = None, end: int | None = None) -> bytes:
+        fetched.append((path, start))
+        return cat(path, start=start, end=end)
+
+    monkeypatch.setattr(memory, "cat_file", note)
+    opened = open_plan(plan, RunOptions.of(**CPU))
+    # No header and no page of the fingerprint; heads and copied tensors are compared.
+    assert not [p for p, start in fetched if p.endswith(".safetensors") and not start]
+    assert opened.job.report.tensors == load_sources(plan.recipe).tensors
+    # Written again, the same: read again, and taken. Another: refused.
+    overwrite("/zoo/base/model-00001-of-00003.safetensors", by=0)
+    fetched.clear()
+    open_plan(plan, RunOptions.of(**CPU))
+    read = {p.split("/")[-2] for p, start in fetched if p.endswith("safetensors") and not start}
+    assert read == {"base"}
+    overwrite("/zoo/base/model-00001-of-00003.safetensors")
+    with pytest.raises(PlanError, match=r"1 source changed .*memory://zoo/base"):
+        open_plan(plan, RunOptions.of(**CPU))
+
+
+def test_hf_urls_are_read_at_the_commit_of_the_beginning(zoo, hub, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(remote, "PAUSES", (0.0,) * remote.TRIES)
+    commits = {"base": hub.add("lab/base", zoo.base_path)}
+    for name, path in zoo.agent_paths.items():
+        commits[name] = hub.add(f"lab/{name}", path, "refs/pr/1", below="runs/1/")
+    urls = {name: f"hf://lab/{name}@refs/pr/1/runs/1" for name in zoo.agents}
+    recipe = make_recipe({"base": "hf://lab/base", "agents": urls, "method": "task-arithmetic"})
+    read_into, hub.busy = remote.ReadAhead.read_into, 503
+
+    def while_pushed(self: Any, *where: Any) -> None:
+        if len(hub.repositories["lab/base"].commits) == 1:
+            hub.add("lab/base", zoo.agent_paths["agent0"])
+        read_into(self, *where)
+
+    monkeypatch.setattr(remote.ReadAhead, "read_into", while_pushed)
+    merge(recipe, tmp_path / "there", max_shard_bytes=SHARD, **CPU)
+    merge(zoo.recipe(method="task-arithmetic"), tmp_path / "here", max_shard_bytes=SHARD, **CPU)
+    here, there = contents(tmp_path / "here"), contents(tmp_path / "there")
+    assert all(there[n] == data for n, data in here.items() if n.endswith(".safetensors"))
+    record = json.loads(there["ram_studio.json"])
+    assert record["base"]["revision"] == commits["base"]
+    assert record["agents"]["agent1"]["revision"] == commits["agent1"]
+    assert record["agents"]["agent1"]["source"] == urls["agent1"]
+    assert any("status 503" in r.getMessage() for r in caplog.records)
 
 
 @pytest.mark.parametrize("held", [1000, 0])

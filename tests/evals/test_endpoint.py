@@ -9,7 +9,7 @@ import pytest
 from loopback_endpoint import serve
 from test_tool_suite import calls_of
 
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.errors import EvaluationError, ServerError, Stopped
 from ram_studio.evals.answering import endpoint
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question
@@ -276,11 +276,12 @@ def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path)
         with serve(lambda _: "Answer: 1") as server:
             models = {"one": EndpointEngine(server.url, "one")}
             evaluate(models, "math", limit=3, store=store)
-        with pytest.raises(EvaluationError, match=r"cannot be reached.*3 of 10 answers.* stored"):
+        with pytest.raises(ServerError, match=r"cannot be reached.*3 of 10 answers.* stored"):
             evaluate(models, "math", limit=10, store=store)
         assert evaluate(models, "math", limit=3, store=store).models["one"].domains["math"].n == 3
-    with pytest.raises(EvaluationError, match="cannot be reached"):
+    with pytest.raises(ServerError, match="cannot be reached") as told:
         ask(EndpointEngine(server.url), question())
+    assert told.value.exit_code == 69
 
 
 def test_stop_between_answers_keeps_the_finished_ones(tmp_path):

@@ -1,13 +1,12 @@
 """Shards on the Hub, read by byte ranges: nothing is stored here.
 
 With huggingface_hub's session, login and proxies, one request for each range. A connection that
-drops goes on where it broke off.
+drops goes on where it broke off: every byte that arrives begins the count of tries anew.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,18 +19,11 @@ from ram_studio.checkpoints.hub.rights import Token
 from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, site_address
 from ram_studio.checkpoints.read.checkpoint import hub_fingerprint
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.remote import FIRST_REQUEST_BYTES, RemoteFiles
+from ram_studio.checkpoints.read.remote import BUSY, FIRST_REQUEST_BYTES, RemoteFiles, Retries
 from ram_studio.errors import HubError
 
 KEPT_BYTES = 4096
 """Ranges up to this size are kept."""
-
-TRIES = 6
-"""Without a single new byte; every byte that arrives begins the count anew."""
-
-BUSY = (408, 429, 500, 502, 503, 504)
-_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before another try, by how many were in vain."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +34,10 @@ class Listing:
         repository: `owner/name`.
         revision: as the user gave it, None for the default branch.
         commit: what it stands for now.
-        sizes: bytes of each top-level file.
+        sizes: bytes of each file right in the folder.
         contents: a hash of each file's content as the Hub knows it.
         kind: "model" or "dataset".
+        below: the folder in the repository whose files they are, as "runs/1/", "" for the top.
     """
 
     repository: str
@@ -53,11 +46,12 @@ class Listing:
     sizes: dict[str, int]
     contents: dict[str, str]
     kind: str = "model"
+    below: str = ""
 
     def url(self, file: str) -> str:
         """Return where to fetch a file of this commit."""
         where = {"repo_type": self.kind, "revision": self.commit, "endpoint": site_address()}
-        return huggingface_hub.hf_hub_url(self.repository, file, **where)
+        return huggingface_hub.hf_hub_url(self.repository, self.below + file, **where)
 
 
 @dataclass(eq=False)
@@ -76,9 +70,11 @@ class HubFiles(RemoteFiles):
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, dict[int, bytes]] = {}
+        self._retries = Retries(f"{self.who}{self.listing.repository}", self.check)
 
     def at(self, name: str) -> str:
-        return self.listing.url(name) if name else self.listing.repository
+        listing = self.listing
+        return listing.url(name) if name else f"{listing.repository}/{listing.below}".rstrip("/")
 
     def names(self) -> list[str]:
         return sorted(self.listing.sizes)
@@ -131,10 +127,8 @@ class HubFiles(RemoteFiles):
                     raise
                 failure = error
             vain = 0 if len(received) > before else vain + 1
-            if vain >= TRIES:
+            if vain and len(received) < end - begin and not self._retries.pause(vain, failure):
                 raise failure
-            if len(received) < end - begin and vain:
-                time.sleep(_PAUSES[vain - 1])
         return bytes(received)
 
     def _request(self, url: str, begin: int, end: int, received: bytearray) -> None:

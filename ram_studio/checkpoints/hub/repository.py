@@ -31,7 +31,12 @@ from ram_studio.checkpoints.hub.transfer import (
     progress_bar,
     site_address,
 )
-from ram_studio.checkpoints.read.checkpoint import CancelSignal, ProgressCallback, split_hub_id
+from ram_studio.checkpoints.read.checkpoint import (
+    CancelSignal,
+    ProgressCallback,
+    split_hf_url,
+    split_hub_id,
+)
 from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
 from ram_studio.checkpoints.read.files import Files, Folder
 from ram_studio.checkpoints.read.shard_files import INDEX_SUFFIX, find_shards, is_small_file
@@ -53,25 +58,29 @@ def talking_to(repository: str, revision: str | None, name: str | None) -> Itera
         hub_logging.set_verbosity(verbosity)
 
 
-def list_files(repository: str, revision: str | None, kind: str = "model") -> Listing:
-    """Return the files of a repository; kind: "model" or "dataset"."""
+def list_files(
+    repository: str, revision: str | None, kind: str = "model", below: str = ""
+) -> Listing:
+    """Return the files of a repository; kind, below: see Listing."""
     info: Any = hub_api().repo_info(
         repository, revision=revision, repo_type=kind, files_metadata=True, timeout=REQUEST_SECONDS
     )
-    files = [file for file in info.siblings or [] if "/" not in file.rfilename]
+    every = ((f.rfilename.removeprefix(below), f) for f in info.siblings or [])
+    files = {n: f for n, f in every if "/" not in n and f.rfilename == below + n}
     return Listing(
         repository,
         revision,
         str(info.sha),
-        {file.rfilename: file.size or 0 for file in files},
-        {file.rfilename: file.lfs.sha256 if file.lfs else str(file.blob_id) for file in files},
+        {name: file.size or 0 for name, file in files.items()},
+        {n: f.lfs.sha256 if f.lfs else str(f.blob_id) for n, f in files.items()},
         kind,
+        below,
     )
 
 
 def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None) -> Path:
-    """Download files of one commit into the cache and return the snapshot's folder."""
-    return Path(
+    """Download files of one commit into the cache and return the folder that they lie in."""
+    snapshot = Path(
         huggingface_hub.snapshot_download(
             listing.repository,
             # The name, not the commit: the cache remembers what it stood for, for offline use.
@@ -80,26 +89,29 @@ def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None
             endpoint=site_address(),
             **LIBRARY,
             token=rights.token(),
-            allow_patterns=[glob.escape(file) for file in files],
+            allow_patterns=[glob.escape(listing.below + file) for file in files],
             max_workers=PARALLEL_DOWNLOADS,
             tqdm_class=bar or progress_bar("", "", 0, None, None),
         )
     )
+    return snapshot / listing.below
 
 
-def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listing | Folder:
+def _listing_or_cache(
+    repository: str, revision: str | None, below: str, name: str
+) -> Listing | Folder:
     """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
     and on a shared server nothing is taken from there without the Hub's word.
     """
     try:
-        return list_files(repository, revision)
+        return list_files(repository, revision, below=below)
     except (HTTPError, OfflineModeIsEnabled) as error:
         response = getattr(error, "response", None)
         if rights.is_shared() or (response is not None and response.status_code < 500):
             raise
-        cached = _cached_snapshot(repository, revision, name)
+        cached = _cached_snapshot(repository, revision, below, name)
         if cached is None:
             raise
         return cached
@@ -116,7 +128,7 @@ def check_rights(listing: Listing, file: str) -> None:
         )
 
 
-def _cached_snapshot(repository: str, revision: str | None, name: str) -> Folder | None:
+def _cached_snapshot(repository: str, revision: str | None, below: str, name: str) -> Folder | None:
     folder: str | None
     try:
         folder = huggingface_hub.snapshot_download(
@@ -126,7 +138,7 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Folder
         folder = getattr(error, "snapshot_path", None)
     if folder is None:
         return None
-    found = _snapshot(Path(folder), name)
+    found = Folder(Path(folder) / below, who(name), Path(folder).name)
     try:
         # Files nobody asked for (pickles, pictures) may be missing: the headers are the test.
         found.headers(find_shards(found)[0])
@@ -135,15 +147,10 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Folder
     return found
 
 
-def _snapshot(folder: Path, name: str) -> Folder:
-    """Return the files of a snapshot in the cache, whose folder is called by its commit."""
-    return Folder(folder, who(name), folder.name)
-
-
 def _missing_bytes(listing: Listing, files: list[str]) -> int:
     folder = f"models--{listing.repository.replace('/', '--')}"
     snapshot = cache_folder() / folder / "snapshots" / listing.commit
-    return sum(listing.sizes[file] for file in files if not (snapshot / file).exists())
+    return sum(listing.sizes[f] for f in files if not (snapshot / listing.below / f).exists())
 
 
 def _check_disk(needed: int, source: str, name: str) -> None:
@@ -167,6 +174,8 @@ def find_repository(
 ) -> Files:
     """Return the files of `owner/name[@revision]`, with its commit as the revision.
 
+    Of a URL `hf://owner/name[@revision][/folder]` too.
+
     Its small files (config, tokenizer) are downloaded into the cache, and with `download` its
     shards, once it is known that they fit. Otherwise those that are not there yet are read with
     range requests, first of all their headers: the files are then remote, and have a fingerprint of
@@ -175,17 +184,17 @@ def find_repository(
 
     Raises: HubError; CheckpointError for something that is no Hub id, or a damaged file; Stopped.
     """
-    parts = split_hub_id(source)
-    if parts is None:
+    found, below = split_hf_url(source) or (split_hub_id(source), "")
+    if found is None:
         raise CheckpointError(
             f"{who(name)}{printable(source)} is not a Hub id of the form owner/name[@revision]; "
             "check the spelling."
         )
-    repository, revision = parts
+    repository, revision = found
     check = (lambda: None) if cancel is None else cancel.raise_if_cancelled
     check()
     with talking_to(repository, revision, name):
-        listing = _listing_or_cache(repository, revision, name)
+        listing = _listing_or_cache(repository, revision, below, name)
         if isinstance(listing, Folder):
             return listing
         indexes = [file for file in listing.sizes if file.endswith(INDEX_SUFFIX)]
@@ -207,5 +216,5 @@ def find_repository(
             bar = progress_bar(name, source, missing, on_progress, cancel)
         folder = _fetch(listing, wanted, bar)
         if download or all((folder / shard).exists() for shard in shards):
-            return _snapshot(folder, name)
+            return Folder(folder, who(name), listing.commit)
         return replace(files, folder=folder, revision=listing.commit)

@@ -37,6 +37,11 @@ _HUB_ID = re.compile(
 )
 
 
+_HF_URL = re.compile(
+    r"hf://(models/)?(?P<id>[^/@]+/[^/@]+(@(refs/[^/]+/[^/]+|[^/]+))?)(?P<folder>(/[^/]+)*)/?"
+)
+
+
 class CancelSignal(Protocol):
     """What a long step asks to learn whether the user pressed Stop."""
 
@@ -153,6 +158,21 @@ def split_hub_id(source: str) -> tuple[str, str | None] | None:
     if match is None or ".." in source or "--" in match["repository"]:
         return None
     return match["repository"], match["revision"]
+
+
+def split_hf_url(source: str) -> tuple[tuple[str, str | None], str] | None:
+    """Return the Hub id in the URL of a model on the Hub, and the folder in it as "runs/1/".
+
+    None for anything else, also for data sets, spaces and buckets.
+    """
+    match = _HF_URL.fullmatch(source)
+    found = match and split_hub_id(match["id"].replace("%2F", "/"))
+    if not match or not found or match["id"].startswith(("datasets/", "spaces/", "buckets/")):
+        return None
+    folder = match["folder"].strip("/")
+    if ".." in folder.split("/"):
+        return None
+    return found, f"{folder}/" if folder else ""
 
 
 def hub_fingerprint(contents: list[str]) -> str:

@@ -8,8 +8,11 @@ content hash of a file that is read so.
 from __future__ import annotations
 
 import bisect
+import errno
 import itertools
+import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +38,7 @@ AHEAD = 3
 """Pieces of a file that are fetched before they are asked for."""
 
 CONNECTIONS = 12
-PARALLEL_HEADERS = 8
+PARALLEL_HEADERS = 32
 PARALLEL_SPANS = 16
 MOST_HELD_BYTES = 512 << 20
 _WAIT_SECONDS = 0.2
@@ -46,8 +49,108 @@ FETCHES = 4
 MOST_AHEAD_BYTES = 64 << 20
 """Of one file, held until it is hashed: pieces arrive a few at a time, in any order."""
 
+BUSY = (408, 429, 500, 502, 503, 504)
+TRIES = 6
+PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before another try, by how many were in vain."""
+
+MOST_PAUSE = 120.0
+"""So long is waited where a server says for how long it is busy."""
+
+SAY_SECONDS = 30.0
+_LOG = logging.getLogger(__name__)
+_PASSING = (errno.EBUSY, errno.EAGAIN, errno.EPIPE, getattr(errno, "EREMOTEIO", errno.EIO))
+# Of aiohttp and botocore, whose failures to connect are no OSError.
+_PASSING_NAMES = {
+    *("ServerDisconnectedError", "ClientPayloadError", "ConnectionClosedError"),
+    *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "IncompleteReadError"),
+}
+
 Fetch = Callable[[int, int], bytes]
 """Returns a file's bytes from a position on, by their number."""
+
+
+def http_status(error: BaseException) -> int | None:
+    """Return the status that a server refused with, as the libraries of stores keep it."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore
+        response = response.get("ResponseMetadata", {})
+        found = [response.get("HTTPStatusCode")]
+    else:
+        found = [getattr(response, "status_code", None)]
+    found += [getattr(error, "status", None), getattr(error, "code", None)]
+    return next((status for status in found if type(status) is int), None)
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Say whether a request that failed so may succeed when it is made again."""
+    while error is not None:
+        status = http_status(error)
+        if status is not None:
+            return status in BUSY
+        if isinstance(error, ConnectionError | TimeoutError):
+            return True
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            return True
+        if type(error).__name__ in _PASSING_NAMES:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _asked_pause(error: BaseException | None) -> float:
+    """Return the seconds that a server asked to wait (Retry-After), 0 where it did not."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
+        if isinstance(response, Mapping):
+            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        asked = headers.get("Retry-After") or headers.get("retry-after")
+        if asked and str(asked).isdecimal():
+            return float(asked)
+        error = error.__cause__
+    return 0.0
+
+
+class Retries:
+    """The pauses between the tries of a place's requests, and a line about them now and then."""
+
+    def __init__(self, place: str, check: Callable[[], None] = lambda: None) -> None:
+        """Args: place: starts lines; check: raises to stop waiting."""
+        self._place = place
+        self._check = check
+        self._count = 0
+        self._said = float("-inf")
+        self._lock = threading.Lock()
+
+    def pause(self, vain: int, failure: BaseException) -> bool:
+        """Wait before another try; False where there is to be none.
+
+        Args: vain: how many tries failed; failure: how the last one did.
+        """
+        seconds = max(_asked_pause(failure), PAUSES[min(vain, TRIES) - 1])
+        if vain >= TRIES or seconds > MOST_PAUSE:
+            return False
+        self._say(failure, seconds)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left, _WAIT_SECONDS))
+        return True
+
+    def _say(self, failure: BaseException, seconds: float) -> None:
+        with self._lock:
+            self._count += 1
+            if time.monotonic() - self._said < SAY_SECONDS:
+                return
+            self._said = time.monotonic()
+        status = http_status(failure) or http_status(failure.__cause__ or failure)
+        reason = f"status {status}" if status else printable(failure, 80)
+        again = "requests were" if self._count > 1 else "request was"
+        _LOG.warning(
+            f"{self._place} is busy or cannot be reached ({reason}); tries again in {seconds:.1f} "
+            f"s ({self._count} {again} tried again so far)."
+        )
 
 
 @dataclass(eq=False)
@@ -86,6 +189,12 @@ class RemoteFiles(Files):
         See ``content_hash``.
         """
         return None
+
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        """Raise SourceChangedError for a file that is not the one that was opened.
+
+        Nothing is asked where files cannot change, as those of a commit.
+        """
 
     def header(self, name: str) -> Header:
         """Return a shard's header, read with one or two requests."""

@@ -6,27 +6,45 @@ them is asked for, stored or shown here, and URLs that carry one are refused.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.read.header import Header, parse_header
 from ram_studio.checkpoints.read.json_files import parse_json_object
-from ram_studio.checkpoints.read.remote import RemoteFiles
+from ram_studio.checkpoints.read.remote import (
+    PARALLEL_HEADERS,
+    RemoteFiles,
+    Retries,
+    http_status,
+    is_passing,
+)
 from ram_studio.checkpoints.read.shard_files import is_small_file
-from ram_studio.errors import CheckpointError, RamStudioError
+from ram_studio.errors import CheckpointError, RamStudioError, SourceChangedError, StorageError
 from ram_studio.resources import user_folder
 
+T = TypeVar("T")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@|\?.*=")
+# What stores say in a listing that a file's content, or its time, is known by.
+_VERSIONS = (
+    *("ETag", "etag", "generation", "md5Hash", "blob_id", "content_hash"),
+    *("LastModified", "Last-Modified", "updated", "mtime", "created"),
+)
+_MOST_HEADERS_BYTES = 1 << 30
 # Of shards, by a scheme's own options: pieces of a multipart upload, and how many at a time. By
 # default s3fs holds half a gigabyte.
 _UPLOADS: dict[str, dict[str, int]] = {"s3": {"chunksize": 16 << 20, "max_concurrency": 4}}
@@ -64,16 +82,56 @@ def url_errors(what: str) -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True)
+class KnownHeaders:
+    """A URL's shards as somebody has read them: who sees the same listing need not do it again.
+
+    versions: by shard, see ``Stored``; fingerprint: of the checkpoint; headers: of all shards,
+    compressed, as text.
+    """
+
+    versions: dict[str, str]
+    fingerprint: str
+    headers: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a store says of a file.
+
+    version: size, and whatever changes when it is overwritten; tag: its ETag, "" where there is
+    none that a request can name.
+    """
+
+    size: int
+    version: str
+    tag: str = ""
+
+    @classmethod
+    def of(cls, info: dict[str, Any]) -> Stored:
+        size = info.get("size") or 0
+        said = [f"{key}={info[key]}" for key in _VERSIONS if info.get(key) is not None]
+        tag = str(info.get("ETag") or "")
+        return cls(size, " ".join([str(size), *said]), "" if tag.startswith("W/") else tag)
+
+
 @dataclass(eq=False)
 class UrlFolder(RemoteFiles):
     """The files below a URL, which have no content hash of their own.
 
-    url: as it was given; system, root: fsspec's file system, and the folder's path in it.
+    url: as it was given; system, root: fsspec's file system, and the folder's path in it; check:
+    raises to stop waiting; known: what is taken in place of headers while the listing is the same.
     """
 
     url: str = ""
     system: Any = None
     root: str = ""
+    check: Callable[[], None] = field(default=lambda: None, repr=False)
+    known: KnownHeaders | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._retries = Retries(f"{self.who}{printable(self.url)}", lambda: self.check())
+        self._headers: dict[str, bytes] = {}
 
     @classmethod
     def of(cls, url: str, who: str = "") -> UrlFolder:
@@ -102,23 +160,77 @@ class UrlFolder(RemoteFiles):
         return sorted(self.listed)
 
     @cached_property
-    def listed(self) -> dict[str, int]:
-        """What lies right below the folder, with its bytes; raises CheckpointError for nothing."""
-        with self._told():
+    def listed(self) -> dict[str, Stored]:
+        """What lay right below the folder when it was asked first; raises CheckpointError."""
+        return self._list()
+
+    def _list(self) -> dict[str, Stored]:
+        def list_now() -> list[dict[str, Any]]:
             self.system.invalidate_cache()
-            found = self.system.ls(self.root, detail=True)
-        names = ((self._name(f["name"]).rstrip("/"), f["size"] or 0) for f in found)
-        return {name: size for name, size in names if name}
+            return list(self.system.ls(self.root, detail=True))
+
+        with self._told():
+            named = ((self._name(f["name"]).rstrip("/"), f) for f in self._tried(list_now))
+            found = {name: info for name, info in named if name and "?" not in name}
+            # A plain web server lists names alone.
+            bare = [n for n, f in found.items() if f["size"] is None and f["type"] == "file"]
+            with ThreadPoolExecutor(PARALLEL_HEADERS) as pool:
+                asked = pool.map(lambda n: self._tried(self.system.info, self._path(n)), bare)
+                found |= dict(zip(bare, asked, strict=True))
+        return {name: Stored.of(info) for name, info in found.items()}
+
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        now = self._list()
+        for name in names:
+            if now.get(name) != self.listed.get(name):
+                raise self._changed(name)
+
+    def _changed(self, name: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self.who}{printable(self.at(name))} was overwritten or removed while it was read. "
+            "Leave the files alone during a run, and run again."
+        )
+
+    def _tried(self, call: Callable[..., T], *given: Any, **named: Any) -> T:
+        """Return what a request returns, made again while the store is busy.
+
+        Raises: StorageError where it stays so; whatever else the request raises.
+        """
+        vain = 0
+        while True:
+            self.check()
+            try:
+                return call(*given, **named)
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                vain += 1
+                if not self._retries.pause(vain, error):
+                    reason = printable(str(error) or type(error).__name__, 200).rstrip(".")
+                    raise StorageError(
+                        f"{self.who}{printable(self.url)} is busy or cannot be reached after "
+                        f"{vain} {'try' if vain == 1 else 'tries'}: {reason}. Run again later; "
+                        "what was finished is kept."
+                    ) from error
+
+    @property
+    def _is_opened(self) -> bool:
+        """Whether its files are a source's, which are to stay as they were listed."""
+        return "listed" in vars(self)
 
     def size(self, name: str) -> int:
+        if self._is_opened and name in self.listed:
+            return self.listed[name].size
         with self._told(name):
-            return int(self.system.info(self._path(name))["size"])
+            return int(self._tried(self.system.info, self._path(name))["size"])
 
     def has(self, name: str) -> bool:
+        if self._is_opened and "/" not in name:
+            return name in self.listed
         with self._told(name):
             self.system.invalidate_cache()
             try:  # `isfile` takes every failure for an absence
-                return bool(self.system.info(self._path(name))["type"] == "file")
+                return bool(self._tried(self.system.info, self._path(name))["type"] == "file")
             except FileNotFoundError:
                 return False
 
@@ -126,7 +238,7 @@ class UrlFolder(RemoteFiles):
         with self._told():
             self.system.invalidate_cache()
             try:
-                found = self.system.find(self.root, detail=True)
+                found = self._tried(self.system.find, self.root, detail=True)
             except FileNotFoundError:
                 return {}
         names = ((self._name(path), info["size"] or 0) for path, info in found.items())
@@ -135,14 +247,76 @@ class UrlFolder(RemoteFiles):
     def fetch(self, name: str, start: int, length: int) -> bytes:
         if not length:
             return b""  # stores are asked for the last byte, and none has a number below 0
+        tag = self.listed[name].tag if self._is_opened and name in self.listed else ""
         with self._told(name):
-            data = bytes(self.system.cat_file(self._path(name), start=start, end=start + length))
+            try:
+                data = self._tried(self._cat, self._path(name), start, start + length, tag)
+            except Exception as error:
+                refusal = error if http_status(error) else error.__cause__ or error
+                if http_status(refusal) == 412:
+                    raise self._changed(name) from error
+                raise
         if len(data) != length:
             raise CheckpointError(
                 f"{self.who}{printable(self.at(name))} gave {len(data)} bytes from {start} on, "
                 f"expected {length}; leave the files alone during a run, and run again."
             )
         return data
+
+    def _cat(self, path: str, start: int, end: int, tag: str) -> bytes:
+        """Return bytes start..end of a file, of no other than the one that has this ETag."""
+        if tag and self._scheme in ("http", "https"):
+            headers = {"If-Match": tag, "Accept-Encoding": "identity"}
+            return bytes(self.system.cat_file(path, start=start, end=end, headers=headers))
+        if tag and self._scheme == "s3":
+            import fsspec
+
+            bucket, key, _ = self.system.split_path(path)
+            asked = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{end - 1}"}
+            body = self.system.call_s3("get_object", **asked, IfMatch=tag)["Body"]
+            return bytes(fsspec.asyn.sync(self.system.loop, body.read))
+        return bytes(self.system.cat_file(path, start=start, end=end))
+
+    @property
+    def _scheme(self) -> str:
+        protocol = self.system.protocol
+        return str(protocol if isinstance(protocol, str) else protocol[0])
+
+    def header(self, name: str) -> Header:
+        header = super().header(name)
+        self._headers[name] = header.raw
+        return header
+
+    def headers(self, names: Iterable[str]) -> list[Header]:
+        names = list(names)
+        if not self._is_known(names):
+            return super().headers(names)
+        assert self.known is not None, "it was looked at"
+        packed = zlib.decompressobj()
+        text = packed.decompress(base64.b64decode(self.known.headers), _MOST_HEADERS_BYTES)
+        self._headers = dict(zip(names, map(str.encode, json.loads(text)), strict=True))
+        return [
+            parse_header(raw, self.who, file_size=self.size(name), path=self.folder / name)
+            for name, raw in self._headers.items()
+        ]
+
+    def fingerprint(self, shards: Iterable[str]) -> str | None:
+        """Return the fingerprint of those who read the very files before, None for others."""
+        known = self.known
+        return known.fingerprint if known is not None and self._is_known(shards) else None
+
+    def _is_known(self, names: Iterable[str]) -> bool:
+        return self.known is not None and self.known.versions == self._versions(names)
+
+    def _versions(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: self.listed[name].version for name in names}
+
+    def as_read(self, names: Iterable[str], fingerprint: str) -> KnownHeaders:
+        """Return what others may take in place of the headers of these files, which were read."""
+        names = list(names)
+        text = json.dumps([self._headers[name].decode() for name in names])
+        packed = base64.b64encode(zlib.compress(text.encode())).decode()
+        return KnownHeaders(self._versions(names), fingerprint, packed)
 
     def json(self, name: str, *, limit: int, unique: bool = False) -> dict[str, Any]:
         if not self.has(name):
@@ -156,9 +330,11 @@ class UrlFolder(RemoteFiles):
         write: puts a file there whole: several processes may open the same URL.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name, size in self.listed.items():
-            if is_small_file(name, size):
-                write(self.folder / name, self.fetch(name, 0, size))
+        small = [name for name, file in self.listed.items() if is_small_file(name, file.size)]
+        with ThreadPoolExecutor(PARALLEL_HEADERS) as pool:
+            contents = pool.map(lambda name: self.fetch(name, 0, self.size(name)), small)
+            for name, content in zip(small, contents, strict=True):
+                write(self.folder / name, content)
         for old in self.folder.iterdir():
             if old.name not in self.listed and not old.name.startswith("."):  # another opening's
                 old.unlink(missing_ok=True)
@@ -166,7 +342,7 @@ class UrlFolder(RemoteFiles):
     def write(self, name: str, data: bytes) -> None:
         """Write a small file, in place of an older one."""
         with self._told(name, " cannot be written"):
-            self.system.pipe_file(self._path(name), data)
+            self._tried(self.system.pipe_file, self._path(name), data)
 
     def upload(self, path: Path, name: str, on_bytes: Callable[[int], None]) -> None:
         """Upload a file, large ones in several pieces where the store knows that.
@@ -181,10 +357,8 @@ class UrlFolder(RemoteFiles):
             def relative_update(self, inc: int = 1) -> None:
                 on_bytes(inc)
 
-        protocol = self.system.protocol
-        scheme = protocol if isinstance(protocol, str) else protocol[0]
         with self._told(name, " cannot be written"):
-            more = _UPLOADS.get(scheme, {})
+            more = _UPLOADS.get(self._scheme, {})
             self.system.put_file(str(path), self._path(name), callback=Told(), **more)
             self.system.invalidate_cache()
             arrived = self.system.info(self._path(name))["size"]

@@ -8,7 +8,7 @@ receipts of its parts are known by.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -16,6 +16,7 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.partial import parts_text
 from ram_studio.checkpoints.read.content_hash import hash_json
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.url_folder import KnownHeaders
 from ram_studio.checkpoints.record.provenance import Count, Record
 from ram_studio.checkpoints.record.recipe import Recipe, describe_validation
 from ram_studio.checkpoints.write.output_folder import write_whole
@@ -25,10 +26,16 @@ MAX_PLAN_BYTES = 64_000_000
 
 
 class PlannedSource(Record):
-    """A checkpoint as it was when the plan was made."""
+    """A checkpoint as it was when the plan was made.
+
+    Attributes:
+        known: of a URL, its headers and listing, so that no part reads them again; the digest
+            leaves them out, as they follow from the files.
+    """
 
     fingerprint: str
     nbytes: Count
+    known: KnownHeaders | None = None
 
 
 class PlannedPart(Record):
@@ -58,7 +65,7 @@ class PartPlan(Record):
         max_shard_bytes: the most bytes of tensor data in one file.
         sources: the base ("base") and the agents.
         parts: in order.
-        digest: BLAKE3 of everything else here.
+        digest: BLAKE3 of everything else here but what is known of URLs.
     """
 
     format: Literal[1] = 1
@@ -74,8 +81,9 @@ class PartPlan(Record):
         return self.model_copy(update={"digest": self.true_digest()})
 
     def true_digest(self) -> str:
-        """Return the BLAKE3 of everything but `digest`: JSON, keys sorted, no spaces, UTF-8."""
-        return hash_json(self.model_dump(mode="json", exclude={"digest"}))
+        """Return the digest: BLAKE3 of JSON, keys sorted, no spaces, UTF-8."""
+        left_out: Any = {"digest": True, "sources": {"__all__": {"known"}}}
+        return hash_json(self.model_dump(mode="json", exclude=left_out))
 
     def part(self, number: int) -> PlannedPart:
         """Return a part by its number, from 1.

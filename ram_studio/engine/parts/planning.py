@@ -19,6 +19,7 @@ from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, shown_list
+from ram_studio.checkpoints.read.url_folder import KnownHeaders, UrlFolder
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -79,7 +80,9 @@ def plan_of(
         recipe=job.recipe,
         max_shard_bytes=max_shard_bytes,
         sources={
-            c.name: PlannedSource(fingerprint=c.fingerprint, nbytes=c.nbytes)
+            c.name: PlannedSource(
+                fingerprint=c.fingerprint, nbytes=c.nbytes, known=_known(c) if parts != 1 else None
+            )
             for c in report.checkpoints
         },
         parts=tuple(
@@ -96,6 +99,14 @@ def plan_of(
             for number, (own, files) in enumerate(zip(chosen, hashed, strict=True), start=1)
         ),
     ).with_digest()
+
+
+def _known(checkpoint: Checkpoint) -> KnownHeaders | None:
+    """Return what parts may take in place of a URL's headers, None for other sources."""
+    place = checkpoint.remote.get(checkpoint.shards[0])
+    if not isinstance(place, UrlFolder):
+        return None
+    return place.as_read([path.name for path in checkpoint.shards], checkpoint.fingerprint)
 
 
 def cut(sizes: Sequence[int], parts: int) -> list[range]:
@@ -210,7 +221,8 @@ def open_plan(
 
     Raises: PlanError when one is not what it was when the plan was made; see ``load``.
     """
-    report = load_sources(plan.recipe, on_download, run.cancel)
+    known = {name: source.known for name, source in plan.sources.items() if source.known}
+    report = load_sources(plan.recipe, on_download, run.cancel, known=known)
     stale = [
         f"{c.who}{c.source}"
         for c in report.checkpoints

@@ -136,6 +136,7 @@ class SourceHasher:
         self._files: dict[Path, _File] = {}
         self._digests: dict[Path, str] = {}
         self._followed: dict[Path, FollowedHash] = {}
+        self._elsewhere: dict[RemoteFiles, list[str]] = {}
         self._waiting: list[_File] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -197,6 +198,7 @@ class SourceHasher:
         algorithm = self._algorithm(path)
         if algorithm is None:
             return
+        self._elsewhere.setdefault(remote, []).append(path.name)
         # Pinned to a commit, and of known content where the Hub keeps it as a large file.
         known = remote.content_hash(path.name)
         if known is not None and known.startswith(f"{algorithm}:" if algorithm else ""):
@@ -287,6 +289,8 @@ class SourceHasher:
         for file in self._files.values():
             file.check_unchanged()
         self._finish_elsewhere(on_progress, cancel)
+        for place, names in self._elsewhere.items():
+            place.check_unchanged(names)
         digests = {
             path: f"{file.algorithm}:{file.hasher.hexdigest()}"
             for path, file in self._files.items()

@@ -12,7 +12,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import who
-from ram_studio.checkpoints.read.remote import ReadAhead, Remote
+from ram_studio.checkpoints.read.remote import ReadAhead, Remote, RemoteFiles
 from ram_studio.checkpoints.read.tensors import TensorCache, TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
@@ -138,6 +138,12 @@ class Sources:
 
     def check_unchanged(self) -> None:
         """Raise SourceChangedError when a file was written to since it was opened."""
+        elsewhere: dict[RemoteFiles, list[str]] = {}
+        for checkpoint in self._checkpoints:
+            for path, place in checkpoint.remote.items():
+                elsewhere.setdefault(place, []).append(path.name)
+        for place, names in elsewhere.items():
+            place.check_unchanged(names)
         for path, handle in self._handles.items():
             state = os.fstat(handle)
             if (state.st_size, state.st_mtime_ns) != self.states[path]:

@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import urlsplit
 
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.errors import EvaluationError, ServerError, Stopped
 from ram_studio.evals.answering.engine import (
     ChatMode,
     Decoding,
@@ -130,7 +130,7 @@ class EndpointEngine:
         try:
             status, body = self._request(client, "GET", "/models", None)
         except (_Busy, _TimedOut) as late:
-            raise EvaluationError(f"{self.url}/models: {late}. Try again later.") from None
+            raise ServerError(f"{self.url}/models: {late}. Try again later.") from None
         try:
             names = [str(row["id"]) for row in json.loads(body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -257,7 +257,7 @@ class EndpointEngine:
         """Return (status, body), or (None, reason) for a reply that is too large.
 
         Raises:
-            EvaluationError: the server cannot be reached, or refuses the token.
+            ServerError: the server cannot be reached. EvaluationError: it refuses the token.
             _Busy: asking again may help. _TimedOut: there was no whole reply in time.
         """
         import httpx
@@ -278,7 +278,7 @@ class EndpointEngine:
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.DecodingError) as error:
             raise _Busy(f"the connection broke: {error or type(error).__name__}") from None
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
-            raise EvaluationError(
+            raise ServerError(
                 f"{self.url} cannot be reached: {error or type(error).__name__}. Check that the "
                 "server is running and the URL right; finished answers are kept."
             ) from None
