@@ -204,6 +204,7 @@ def ask_suites(
     Raises: what `SuiteRun.answers` raises.
     """
     samples: list[list[tuple[Question, Answer]]] = []
+    once: list[tuple[Question, Answer]] = []
     decodings = runs[0].settings.decodings if runs else ()
     for number, decoding in enumerate(decodings):
         runs[0].engine.decoding = decoding
@@ -213,9 +214,13 @@ def ask_suites(
             if on_progress:
                 on_progress(model, domain, before * total + done, len(decodings) * total)
 
-        rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
-        samples.append([row for own in rows for row in own])
-    return with_samples(samples)
+        samples.append([])
+        for run in runs:
+            if not run.suite.draws_samples:
+                samples[-1] += run.answers(asked[run.suite.name], tell, should_stop)
+            elif number == 0:
+                once += run.answers(asked[run.suite.name], on_progress, should_stop)
+    return with_samples(samples) + once
 
 
 def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:

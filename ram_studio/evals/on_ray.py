@@ -93,6 +93,8 @@ def _ask(
     runs: list[tuple[SuiteRun, LocalEngine, Decoding]] = []
     every = product(engines.items(), settings.decodings, settings.question_suites)
     for (name, engine), decoding, part in every:
+        if part.draws_samples and decoding != settings.decodings[0]:
+            continue
         path = str(engine.path)
         run = SuiteRun(name, path, engine, part, settings, store, rerun, baselines=baselines)
         run.check(asked[part.name])

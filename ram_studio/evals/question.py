@@ -18,6 +18,8 @@ NO_ANSWER: tuple[Finish, ...] = ("timed_out", *UNSCORED)
 """How a question ends without anything to judge; one that timed out counts as wrong."""
 TIMED_OUT = "timed_out"
 """The key in `Verdict.facts`: true where the judge ran out of time, which counts as wrong."""
+SAMPLES = "samples"
+"""The key in `Answer.facts`: whether each of the samples that was answered is right."""
 
 
 @dataclass(frozen=True)

@@ -289,6 +289,7 @@ class EvalSettings(BaseModel):
             self.difficulty,
             self.data,
             self.max_tokens,
+            self.samples,
         )
 
     def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:

@@ -52,6 +52,7 @@ ROWS = {
     "nq": [{"question": "who wrote the raven", "answer": ["Edgar Allan Poe", "Poe"]},
            {"question": "when was it written", "answer": ["1845"]}],
     "ruler-hotpotqa": HOTPOT,
+    "ruler-2wiki": [{**row, "type": "comparison", "evidences": []} for row in HOTPOT],
     "ruler-squad": SQUAD,
 }  # fmt: skip
 # What the canonical answer is where it is not the gold itself.

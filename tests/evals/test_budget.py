@@ -13,9 +13,9 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import LocalEngine, _Budget
-from ram_studio.evals.question import TIMED_OUT, Answer
+from ram_studio.evals.question import SAMPLES, TIMED_OUT, Answer
 from ram_studio.evals.report.eval_result import EvalResult, Outcomes
-from ram_studio.evals.report.score import SAMPLES, DomainScore, as_json, sample_scores
+from ram_studio.evals.report.score import DomainScore, as_json, sample_scores
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore

@@ -27,10 +27,7 @@ from typing import Any
 from pydantic import Field, TypeAdapter, computed_field
 from pydantic.dataclasses import dataclass
 
-from ram_studio.evals.question import Answer, Question
-
-SAMPLES = "samples"
-"""The key in `Answer.facts`: whether each of the samples that was answered is right."""
+from ram_studio.evals.question import SAMPLES, Answer, Question
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ RIGHT_RUNS = 4
 _FENCED = re.compile(r"```[ \t]*+([\w+-]*+)[ \t]*+\n(.*?)(?:\n[ \t]*+```|\Z)", re.DOTALL)
 _START = re.compile(r"^(?:def |class |import |from |@|async def |assert )", re.MULTILINE)
 _DEFINITION = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
-_PROMPTS = {
+PROMPTS = {
     "function": "{task}\n\nReply with the complete Python function in one code block.",
     "program": (
         "{task}\n\nThe program reads standard input and writes standard output. Reply with the "
@@ -53,7 +53,7 @@ _PROMPTS = {
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "prompt": _PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
+        "prompt": PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
         "gold": row["tests"] if row["category"] == "unit tests" else row["reference"],
         "spec": row,
     }

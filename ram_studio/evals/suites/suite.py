@@ -33,7 +33,7 @@ class SuiteSettings:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
     tokens. difficulty: of generated families, 1 to 5. data: the folder with the rows of suites that
     are a data set, see `datasets.rows`; None: the Hub's cache, or the Hub. max_tokens: of an
-    answer, see `Suite.questions`.
+    answer, see `Suite.questions`. samples: of a question, for suites that draw them themselves.
     """
 
     count_tokens: Callable[[str], int]
@@ -43,6 +43,7 @@ class SuiteSettings:
     difficulty: int = DEFAULT_DIFFICULTY
     data: str | Path | None = None
     max_tokens: Budget = None
+    samples: int = 1
 
 
 Make = Callable[[SuiteSettings], Sequence[Question]]
@@ -62,7 +63,8 @@ class Suite:
     absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this machine, ""
     where they are; asks no network. fetch: gets them from the Hub, where that has them.
     has_texts: its questions are about long texts of `SuiteSettings.lengths` (`Question.reading`).
-    converse: question -> the conversation that answers it; None: one request does.
+    converse: question -> the conversation that answers it; None: one request does. draws_samples:
+    that conversation draws all samples of a question, which is asked once.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Suite:
     has_texts: bool = False
     fetch: Callable[[], object] | None = None
     converse: Callable[[Question], Conversation] | None = None
+    draws_samples: bool = False
 
     def tokens_of(self, budget: Budget) -> int | None:
         """Return the most tokens of an answer that a budget gives, None for the suite's own."""

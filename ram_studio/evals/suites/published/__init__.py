@@ -6,6 +6,7 @@ file says of its own.
 
 from ram_studio.evals.suites.published import (
     bfcl,
+    contests,
     gsm8k,
     humaneval,
     ifeval,
@@ -16,6 +17,6 @@ from ram_studio.evals.suites.published import (
 )
 
 SUITES = (
-    *(*bfcl.SUITES, humaneval.SUITE, mbpp.SUITE, gsm8k.SUITE, math500.SUITE),
+    *(*bfcl.SUITES, humaneval.SUITE, mbpp.SUITE, *contests.SUITES, gsm8k.SUITE, math500.SUITE),
     *(ifeval.SUITE, nq.SUITE, *ruler.SUITES),
 )

@@ -39,13 +39,14 @@ class DataSet:
     """Where a suite's rows are.
 
     name: the suite's, which a file in a folder has as well; others: further names without suffix,
-    as its publishers give them. repository, revision, file: on the Hub. columns: that every row
+    as its publishers give them. repository, revision, file: on the Hub; revision None: no state of
+    it is known, so its rows come from a folder alone. columns: that every row
     has; of names parted by "|" one is enough. flatten: a JSON file of another form -> rows.
     """
 
     name: str
     repository: str
-    revision: str
+    revision: str | None
     file: str
     columns: tuple[str, ...]
     others: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class DataSet:
         self, version: int, title: str, make: Make, judge: Judge, about: str, **more: Any
     ) -> Suite:
         """Return the suite of these rows; more: further fields of `Suite`."""
-        more |= {"absent": self.absent, "fetch": self.fetch}
+        more |= {"absent": self.absent, "fetch": self.fetch if self.revision else None}
         return Suite(self.name, version, title, make, judge, about, **more)
 
     def make(self, max_new_tokens: int, fields: RowFields) -> Make:
@@ -78,6 +79,8 @@ class DataSet:
         try:
             if folder is not None:
                 self._in_folder(Path(folder))
+            elif self.revision is None:
+                return f"its questions come from a folder alone. {self._wanted()}"
             else:
                 self._downloaded(is_local=True)
         except EvaluationError as error:
@@ -113,6 +116,8 @@ class DataSet:
 
         Raises: EvaluationError saying why it cannot be had, and where the file may be put.
         """
+        if why := "" if self.revision else self.absent(None):
+            raise EvaluationError(f"Suite {self.name} has no questions here: {why}")
         try:
             return self._downloaded(is_local=True)
         except (HubError, OSError):

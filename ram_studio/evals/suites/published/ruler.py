@@ -1,7 +1,8 @@
-"""Suites `ruler-hotpotqa` and `ruler-squad`: RULER's questions over many documents, made to length.
+"""Suites `ruler-hotpotqa`, `ruler-2wiki`, `ruler-squad`: questions over many documents, to length.
 
-A question's own documents (SQuAD: its paragraph; HotpotQA: the ten it comes with) stand among
-others of the data set, as many as the length holds, in an order of their own. As in RULER those of
+A question's own documents (SQuAD: its paragraph; the others: the ten it comes with) stand among
+others of the data set, as many as the length holds, in an order of their own. RULER itself has no
+2WikiMultiHopQA, whose rows are like HotpotQA's; answers' aliases are not read. As in RULER those of
 the same article come first (SQuAD), then any, then all once more where there are no further ones.
 Budget and scoring are RULER's: right when one of the acceptable answers occurs in the answer,
 whatever the case. A text that fills less than 90 % of its length says so.
@@ -56,15 +57,16 @@ class Library(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-def hotpot(rows: Sequence[Row]) -> Library:
-    """Return HotpotQA's rows as a library, in the form of its authors or of the Hub."""
+def hotpot(rows: Sequence[Row], name: str = "ruler-hotpotqa") -> Library:
+    """Return rows of HotpotQA or 2WikiMultiHopQA, in the form of authors or Hub, as a library."""
     places: dict[str, int] = {}
     entries = []
     for number, row in enumerate(rows):
-        with reading(HOTPOT.name, number):
+        with reading(name, number):
             context = row["context"]
             if isinstance(context, Mapping):
-                context = list(zip(context["title"], context["sentences"], strict=True))
+                held = context["sentences"] if "sentences" in context else context["content"]
+                context = list(zip(context["title"], held, strict=True))
             own = tuple(
                 places.setdefault(f"{title}\n{''.join(sentences)}", len(places))
                 for title, sentences in context
@@ -270,9 +272,19 @@ SQUAD = DataSet(
     others=("dev-v2.0", "squad", "qa_1", "qa_1/validation"),
     flatten=_flat,
 )
+WIKI = DataSet(
+    "ruler-2wiki",
+    "kamelliao/2wikimultihopqa",
+    "f4f0d7e4ae275d9281e90c46c93e66d6cdda3674",
+    "data/dev.json",
+    ("question|input", "answer|outputs", "context|input"),
+    others=("2wikimultihopqa", "dev"),
+)
 ABOUT = "questions over many documents, made to length"
 _MORE: dict[str, Any] = {"has_texts": True, "summary": summary}
 SUITES = (
     HOTPOT.suite(2, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, **_MORE),
+    WIKI.suite(1, "RULER, 2WikiMultiHopQA",
+               _make(WIKI, lambda rows: hotpot(rows, WIKI.name)), judge, ABOUT, **_MORE),
     SQUAD.suite(2, "RULER, SQuAD", _make(SQUAD, squad), judge, ABOUT, **_MORE),
-)
+)  # fmt: skip
