@@ -53,6 +53,13 @@ class Policies:
     ] = "error"
     extra: Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")] = "error"
     rows: Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")] = "exact"
+    names: Annotated[
+        str,
+        typer.Option(help="Names of a text model for a base with more towers: exact or mapped."),
+    ] = "exact"
+    experts_packing: Annotated[
+        str, typer.Option(help="LoRA on stacked experts: ask, rank-major or expert-major.")
+    ] = "ask"
 
 
 class _DataclassOptions:

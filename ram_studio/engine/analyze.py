@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Unpack
+from typing import Unpack, cast
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.analysis import BASE, Analysis, TensorEntry
@@ -13,11 +13,8 @@ from ram_studio.algorithm.epsilon_grid import all_thresholds
 from ram_studio.algorithm.partial import PartialAnalysis
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
-    ExtraPolicy,
     FitKeywords,
     MergeTensor,
-    MissingPolicy,
-    RowsPolicy,
     check_compatibility,
 )
 from ram_studio.checkpoints.opening import open_checkpoint
@@ -34,6 +31,17 @@ from ram_studio.engine.passes.counting import (
 )
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.relating import RelationTally
+
+
+class FitRunKeywords(FitKeywords, RunKeywords):
+    """What to do where an agent does not fit, and how a pass is run, as keyword arguments."""
+
+
+def split_keywords(given: FitRunKeywords) -> tuple[FitKeywords, RunKeywords]:
+    """Return the two kinds apart."""
+    fit = {key: value for key, value in given.items() if key in FitKeywords.__annotations__}
+    run = {key: value for key, value in given.items() if key not in fit}
+    return cast(FitKeywords, fit), cast(RunKeywords, run)
 
 
 def load(
@@ -105,28 +113,25 @@ def analyze(
     base: str | Path,
     agents: Mapping[str, str | Path],
     *,
-    missing: MissingPolicy = "error",
-    extra: ExtraPolicy = "error",
-    rows: RowsPolicy = "exact",
     relations: bool = True,
     on_download: Callable | None = None,
     stream: bool = False,
-    **run: Unpack[RunKeywords],
+    **keywords: Unpack[FitRunKeywords],
 ) -> Analysis:
     """Return the analysis of some agents and their base: one streaming pass over all files.
 
     Args:
         base: folder or Hub id; agents: folder or Hub id by name, in the order results keep.
-        missing, extra, rows: what to do where an agent does not fit, see check_compatibility.
         relations: also collect what needs more than counts: magnitudes, signs, cosines, what is
             kept, and the rounding meter's updates. Counting alone is faster: twice where agents
             changed 3 % of all elements, five times at 10 %, more where most elements changed.
         stream: see ``load``.
-        run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
+        keywords: missing, extra, rows, names, experts_packing (what to do where an agent does not
+            fit, see check_compatibility); device, threads, block_elements, on_progress, cancel.
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
     """
-    fit: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
+    fit, run = split_keywords(keywords)
     cancel = run.get("cancel")
     report = load(base, agents, on_download=on_download, cancel=cancel, stream=stream, **fit)
     return analyze_report(report, relations=relations, **run)

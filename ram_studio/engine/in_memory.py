@@ -18,16 +18,12 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
-    ExtraPolicy,
-    FitKeywords,
     MergeTensor,
-    MissingPolicy,
-    RowsPolicy,
 )
 from ram_studio.checkpoints.read.describe import quoted, shown_bytes, shown_list, shown_shape
 from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.engine.analyze import load, partial_analysis
+from ram_studio.engine.analyze import FitRunKeywords, load, partial_analysis, split_keywords
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob, OutputKeywords, recipe_of
 from ram_studio.engine.passes.counting import Counting
@@ -218,14 +214,11 @@ class ResidentMerge:
         base: str | Path,
         agents: Mapping[str, str | Path],
         *,
-        missing: MissingPolicy = "error",
-        extra: ExtraPolicy = "error",
-        rows: RowsPolicy = "exact",
         relations: bool = False,
-        **run: Unpack[RunKeywords],
+        **keywords: Unpack[FitRunKeywords],
     ) -> None:
+        fit, run = split_keywords(keywords)
         options = RunOptions.of(**run)
-        fit: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
         self.report = load(base, agents, **fit, cancel=options.cancel)
         self._residence = _reserve(self.report, options)
         self.nbytes = self._residence.nbytes

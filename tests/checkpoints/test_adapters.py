@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GptOssConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    Qwen3MoeConfig,
+)
 
 from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
@@ -26,6 +34,8 @@ from ram_studio.errors import CompatibilityError
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Setting .save_embedding_layers.:UserWarning"),
+    # It says so of patterns for parameters too, which it applies.
+    pytest.mark.filterwarnings("ignore:The following alpha_pattern keys:RuntimeWarning"),
 ]
 
 CONFIG = LlamaConfig(
@@ -73,9 +83,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, t
     return folder, train(folder)
 
 
-def read_all(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
+def read_all(base: Path, adapter: Path, **fit: str) -> dict[str, torch.Tensor]:
     report = check_compatibility(
-        open_checkpoint(base, name="base"), [open_checkpoint(adapter, name="a")]
+        open_checkpoint(base, name="base"), [open_checkpoint(adapter, name="a")], **fit
     )
     found = {}
     with Sources(*report.checkpoints) as sources:
@@ -99,6 +109,8 @@ def read_all(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
         {"use_dora": True},
         {"bias": "all", "modules_to_save": ["lm_head"]},
         {"target_modules": ["q_proj", "embed_tokens"]},
+        {"trainable_token_indices": [39, 3, 7]},
+        {"trainable_token_indices": {"lm_head": [5], "embed_tokens": [0, 1]}},
     ],
     ids=str,
 )
@@ -206,3 +218,127 @@ def test_a_tied_head_that_the_base_does_not_store_is_not_counted(base, trained):
         for one in (agent, more)
     )
     assert said == again
+
+
+EXPERTS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 40,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "num_experts_per_tok": 2,
+}
+STACKS = ["experts.gate_up_proj", "experts.down_proj"]
+
+
+def expert_model(config: PreTrainedConfig) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def train_experts(
+    folder: Path, config: PreTrainedConfig, **options: object
+) -> dict[str, torch.Tensor]:
+    """Save a base and a LoRA on its experts; return what peft makes of them."""
+    from peft import LoraConfig, get_peft_model
+
+    whole = expert_model(config)
+    whole.save_pretrained(folder / "base")
+    asked = {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "target_parameters": STACKS}
+    made = get_peft_model(whole, LoraConfig(**{**asked, **options}))
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(torch.randn_like(parameter) * 0.1)
+    made.save_pretrained(folder / "adapter")
+    made.merge_and_unload().save_pretrained(folder / "merged")
+    return load_file(folder / "merged" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=5), {}),
+        (Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=4), {"use_rslora": True}),
+        (
+            Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=24, num_experts=3),
+            {"target_parameters": STACKS[:1], "alpha_pattern": {"experts.gate_up_proj": 2}},
+        ),
+        (GptOssConfig(**EXPERTS, intermediate_size=16, num_local_experts=3), {}),
+    ],
+    ids=["square gate", "rank-stabilised", "one stack", "stored the other way round"],
+)
+def test_an_adapter_of_experts_is_what_peft_merges(tmp_path, config, options):
+    """Of bases that store experts one by one (Qwen3) and in stacks, (in, out) each (gpt-oss)."""
+    expected = train_experts(tmp_path, config, **options)
+    stored = load_file(tmp_path / "base" / "model.safetensors")
+    changed = {n for n in stored if not torch.equal(expected[n], stored[n])}
+    assert any("experts" in name for name in changed)
+    found = read_all(tmp_path / "base", tmp_path / "adapter", experts_packing="rank-major")
+    assert found.keys() == stored.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+        assert torch.equal(tensor, stored[name]) or name in changed
+
+
+def test_the_order_of_expert_columns_is_asked_unless_the_adapter_says_it(tmp_path):
+    config = Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=4)
+    expected = train_experts(tmp_path, config)
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    with pytest.raises(CompatibilityError, match="set experts_packing: rank-major") as refused:
+        load(base, {"a": adapter})
+    # What the message says of both orders, by plain products.
+    norms = re.findall(r"(\S+-major) it has norm (\S+) and leaves (\d) of 4", str(refused.value))
+    stored = load_file(adapter / "adapter_model.safetensors")
+    name = "base_model.model.model.layers.0.mlp.experts"
+    [a, b] = (stored[f"{name}.base_layer.lora_{x}.weight"].double() for x in "AB")
+    if a.shape[1] != 16:  # gate_up_proj reads what is hidden
+        [a, b] = (stored[f"{name}.lora_{x}.weight"].double() for x in "AB")
+    rows = [list(range(3 * e, 3 * e + 3)) for e in range(4)]
+    columns = {"rank-major": [[e, e + 4, e + 8] for e in range(4)], "expert-major": rows}
+    assert [order for order, _, _ in norms] == [*columns]
+    for order, norm, still in norms:
+        parts = [b[:, c] @ a[r] for r, c in zip(rows, columns[order], strict=True)]
+        true = 5 / 3 * sum(part.square().sum() for part in parts).sqrt()
+        assert float(norm) == pytest.approx(float(true), rel=1e-3)
+        assert still == "0"
+
+    # As Unsloth had it: the same update with the columns in the other order.
+    other = shutil.copytree(adapter, tmp_path / "other")
+    turned = [e * 3 + r for r in range(3) for e in range(4)]
+    back = torch.tensor([turned.index(k) for k in range(12)])
+    for stored_name in stored:
+        if "experts" in stored_name and "lora_B" in stored_name:
+            stored[stored_name] = stored[stored_name][:, back].contiguous()
+    save_file(stored, other / "adapter_model.safetensors", {"format": "pt"})
+    path = other / "adapter_config.json"
+    plain = json.loads(path.read_text())
+    for said, asked in ((None, "expert-major"), ("grouped_by_expert", "ask")):
+        path.write_text(json.dumps(plain | {"lora_B_layout": said}))
+        found = read_all(base, other, experts_packing=asked)
+        for tensor_name, tensor in found.items():
+            torch.testing.assert_close(tensor, expected[tensor_name], rtol=1e-5, atol=1e-6)
+    wrong = load(base, {"a": adapter}, experts_packing="expert-major").agents[0]
+    right = load(base, {"a": adapter}, experts_packing="rank-major")
+    assert wrong.fingerprint != right.agents[0].fingerprint
+    [said] = [f.text for f in right.findings if f.kind == "adapter"]
+    assert "rank 3 on 26 of" in said  # 2 q_proj, 2 layers of 4 experts of 3 matrices
+
+
+def test_factors_that_fit_no_stack_are_refused(tmp_path):
+    config = Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=4)
+    train_experts(tmp_path, config)
+    other = Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=5)
+    expert_model(other).save_pretrained(tmp_path / "five")
+    with pytest.raises(CompatibilityError, match=r"lora_A \(12, .*fit none of its tensors"):
+        load(tmp_path / "five", {"a": tmp_path / "adapter"}, experts_packing="rank-major")
+
+
+def test_rows_that_are_not_there_are_refused(base, tmp_path):
+    train(tmp_path / "adapter", trainable_token_indices=[3])
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [40]}))
+    with pytest.raises(CompatibilityError, match="that trainable_token_indices does not name"):
+        load(base, {"a": tmp_path / "adapter"})

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
 
+from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
+from ram_studio.checkpoints.fit.tokenizers import all_stop_tokens, compare_templates
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 
 
 def warnings_of(base: Checkpoint, *agents: Checkpoint) -> list[str]:
@@ -55,7 +60,8 @@ def parameters(**values: Any) -> dict[str, Any]:
         (ROPE, ROPE | {"architectures": ["LlamaForCausalLM"]}, [DIFFERS, "LlamaForCausalLM"]),
         (ROPE, ROPE | {"rope_theta": 1e6}, [DIFFERS, "theta is 1000000.0, in the base 10000.0"]),
         (ROPE, ROPE | {"rope_scaling": YARN}, [DIFFERS, "rope_scaling is set in the agent"]),
-        (ROPE, ROPE | {"eos_token_id": 5}, [DIFFERS, "eos_token_id is 5, in the base 7"]),
+        (ROPE, ROPE | {"bos_token_id": 5}, []),
+        (ROPE | {"bos_token_id": 7}, ROPE | {"bos_token_id": 5}, [DIFFERS, "is 5, in the base 7"]),
         # The same in the words of two versions of transformers.
         (QWEN_CONFIG | {"rope_theta": 1e6, "rope_scaling": None}, parameters(), []),
         (QWEN_CONFIG | {"rope_theta": 1e6}, parameters(rope_type="default"), []),
@@ -134,6 +140,33 @@ def test_another_chat_template_is_a_warning_of_its_own(pair, ours, theirs, words
     [finding] = check_compatibility(base, [agent]).findings
     assert (finding.kind, finding.agents) == ("chat-template", ("coder",))
     assert finding.text.startswith(f'Agent "coder": {words}')
+    ours, theirs = ours.get("chat_template", ""), theirs.get("chat_template", "")
+    assert compare_templates(base, agent) == [(ours, theirs)]
+
+
+def test_templates_are_compared_line_by_line(pair):
+    base, agent = pair
+    (base.folder / "chat_template.jinja").write_text("a\nb\nc\nd\ne")
+    (agent.folder / "chat_template.jinja").write_text("a\nB\nmore\nc\nd")
+    dots = ("...", "...")
+    assert compare_templates(base, agent) == [("b", "B"), ("", "more"), dots, ("e", "")]
+
+
+def test_stop_tokens_of_agents_are_told_and_offered(pair):
+    base, agent = pair
+    other = make(agent.folder.parent, "memory", small_tensors(2), config={"eos_token_id": [3, 1]})
+    write_json(base.folder / "generation_config.json", {"eos_token_id": 3, "top_k": 4})
+    write_json(agent.folder / "generation_config.json", {"eos_token_id": [3, 5]})
+    size = replace(base, config=base.config | {"vocab_size": 5})
+    found = [f for f in cautions(base, [agent, other]) if f.kind == "stop-tokens"]
+    assert [f.agents for f in found] == [("coder",), ("memory",)]
+    assert "1 token that the base goes on after (5)" in found[0].text
+    assert "set stop_tokens: union" in found[0].text
+    assert all_stop_tokens(base, [agent, other]) == (3, 5, 1)
+    assert all_stop_tokens(size, [agent, other]) == (3, 1)  # it has no token 5
+    files = sidecar_files(base, stop_tokens=all_stop_tokens(base, [agent, other]))
+    written = json.loads(files["generation_config.json"])
+    assert written == {"eos_token_id": [3, 5, 1], "top_k": 4}
 
 
 BOTH = ["tokenizer.json", "chat_template.jinja"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_checkpoint
+from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_checkpoint, write_json
+from safetensors.torch import save_file
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.opening import open_checkpoint
@@ -55,7 +56,7 @@ def test_agents_have_names_of_their_own_and_policies_exist(tmp_path, base):
     agent = open_checkpoint(folder, name="x")
     assert '"x" is given to two agents' in str(refuse(base, agent, agent))
     assert "kept for the base" in str(refuse(base, open_checkpoint(folder, name="base")))
-    for policy in ("missing", "extra", "rows"):
+    for policy in ("missing", "extra", "rows", "names", "experts_packing"):
         with pytest.raises(SettingsError, match=policy):
             check_compatibility(base, [agent], **{policy: "maybe"})
 
@@ -233,3 +234,59 @@ def test_problems_of_all_agents_come_in_one_message(tmp_path, base):
     assert len(error.__notes__) == 2
     assert "missing: keep-base" in str(error)
     assert "extra: ignore" in str(error)
+
+
+TEXT, VISION = "model.", {"model.visual.blocks.0.attn.qkv.weight": torch.ones(4, 4)}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "head"),
+    [
+        ("model.language_model.", "lm_head.weight"),
+        ("language_model.model.", "language_model.lm_head.weight"),
+        ("thinker.model.", "thinker.lm_head.weight"),
+        ("model.", "lm_head.weight"),  # as transformers saves Qwen2.5-VL
+    ],
+)
+def test_a_text_models_names_are_found_shown_and_confirmed(tmp_path, prefix, head):
+    """Its language model is merged, all other towers are the base's."""
+
+    def named(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {prefix + n.removeprefix(TEXT) if TEXT in n else head: t for n, t in tensors.items()}
+
+    before, after = (small_tensors(n) | {"lm_head.weight": torch.ones(6, 4) * n} for n in (0, 1))
+    base = make(tmp_path, "base", named(before) | VISION)
+    text = make(tmp_path, "a", after)
+    told = str(refuse(base, text))
+    assert f"all {len(after)} tensors of it are in the base" in told
+    assert "1 tensor of the base's other towers stay as they are" in told
+    assert "set names: mapped" in told
+    if prefix != "model.":
+        assert f"`model.layers...`, the base `{prefix}...`" in told
+    report = check_compatibility(base, [text], names="mapped")
+    assert report.warnings == ()
+    own, tower = {t.base.name: t.agents[0] for t in report.tensors}, next(iter(VISION))
+    assert own[tower] is base.tensors[tower]
+    for old, new in zip(after, named(after), strict=True):
+        assert own[new] == text.tensors[old].renamed(new)
+    # One whose tensors are not all in the base is told as before.
+    other = make(tmp_path, "b", after | {"model.layers.0.mlp.other.weight": torch.ones(2)})
+    assert "names: mapped" not in str(refuse(base, other, names="mapped"))
+
+
+def test_an_adapter_of_a_text_model_goes_onto_more_towers(tmp_path):
+    tensors = {n.replace(TEXT, "model.language_model."): t for n, t in small_tensors(0).items()}
+    base = make(tmp_path, "base", tensors | VISION)
+    matrix = next(n for n, t in tensors.items() if "layers" in n and t.ndim == 2)
+    rows, columns = tensors[matrix].shape
+    module = matrix.replace("model.language_model.", TEXT).removesuffix(".weight")
+    factors = {"A": torch.ones(2, columns), "B": torch.ones(rows, 2)}
+    stored = {f"base_model.model.{module}.lora_{x}.weight": t for x, t in factors.items()}
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    save_file(stored, folder / "adapter_model.safetensors")
+    write_json(folder / "adapter_config.json", {"peft_type": "LORA", "lora_alpha": 2, "r": 2})
+    agent = open_checkpoint(folder, name="a")
+    assert "set names: mapped" in str(refuse(base, agent))
+    report = check_compatibility(base, [agent], names="mapped")
+    assert [t.name for t in report.tensors if t.agents[0] != t.base] == [matrix]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from trainers import WAYS
 
 from ram_studio.cli import main
@@ -21,6 +24,7 @@ ROWS = re.findall(r"^\| (.+) \| `(ram-studio .+)` \|$", PAGE.read_text(encoding=
 @pytest.fixture
 def places(saved, tmp_path) -> dict[str, str]:
     """What the names in the table stand for."""
+    save_experts_and_towers(tmp_path)
     base, agent = asset_path("independent", "base"), asset_path("independent", "coding")
     verl = saved / "verl"
     return {
@@ -36,7 +40,29 @@ def places(saved, tmp_path) -> dict[str, str]:
         "RANKS": str(saved / WAYS["ShardedTensor"]),
         "PICKLE": str(saved / WAYS["pickle"]),
         "OUT": str(tmp_path / "OUT"),
+        **{n: str(tmp_path / n) for n in ("MOE", "EXPERTS", "VISION", "TEXT")},
     }
+
+
+def save_experts_and_towers(folder: Path) -> None:
+    """Save a mixture of experts with a LoRA on its stack, and a text model of one with a tower."""
+    stack = "model.layers.0.mlp.experts.gate_up_proj"
+    text = {stack: torch.ones(3, 8, 4), "model.embed_tokens.weight": torch.ones(4, 4)}
+    more = {n.replace("model.", "model.language_model."): t for n, t in text.items()}
+    name = "base_model.model.model.layers.0.mlp.experts.lora_"
+    shapes = {f"{name}A.weight": (6, 4), f"{name}B.weight": (8, 6)}
+    models = {
+        "MOE": text,
+        "TEXT": text,
+        "VISION": more | {"model.visual.blocks.0.attn.qkv.weight": torch.ones(4, 4)},
+        "EXPERTS": {name: torch.ones(shape) for name, shape in shapes.items()},
+    }
+    for name, tensors in models.items():
+        (folder / name).mkdir()
+        file = "adapter_model.safetensors" if name == "EXPERTS" else "model.safetensors"
+        save_file(tensors, folder / name / file, {"format": "pt"})
+    config = {"peft_type": "LORA", "r": 2, "target_parameters": ["experts.gate_up_proj"]}
+    (folder / "EXPERTS" / "adapter_config.json").write_text(json.dumps(config))
 
 
 def run(monkeypatch, command: str) -> int:
@@ -50,7 +76,7 @@ def run(monkeypatch, command: str) -> int:
 
 @pytest.mark.skipif(not is_sealed(), reason="this machine cannot seal a process")
 def test_every_row_does_what_it_says(places, tmp_path, monkeypatch, capsys):
-    assert len(ROWS) == 13
+    assert len(ROWS) == 15
     delta = f"ram-studio delta make {places['BASE']} {places['FOLDER']} --out {places['ADAPTER']}"
     assert run(monkeypatch, delta) == 0
     for number, (what, row) in enumerate(ROWS):

@@ -39,6 +39,7 @@ Kind = Literal[
     "config",
     "tokenizer",
     "chat-template",
+    "stop-tokens",
     "tied-head",
     "sources",
     "adapter",

@@ -34,6 +34,8 @@ class Endpoints(AskingEndpoints):
         missing: str = "error",
         extra: str = "error",
         rows: str = "exact",
+        names: str = "exact",
+        experts_packing: str = "ask",
     ) -> dict:
         """Count, in one pass over the files, which weights each agent changed.
 
@@ -43,6 +45,8 @@ class Endpoints(AskingEndpoints):
             missing: what to do when an agent lacks a tensor: "error" or "keep-base".
             extra: what to do when an agent has a tensor more: "error" or "ignore".
             rows: what to do when vocabulary sizes differ: "exact" (refuse) or "common".
+            names: of a text model for a base with more towers: "exact" (refuse) or "mapped".
+            experts_packing: of a LoRA on stacked experts: "ask", "rank-major" or "expert-major".
 
         Returns:
             {"analysis": name for the other endpoints, "agents", "epsilon_grid": its epsilons
@@ -52,9 +56,10 @@ class Endpoints(AskingEndpoints):
         def prepare(_: Session) -> Work[load_work.FreshAnalysis]:
             if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
                 raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
-            names, places = map(str, agents), map(str, agents.values())
-            sources = read_sources(str(base), [*names], [*places], self._settings)
+            places = [str(place) for place in agents.values()]
+            sources = read_sources(str(base), [*map(str, agents)], places, self._settings)
             options = {"missing": missing, "extra": extra, "rows": rows}
+            options |= {"names": names, "experts_packing": experts_packing}
 
             def work(report: Report, cancel: CancelToken) -> load_work.FreshAnalysis:
                 return load_work.analyze(sources, options, self._settings, report, cancel)

@@ -108,8 +108,8 @@ class LoadPanel:
         self.add = gr.Button("+ Add an agent", size="sm", elem_id="add-agent")
         with gr.Accordion(work.MISMATCHES, open=False), gr.Row():
             self.options = {
-                name: gr.Radio([("Refuse", refusal), (answer, other)], value=refusal, label=label)
-                for name, (label, refusal, answer, other) in work.CHOICES.items()
+                name: gr.Radio([("Refuse", refusal), *answers.items()], value=refusal, label=label)
+                for name, (label, refusal, answers) in work.CHOICES.items()
             }
         self.download = gr.Checkbox(
             label="Download models of Hub ids too, instead of reading them there",

@@ -34,17 +34,24 @@ BASE = "base"
 
 MISMATCHES = "When tensors do not match"
 CHOICES = {
-    "missing": ("A tensor is missing in an agent", "error", "Keep the base's", "keep-base"),
-    "extra": ("An agent has an extra tensor", "error", "Leave it out", "ignore"),
-    "rows": ("Vocabulary sizes differ", "exact", "Merge the common rows", "common"),
+    "missing": ("A tensor is missing in an agent", "error", {"Keep the base's": "keep-base"}),
+    "extra": ("An agent has an extra tensor", "error", {"Leave it out": "ignore"}),
+    "rows": ("Vocabulary sizes differ", "exact", {"Merge the common rows": "common"}),
+    "names": ("An agent has a text model's names", "exact", {"Read the base's names": "mapped"}),
+    "experts_packing": (
+        "Trainer of a LoRA on stacked experts",
+        "ask",
+        {"peft": "rank-major", "Unsloth before September 2026": "expert-major"},
+    ),
 }
-"""What the form asks, by option: the value that refuses, the other answer and its value."""
+"""What the form asks, by option: the value that refuses, other answers and their values."""
 
 
 def in_form_words(message: str) -> str:
     """Return an error's text with options named as the form names them."""
-    for option, (_, _, answer, _) in CHOICES.items():
-        message = message.replace(OPTION_WORDS[option], f"choose “{answer}” under “{MISMATCHES}”")
+    for option, (_, _, answers) in CHOICES.items():
+        chosen = " or ".join(f"“{answer}”" for answer in answers)
+        message = message.replace(OPTION_WORDS[option], f"choose {chosen} under “{MISMATCHES}”")
     return message
 
 

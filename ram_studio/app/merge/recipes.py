@@ -14,12 +14,13 @@ from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.session.jobs import NEED_LOAD
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.fit.compatibility import FitKeywords
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.provenance import read_recipe
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.errors import RamStudioError, SettingsError
 
-_LEFT_AS_LOADED = ("missing", "extra", "rows")
+_LEFT_AS_LOADED = tuple(FitKeywords.__annotations__)
 
 
 def recipe_from(
@@ -134,7 +135,7 @@ def take(path: str, loaded: Loaded | None) -> Taken:
         for key in _LEFT_AS_LOADED
         if getattr(recipe, key) != loaded.options.get(key, Recipe.model_fields[key].default)
     ]
-    left_out += ["tokenizer"] if recipe.tokenizer != "base" else []
+    left_out += [key for key in ("tokenizer", "stop_tokens") if getattr(recipe, key) != "base"]
     if own := [key for key in ("densities", "filters") if getattr(recipe, key)]:
         taken.notes.append(
             f"Not taken over: {', '.join(own)}. Merge with them from the command line."

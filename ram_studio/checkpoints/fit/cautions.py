@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ram_studio.algorithm.meters.storage import Finding, Kind
-from ram_studio.checkpoints.fit.tokenizers import tokenizer_findings
+from ram_studio.checkpoints.fit.tokenizers import stop_token_findings, tokenizer_findings
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, shown_list
 from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG
 from ram_studio.checkpoints.read.tensors import MERGED_DTYPES
-from ram_studio.checkpoints.virtual.adapters import LowRank
+from ram_studio.checkpoints.virtual.adapters import rank_of
 
 # Settings that change what the same weights compute. Sizes are listed although shapes were
 # compared: heads of another size or number can have the same matrices.
@@ -24,7 +24,7 @@ CONFIG_KEYS = (
     *("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act"),
     *("rms_norm_eps", "layer_norm_eps", "rope_theta", "rope_scaling", "partial_rotary_factor"),
     *("sliding_window", "use_sliding_window", "tie_word_embeddings"),
-    *("bos_token_id", "eos_token_id"),
+    "bos_token_id",
 )
 
 
@@ -50,7 +50,7 @@ def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
     for agent in agents:
         found += _config_differences(base, agent)
         found += _adapter(base, agent) or _dtype_differences(base, agent)
-    return found + tokenizer_findings(base, agents)
+    return found + tokenizer_findings(base, agents) + stop_token_findings(base, agents)
 
 
 def _about(
@@ -62,14 +62,11 @@ def _about(
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     """Tell what an applied adapter is, and what its sparsity comes from; nothing for others."""
     # A tied head that the base does not store is the embedding again: it is not counted.
-    made = [
-        t.virtual
-        for name, t in agent.tensors.items()
-        if isinstance(t.virtual, LowRank) and name in base.tensors
-    ]
+    found = (rank_of(t) for name, t in agent.tensors.items() if name in base.tensors)
+    made = [rank for rank in found if rank is not None]
     if not made:
         return []
-    ranks = sorted({matrix.rank for matrix in made})
+    ranks = sorted(set(made))
     dtypes = " and ".join(sorted({t.dtype for t in base.tensors.values()} & set(MERGED_DTYPES)))
     rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
     text = (

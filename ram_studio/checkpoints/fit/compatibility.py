@@ -16,12 +16,14 @@ from typing import Any, Literal, TypedDict, get_args, get_type_hints
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
+from ram_studio.checkpoints.fit.names import map_names
 from ram_studio.checkpoints.fit.tied import HeadStorage, follow_ties, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted
 from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.virtual.adapters import apply_adapter
 from ram_studio.checkpoints.virtual.deltas import overlay_delta
+from ram_studio.checkpoints.virtual.expert_adapters import Packing
 from ram_studio.checkpoints.virtual.experts import in_layout_of
 from ram_studio.checkpoints.virtual.quantized import decoded, decoded_findings
 from ram_studio.errors import CompatibilityError, SettingsError
@@ -29,6 +31,7 @@ from ram_studio.errors import CompatibilityError, SettingsError
 MissingPolicy = Literal["error", "keep-base"]
 ExtraPolicy = Literal["error", "ignore"]
 RowsPolicy = Literal["exact", "common"]
+NamesPolicy = Literal["exact", "mapped"]
 
 
 class FitKeywords(TypedDict, total=False):
@@ -37,6 +40,8 @@ class FitKeywords(TypedDict, total=False):
     missing: MissingPolicy
     extra: ExtraPolicy
     rows: RowsPolicy
+    names: NamesPolicy
+    experts_packing: Packing
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,8 @@ def check_compatibility(
     missing: MissingPolicy = "error",
     extra: ExtraPolicy = "error",
     rows: RowsPolicy = "exact",
+    names: NamesPolicy = "exact",
+    experts_packing: Packing = "ask",
 ) -> CompatibilityReport:
     """Return how base and agents are merged tensor by tensor, or say everything that is wrong.
 
@@ -218,25 +225,29 @@ def check_compatibility(
         missing: what an agent's missing tensor is: an error, or unchanged from the base.
         extra: what a tensor is that only an agent has: an error, or left out.
         rows: "common" merges the rows that embedding and head share when a vocabulary is padded.
+        names: "mapped" reads agents that were trained as text models by the names of a base that
+            has other towers, see ``names``.
+        experts_packing: order of the columns of adapters of experts, see ``expert_adapters``.
 
     Raises: CompatibilityError when they do not fit. The message is one line with the first
     tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
     policy that does not exist.
     """
-    policies: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
+    policies: FitKeywords = {
+        "missing": missing,
+        "extra": extra,
+        "rows": rows,
+        "names": names,
+        "experts_packing": experts_packing,
+    }
     _check_asked(base, agents, policies)
-    base, agents = decoded(base), [decoded(agent) for agent in agents]
-    _refuse_as_base(base)
-    agents = [_whole(agent, base) for agent in agents]
-    laid_out = [in_layout_of(base, agent) for agent in agents]
-    agents = [agent for agent, _ in laid_out]
+    base, agents, notes = _as_base_has_them(base, agents, policies)
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
     problems = [Mismatch("tied", text) for text in tied.problems]
     problems += unmergeable(base, base.tensors)
-    notes = [note for _, note in laid_out if note is not None]
     notes += [Finding("tied-head", text) for text in tied.warnings]
     for agent, tensors in zip(agents, tied.agents, strict=True):
-        found, told = match_agent(base, agent, tensors, missing, extra, rows)
+        found, told = match_agent(base, agent, tensors, policies)
         problems += found
         notes += [Finding("sources", text, (agent.name,)) for text in told]
     if problems:
@@ -282,10 +293,29 @@ def _refuse_as_base(base: Checkpoint) -> None:
     raise CompatibilityError(f"{base.at} is a {what}; give the whole model that {of} as the base.")
 
 
-def _whole(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
+def _as_base_has_them(
+    base: Checkpoint, agents: Sequence[Checkpoint], policies: FitKeywords
+) -> tuple[Checkpoint, list[Checkpoint], list[Finding]]:
+    """Return base and agents as whole models of numbers, by the base's names, in its layout.
+
+    Third are notes of what was read otherwise than it is stored.
+    """
+    base = decoded(base)
+    _refuse_as_base(base)
+    made, notes = [], []
+    for agent in agents:
+        named, renaming = map_names(base, decoded(agent), policies)
+        whole = _whole(named, base, policies["experts_packing"])
+        laid_out, layout = in_layout_of(base, whole)
+        made.append(laid_out)
+        notes += [note for note in (renaming, layout) if note is not None]
+    return base, made, notes
+
+
+def _whole(agent: Checkpoint, base: Checkpoint, packing: Packing) -> Checkpoint:
     """Return an adapter or a delta as the whole model that it makes of the base."""
     if agent.adapter is not None:
-        return follow_ties(apply_adapter(agent, agent.adapter, base), base)
+        return follow_ties(apply_adapter(agent, agent.adapter, base, packing), base)
     return agent if agent.delta is None else overlay_delta(agent, agent.delta, base)
 
 

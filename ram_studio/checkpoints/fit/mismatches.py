@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ram_studio.algorithm.naming import layer_of
+from ram_studio.algorithm.naming import LANGUAGE, layer_of, tower_of
 from ram_studio.checkpoints.fit.tied import has_vocabulary_rows
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import (
@@ -23,6 +23,7 @@ from ram_studio.checkpoints.read.describe import (
 from ram_studio.checkpoints.read.remote import Remote
 from ram_studio.checkpoints.read.same_bytes import same_bytes
 from ram_studio.checkpoints.read.tensors import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.virtual.expert_adapters import PACKING_WORDS
 from ram_studio.errors import CompatibilityError
 
 # Stored by older libraries though no training touches them: rotary tables and attention masks.
@@ -48,6 +49,8 @@ OPTION_WORDS = {
     "missing": "set missing: keep-base",
     "extra": "set extra: ignore",
     "rows": "set rows: common",
+    "names": "set names: mapped",
+    "experts_packing": PACKING_WORDS,
     "other base": "set other_base: accept (--allow-base-mismatch)",
 }
 """How messages name an option; a form with words of its own puts those in their place."""
@@ -112,11 +115,13 @@ def match_agent(
     base: Checkpoint,
     agent: Checkpoint,
     tensors: Mapping[str, TensorInfo],
-    missing: str,
-    extra: str,
-    rows: str,
+    policies: Mapping[str, Any],
 ) -> tuple[list[Mismatch], list[str]]:
-    """Return what keeps one agent from being merged, and what to tell the user if nothing does."""
+    """Return what keeps one agent from being merged, and what to tell the user if nothing does.
+
+    policies: see ``check_compatibility``.
+    """
+    rows = policies["rows"]
     at = agent.who
     problems = unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
     told: dict[str, list[str]] = {}  # what is told -> tensors
@@ -124,7 +129,9 @@ def match_agent(
     for name, own in base.tensors.items():
         if name in tensors or _is_buffer(own):
             continue
-        if missing == "error":
+        if policies["names"] == "mapped" and tower_of(name) != LANGUAGE:
+            continue  # an agent of the language model alone has none
+        if policies["missing"] == "error":
             text = f"{at}tensor {quoted(name)} is missing from {printable(agent.folder)}"
             problems.append(Mismatch("missing", text))
         else:
@@ -132,7 +139,7 @@ def match_agent(
     for name, own in tensors.items():
         if name in base.tensors or _is_buffer(own):
             continue
-        if extra == "error":
+        if policies["extra"] == "error":
             text = f"{at}tensor {quoted(name)} ({printable(own.path.name)}) is not in the base"
             problems.append(Mismatch("extra", text))
         else:

@@ -5,6 +5,10 @@ Reads the JSON files only; no tokenizer is built, so no code of a checkpoint run
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import itertools
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -17,6 +21,10 @@ from ram_studio.errors import CheckpointError
 
 _FILES = ("tokenizer.json", "vocab.json", "added_tokens.json", "tokenizer_config.json")
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_GENERATION = "generation_config.json"
+_EOS = "eos_token_id"
+MAX_STOP_TOKENS = 64
+MAX_TEMPLATE_LINES = 2000
 
 
 def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
@@ -50,6 +58,68 @@ def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[F
             )
             found.append(Finding("chat-template", text, (agent.name,)))
     return found
+
+
+def stop_tokens(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Return the ids that end an answer, as libraries find them: generation_config, else config.
+
+    Raises: CheckpointError when generation_config.json cannot be read.
+    """
+    path = checkpoint.folder / _GENERATION
+    told = read_json_object(path, checkpoint.who) if path.is_file() else {}
+    text = checkpoint.config.get("text_config")
+    for source in (told, checkpoint.config, text if isinstance(text, dict) else {}):
+        if (ids := source.get(_EOS)) is not None:
+            listed = ids if isinstance(ids, list) else [ids]
+            return tuple(one for one in listed if type(one) is int and one >= 0)[:MAX_STOP_TOKENS]
+    return ()
+
+
+def all_stop_tokens(base: Checkpoint, agents: Sequence[Checkpoint]) -> tuple[int, ...]:
+    """Return the ids that end an answer of any of them, the base's first.
+
+    Ids that the base has no token for are left out. Raises: CheckpointError, see ``stop_tokens``.
+    """
+    text = base.config.get("text_config")
+    sizes = {**base.config, **(text if isinstance(text, dict) else {})}.get("vocab_size")
+    limit = sizes if isinstance(sizes, int) else math.inf
+    every = itertools.chain.from_iterable(map(stop_tokens, (base, *agents)))
+    return tuple(dict.fromkeys(one for one in every if one < limit))
+
+
+def stop_token_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
+    """Return which agents end answers at tokens that the base goes on after."""
+    found = []
+    for agent in agents:
+        with contextlib.suppress(CheckpointError):  # the small files are told about elsewhere
+            more = all_stop_tokens(base, [agent])[len(all_stop_tokens(base, [])) :]
+            if more:
+                text = (
+                    f"{agent.who}it ends answers at {plural(len(more), 'token')} that the base "
+                    f"goes on after ({shown_list([str(one) for one in more], 6, ', ')}). The merge "
+                    "ends them as the base does; set stop_tokens: union to end them at all agents' "
+                    "too."
+                )
+                found.append(Finding("stop-tokens", text, (agent.name,)))
+    return found
+
+
+def compare_templates(base: Checkpoint, agent: Checkpoint) -> list[tuple[str, str]]:
+    """Return where two chat templates differ, side by side: lines of the base and of the agent.
+
+    A line that only one has stands beside an empty one; a row of dots is between distant places.
+
+    Raises: CheckpointError when one cannot be read.
+    """
+    ours, theirs = (
+        (_Tokenizer(one).template or "").splitlines()[:MAX_TEMPLATE_LINES] for one in (base, agent)
+    )
+    rows: list[tuple[str, str]] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, ours, theirs, False).get_opcodes():
+        if kind != "equal":
+            rows += [("...", "...")] if rows else []
+            rows += itertools.zip_longest(ours[a:b], theirs[c:d], fillvalue="")
+    return rows
 
 
 class _Tokenizer:

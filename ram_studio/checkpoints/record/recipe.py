@@ -37,6 +37,7 @@ from ram_studio.checkpoints.fit.compatibility import (
     ExtraPolicy,
     FitKeywords,
     MissingPolicy,
+    NamesPolicy,
     RowsPolicy,
 )
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
@@ -49,6 +50,7 @@ from ram_studio.checkpoints.record.filters import (
     choose,
 )
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
+from ram_studio.checkpoints.virtual.expert_adapters import Packing
 from ram_studio.errors import SettingsError, did_you_mean, told_as
 
 MAX_RECIPE_BYTES = 64_000
@@ -91,9 +93,11 @@ class Recipe(BaseModel):
         dtype: of the merged tensors; None takes the base's.
         rounding: how float32 results are rounded to it.
         seed: of everything random, 0 to 2**64 - 1.
-        missing, extra, rows: what to do where an agent does not fit, see `check_compatibility`.
+        missing, extra, rows, names, experts_packing: what to do where an agent does not fit, see
+            `check_compatibility`.
         other_base: whether to merge agents of which nearly all elements differ from the base.
         tokenizer: "base", or the agent whose tokenizer is copied.
+        stop_tokens: tokens that end an answer: the base's, or the agents' too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -111,12 +115,15 @@ class Recipe(BaseModel):
     missing: MissingPolicy = "error"
     extra: ExtraPolicy = "error"
     rows: RowsPolicy = "exact"
+    names: NamesPolicy = "exact"
+    experts_packing: Packing = "ask"
     other_base: Literal["refuse", "accept"] = "refuse"
     tokenizer: str = BASE_NAME
+    stop_tokens: Literal["base", "union"] = "base"
 
     @property
     def fit(self) -> FitKeywords:
-        return {"missing": self.missing, "extra": self.extra, "rows": self.rows}
+        return {key: getattr(self, key) for key in FitKeywords.__annotations__}  # type: ignore[return-value]
 
     @model_validator(mode="after")
     def _tokenizer_is_one_of_us(self) -> Recipe:

@@ -3,7 +3,8 @@
 As peft writes them: names `base_model.model.NAME.lora_A.weight`, W + scale * B A with
 scale = alpha / rank or alpha / sqrt(rank) (rank-stabilised), `alpha_pattern`, and whole tensors
 that were trained beside (modules_to_save, biases, embeddings). Ranks are those of the stored
-matrices. An adapter whose meaning lies elsewhere than in these files is refused.
+matrices. Factors of a stack of experts are in ``expert_adapters``. An adapter whose meaning lies
+elsewhere than in these files is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape
 from ram_studio.checkpoints.read.tensors import (
@@ -26,6 +28,16 @@ from ram_studio.checkpoints.read.tensors import (
     TensorReader,
     VirtualTensor,
 )
+from ram_studio.checkpoints.virtual.expert_adapters import (
+    PACKING_WORDS,
+    LowRankStack,
+    Packing,
+    is_ambiguous,
+    make_stack,
+    norms_text,
+    packing_of,
+)
+from ram_studio.checkpoints.virtual.experts import Run, Transposed, as_stacks
 from ram_studio.errors import CompatibilityError
 
 GROUP_ELEMENTS = 1 << 16
@@ -35,7 +47,10 @@ _FACTOR = re.compile(
     r"(?P<module>.+)\.lora_(?P<what>A|B|embedding_A|embedding_B|magnitude_vector)"
     r"(\.default)?(\.weight)?"
 )
-_PREFIX = "base_model.model."
+_TOKENS = ".token_adapter.trainable_tokens_delta"
+PREFIX = "base_model.model."
+"""How peft's names begin."""
+_NESTED_LAYER = re.compile(r"(\.base_layer)+$")
 _INNER = re.compile(r"\.(base_layer|modules_to_save|original_module)(\.default)?(?=\.)")
 _MERGE = "merge it into its base with peft first (merge_and_unload, then save_pretrained)"
 _NESTED = re.compile(r"\)[*+{?]")
@@ -117,24 +132,65 @@ def _factor(reader: TensorReader, tensor: TensorInfo) -> np.ndarray:
     return reader.cache.get(tensor, read)
 
 
-def apply_adapter(agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint) -> Checkpoint:
+@dataclass(frozen=True, slots=True)
+class Rows(VirtualTensor):
+    """base with some rows replaced, in float32 (peft's `trainable_token_indices`).
+
+    Attributes:
+        base: (rows, columns).
+        values: (places, columns).
+        places: the rows that are replaced, in the order of ``values``.
+    """
+
+    base: TensorInfo
+    values: TensorInfo
+    places: tuple[int, ...]
+
+    def elements(
+        self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
+    ) -> np.ndarray:
+        """Return elements [start, start + count) as float32."""
+        found = reader.decoded(self.base, start, count).copy()
+        columns = self.base.shape[1]
+        for number, row in enumerate(self.places):
+            first, last = max(start, row * columns), min(start + count, (row + 1) * columns)
+            if first < last:
+                at = number * columns + first - row * columns
+                found[first - start : last - start] = reader.decoded(self.values, at, last - first)
+        return found
+
+
+def rank_of(tensor: TensorInfo) -> int | None:
+    """Return the rank of the update of an adapter's tensor, also of its part in another layout."""
+    virtual = tensor.virtual
+    while isinstance(virtual, Run | Transposed):
+        virtual = virtual.of.virtual
+    return virtual.rank if isinstance(virtual, LowRank | LowRankStack) else None
+
+
+def apply_adapter(
+    agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint, packing: Packing = "ask"
+) -> Checkpoint:
     """Return an adapter applied to its base; config: its adapter_config.json.
 
-    Matrices that it changed are float32 (``LowRank``), tensors that were trained whole are as they
-    are stored, all others the base's.
+    Matrices that it changed are float32 (``LowRank``, ``LowRankStack``), tensors that were trained
+    whole are as they are stored, all others the base's. Where it changed experts that the base
+    stores one by one, their layer is in stacks.
 
-    Raises: CompatibilityError for an adapter of another base, of a kind that is not read, or that
-    does not fit the base's tensors.
+    packing: in which order the columns of experts are where the config does not say.
+
+    Raises: CompatibilityError for an adapter of another base, of a kind that is not read, that does
+    not fit the base's tensors, or of experts with an unknown packing.
     """
     digest = hashlib.blake2b(digest_size=32, person=b"ram-studio-lora")
-    for part in (agent.fingerprint, base.fingerprint, json.dumps(config, sort_keys=True)):
+    for part in (agent.fingerprint, base.fingerprint, json.dumps(config, sort_keys=True), packing):
         digest.update(part.encode())
-    applied = agent.on_base(base, _applied(agent, config, base))
+    applied = agent.on_base(base, _applied(agent, config, base, packing))
     return replace(applied, fingerprint=digest.hexdigest())
 
 
 def _applied(
-    agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint
+    agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint, packing: Packing
 ) -> dict[str, TensorInfo]:
     """Return an adapter's tensors on its base."""
     _check_kind(config, agent.at)
@@ -143,13 +199,19 @@ def _applied(
     tensors = dict(base.tensors)
     problems = []
     for name, tensor in whole.items():
-        if name in tensors:
-            tensors[name] = replace(tensor, name=name)
+        made = _whole_or_rows(name, tensor, tensors, config)
+        if isinstance(made, str):
+            problems.append(made)
         else:
-            problems.append(f"tensor {quoted(name)} is not in the base")
+            tensors[made.name] = made
     # An embedding may be saved whole beside its factors, which then go on top of it.
-    for module, parts in factors.items():
-        made = _made(module, parts, tensors, config)
+    for nested, parts in factors.items():
+        module = _NESTED_LAYER.sub("", nested)
+        if f"{module}.weight" in tensors:
+            made = _made(module, parts, tensors, config)
+        else:
+            tensors = as_stacks(tensors, module) or tensors
+            made = _made_stack(agent, module, parts, tensors, config, packing)
         if isinstance(made, str):
             problems.append(made)
         else:
@@ -161,6 +223,37 @@ def _applied(
             f"trained from ({printable(config.get('base_model_name_or_path') or 'not named')})."
         )
     return tensors
+
+
+def _whole_or_rows(
+    name: str,
+    tensor: TensorInfo,
+    below: Mapping[str, TensorInfo],
+    config: Mapping[str, Any],
+) -> TensorInfo | str:
+    """Return a tensor that was trained whole, or a matrix with the rows that were; or why not."""
+    module = name.removesuffix(_TOKENS)
+    if module == name:
+        known = f"tensor {quoted(name)} is not in the base"
+        return tensor.renamed(name) if name in below else known
+    weight = below.get(f"{module}.weight")
+    if weight is None:
+        return f"tensor {quoted(f'{module}.weight')} is not in the base"
+    told = config.get("trainable_token_indices")
+    if isinstance(told, dict):
+        told = next((own for key, own in told.items() if f".{module}".endswith(f".{key}")), None)
+    places = tuple(told) if isinstance(told, list) else ()
+    rows = weight.shape[0] if len(weight.shape) == 2 else 0
+    is_sound = all(type(one) is int and 0 <= one < rows for one in places)
+    if not is_sound or tensor.shape != (len(places), *weight.shape[1:]) or not places:
+        return (
+            f"{quoted(module)} has {shown_shape(tensor.shape)} for rows of "
+            f"{shown_shape(weight.shape)} that trainable_token_indices does not name"
+        )
+    if any(t.dtype not in MERGED_DTYPES for t in (tensor, weight)):
+        return f"{quoted(module)} is stored as {tensor.dtype} on {weight.dtype}"
+    made = Rows(weight, tensor, places)
+    return tensor.replaced_by(made, name=weight.name, shape=weight.shape, dtype="F32")
 
 
 def _check_patterns(config: Mapping[str, Any], at: str) -> None:
@@ -203,7 +296,7 @@ def _sorted(
     factors: dict[str, dict[str, TensorInfo]] = {}
     whole = {}
     for stored, tensor in tensors.items():
-        name = stored.removeprefix(_PREFIX)
+        name = stored.removeprefix(PREFIX)
         if match := _FACTOR.fullmatch(name):
             factors.setdefault(match["module"], {})[match["what"]] = tensor
         else:
@@ -241,13 +334,61 @@ def _made(
         return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
     if magnitude is not None and (is_transposed or magnitude.numel != weight.shape[0]):
         return f"{quoted(module)} is DoRA of another kind of layer than a linear one"
+    scale = _scale(module, a.shape[0], config)
+    if isinstance(scale, str):
+        return scale
+    made = LowRank(weight, left, right, scale, is_transposed, magnitude)
+    return a.replaced_by(made, name=name, shape=weight.shape, dtype="F32")
+
+
+def _made_stack(
+    agent: Checkpoint,
+    module: str,
+    parts: Mapping[str, TensorInfo],
+    below: Mapping[str, TensorInfo],
+    config: Mapping[str, Any],
+    packing: Packing,
+) -> TensorInfo | str:
+    """Return a stack of experts with its update, or why there is none.
+
+    Raises: CompatibilityError where the order of the columns is not known.
+    """
+    if parts.keys() != {"A", "B"}:
+        return f"tensor {quoted(f'{module}.weight')} is not in the base"
+    plain = make_stack(module, (parts["A"], parts["B"]), below, config.get("target_parameters"))
+    if isinstance(plain, str):
+        return plain
+    # A pattern is matched with the parameter's name.
+    scale = _scale(plain.base.name, plain.rank, config)
+    if isinstance(scale, str):
+        return scale
+    made = replace(plain, scale=scale)
+    grouped = replace(made, is_expert_major=True)
+    order = packing_of(config, packing)
+    if order == "ask" and is_ambiguous(made):
+        norms = norms_text(made, grouped, _read_stored if agent.is_local else None)
+        raise CompatibilityError(
+            f"{agent.at} holds a LoRA on stacked experts, and its files do not say in which order "
+            f"lora_B has their columns.{norms} To read it, {PACKING_WORDS}."
+        )
+    made = grouped if order == "expert-major" else made
+    return parts["A"].replaced_by(made, name=made.base.name, shape=made.base.shape, dtype="F32")
+
+
+def _read_stored(tensor: TensorInfo, start: int, count: int) -> np.ndarray:
+    """Return some elements of a tensor in a file here as float32."""
+    storage = rounding.STORAGE[tensor.dtype]
+    with open(tensor.path, "rb") as file:
+        file.seek(tensor.offset + start * storage.itemsize)
+        return rounding.decode(np.fromfile(file, storage, count), tensor.dtype)
+
+
+def _scale(module: str, rank: int, config: Mapping[str, Any]) -> float | str:
+    """Return what a module's update is multiplied by, or why that is not known."""
     if config.get("alpha_pattern") and len(module) > MOST_NAME:
         return f"{quoted(module)} is too long a name for an alpha_pattern"
     alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8))
-    rank = a.shape[0]
-    scale = float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    made = LowRank(weight, left, right, scale, is_transposed, magnitude)
-    return a.replaced_by(made, name=name, shape=weight.shape, dtype="F32")
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _by_pattern(patterns: object, module: str, default: Any) -> Any:

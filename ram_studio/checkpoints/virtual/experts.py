@@ -186,6 +186,21 @@ def _stacked(
     ours: _Layer, parts: Sequence[TensorInfo], base: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     """parts: gate, up and down of each expert in turn."""
+    plain = _plain_stacks(parts)
+    if plain is None:
+        return None
+    is_turned = _is_turned(
+        {part: base[name].shape for part, name in ours.stack.items()},
+        {part: stack.shape for part, stack in plain.items()},
+    )
+    if is_turned is None:
+        return None
+    made = {ours.stack[part]: stack.renamed(ours.stack[part]) for part, stack in plain.items()}
+    return {name: _turn(stack) for name, stack in made.items()} if is_turned else made
+
+
+def _plain_stacks(parts: Sequence[TensorInfo]) -> dict[str, TensorInfo] | None:
+    """Return gate_up_proj and down_proj of single experts, None where these are not alike."""
     gate, up, down = parts[:3]
     is_alike = all(
         (p.dtype, p.shape) == (parts[i % 3].dtype, parts[i % 3].shape) for i, p in enumerate(parts)
@@ -196,21 +211,34 @@ def _stacked(
         return None
     inner, hidden = gate.shape
     count = len(parts) // 3
-    plain = {"gate_up_proj": (count, 2 * inner, hidden), "down_proj": (count, hidden, inner)}
-    is_turned = _is_turned({p: base[name].shape for p, name in ours.stack.items()}, plain)
-    if is_turned is None:
-        return None
+    shapes = {"gate_up_proj": (count, 2 * inner, hidden), "down_proj": (count, hidden, inner)}
     boxes: dict[str, list[Box]] = {"gate_up_proj": [], "down_proj": []}
     for i, part in enumerate(parts):
         expert, which = divmod(i, 3)
         key = "down_proj" if which == 2 else "gate_up_proj"
         row = inner if which == 1 else 0
         boxes[key].append(Box(part, (expert, row, 0), (1, *part.shape)))
-    made = {}
-    for key, name in ours.stack.items():
-        whole = gate.replaced_by(Boxes(tuple(boxes[key])), name=name, shape=plain[key])
-        made[name] = _turn(whole) if is_turned else whole
-    return made
+    return {
+        key: gate.replaced_by(Boxes(tuple(own)), name=key, shape=shapes[key])
+        for key, own in boxes.items()
+    }
+
+
+def as_stacks(tensors: Mapping[str, TensorInfo], stem: str) -> dict[str, TensorInfo] | None:
+    """Return a model's tensors with the single experts of one layer as stacks, as libraries run it.
+
+    stem: what the names of the layer's experts begin with. None where it has no single experts.
+    """
+    layer = _layers({n: t for n, t in tensors.items() if n.startswith(f"{stem}.")}).get(stem)
+    if layer is None or not layer.is_single:
+        return None
+    plain = _plain_stacks([tensors[layer.single[key]] for key in sorted(layer.single)])
+    if plain is None:
+        return None
+    singles = set(layer.single.values())
+    rest = {name: tensor for name, tensor in tensors.items() if name not in singles}
+    made = {f"{stem}.{part}": stack for part, stack in plain.items()}
+    return rest | {name: stack.renamed(name) for name, stack in made.items()}
 
 
 def _unstacked(

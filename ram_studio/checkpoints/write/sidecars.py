@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
@@ -14,7 +15,8 @@ from ram_studio.errors import SettingsError
 OUTPUT_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """Output dtypes by the name a recipe uses, and the safetensors name of each."""
 
-MODEL_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
+GENERATION_CONFIG = "generation_config.json"
+MODEL_FILES = (GENERATION_CONFIG, "preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt"),
@@ -24,7 +26,11 @@ _LICENSE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?", re.IGNOREC
 
 
 def sidecar_files(
-    base: Checkpoint, *, dtype: str | None = None, tokenizer: Checkpoint | None = None
+    base: Checkpoint,
+    *,
+    dtype: str | None = None,
+    tokenizer: Checkpoint | None = None,
+    stop_tokens: Sequence[int] = (),
 ) -> dict[str, bytes]:
     """Return the files to put beside merged shards, by name.
 
@@ -35,6 +41,7 @@ def sidecar_files(
         base: the base model.
         dtype: the output dtype ("bfloat16", "float16", "float32"); None leaves the config as it is.
         tokenizer: whose tokenizer to take (default: the base's).
+        stop_tokens: ids that end an answer, for generation_config.json (default: the base's).
 
     Raises: CheckpointError when a file cannot be read or is a link out of its folder, or when
     config.json is not a JSON object; SettingsError for another dtype.
@@ -47,7 +54,15 @@ def sidecar_files(
     files = {name: data for source, name in wanted if (data := _taken(source, name)) is not None}
     if CONFIG_FILE in files:
         files[CONFIG_FILE] = _with_dtype(files[CONFIG_FILE], dtype, base)
+    if stop_tokens:
+        path = base.folder / GENERATION_CONFIG
+        told = parse_json_object(files.get(GENERATION_CONFIG, b"{}"), path, base.who)
+        files[GENERATION_CONFIG] = _json(told | {"eos_token_id": list(stop_tokens)})
     return files
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
@@ -67,7 +82,7 @@ def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
         _set_dtype(config, dtype or "bfloat16")
     elif dtype is None or not _set_dtype(config, dtype):
         return data
-    return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    return _json(config)
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:

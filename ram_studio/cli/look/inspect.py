@@ -35,8 +35,9 @@ def inspect(
     """
     from ram_studio.checkpoints.fit.compatibility import check_compatibility
     from ram_studio.checkpoints.fit.storage_report import storage_report
+    from ram_studio.checkpoints.fit.tokenizers import compare_templates
     from ram_studio.checkpoints.opening import open_checkpoint
-    from ram_studio.checkpoints.read.describe import shown_bytes
+    from ram_studio.checkpoints.read.describe import BASE_NAME, printable, shown_bytes
     from ram_studio.engine.reading.sampling import sample_changes, sample_findings
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
@@ -48,8 +49,14 @@ def inspect(
     found = sample_changes(report) if loaded is None else {}
     storage = replace(storage, findings=(*storage.findings, *sample_findings(found)))
     sampled = {name: own.changed for name, own in found.items()}
+    templates = {
+        agent.name: compare_templates(report.base, agent)
+        for agent in report.agents
+        if any(f.kind == "chat-template" and agent.name in f.agents for f in storage.findings)
+    }
     if as_json:
-        print(json.dumps({**report.to_dict(), "sampled": sampled, "storage": storage.to_dict()}))
+        told = {"sampled": sampled, "storage": storage.to_dict(), "chat_templates": templates}
+        print(json.dumps(report.to_dict() | told))
         return
     print_table(
         ("checkpoint", "tensors", "size", "dtypes", *["changed, by a sample"] * bool(sampled)),
@@ -65,6 +72,9 @@ def inspect(
         ],
     )
     _print_storage(storage)
+    for name, rows in templates.items():
+        shown = [tuple(printable(line, 300) for line in row) for row in rows]
+        print_table((f"chat template: {BASE_NAME}", name), shown)
     print("The models are compatible.")
 
 

@@ -65,6 +65,10 @@ class Fit:
     missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
+    names: Annotated[str | None, typer.Option(help="exact or mapped.")] = None
+    experts_packing: Annotated[
+        str | None, typer.Option(help="ask, rank-major or expert-major.")
+    ] = None
     allow_base_mismatch: Annotated[
         bool,
         typer.Option("--allow-base-mismatch", help="Merge agents that seem to be of another base."),
@@ -72,6 +76,9 @@ class Fit:
     tokenizer_from: Annotated[
         str | None,
         typer.Option(metavar="AGENT", help="Whose tokenizer and chat template to keep [base]."),
+    ] = None
+    stop_tokens: Annotated[
+        str | None, typer.Option(help="Tokens that end an answer: base, or union of all agents'.")
     ] = None
 
 
@@ -183,6 +190,7 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
 
 def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     from ram_studio.algorithm.methods import get_method
+    from ram_studio.checkpoints.fit.compatibility import FitKeywords
     from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe
 
@@ -194,9 +202,10 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     if asked.agent or loaded is None:
         values["agents"] = options.parse_agents(asked.agent)
     given = {name: getattr(asked, name) for name in ("method", "dtype", "rounding", "seed")}
-    given |= {name: getattr(fit, name) for name in ("missing", "extra", "rows")}
+    given |= {name: getattr(fit, name) for name in FitKeywords.__annotations__}
     given |= {
         "tokenizer": fit.tokenizer_from,
+        "stop_tokens": fit.stop_tokens,
         "other_base": "accept" if fit.allow_base_mismatch else None,
     }
     values |= {key: value for key, value in given.items() if value is not None}

@@ -17,6 +17,7 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, find_grid_index, snap
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.fit.tokenizers import all_stop_tokens
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, shown_list
 from ram_studio.checkpoints.read.url_folder import KnownHeaders, UrlFolder
@@ -198,7 +199,14 @@ class OpenPlan:
     def small_files(self) -> dict[str, bytes]:
         """What the output takes over from the base and the tokenizer's owner."""
         job = self.job
-        return sidecar_files(job.report.base, dtype=job.recipe.dtype, tokenizer=job.tokenizer)
+        base, agents = job.report.base, job.report.agents
+        union = job.recipe.stop_tokens == "union"
+        return sidecar_files(
+            base,
+            dtype=job.recipe.dtype,
+            tokenizer=job.tokenizer,
+            stop_tokens=all_stop_tokens(base, agents) if union else (),
+        )
 
     def shards_of(self, names: Collection[str]) -> list[Shard]:
         """Return the shards with these file names."""

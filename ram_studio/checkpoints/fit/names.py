@@ -1,0 +1,92 @@
+"""Agents whose tensors go by other names than the base's, though they are the same tensors.
+
+A text model that was trained out of a vision-language model, or by a library that loads only its
+language part, has `model.layers.0...` where the base has `model.language_model.layers.0...` or
+`language_model.model.layers.0...`. Which prefix stands for which is read off the names themselves;
+whether that is meant, only the user knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ram_studio.algorithm.meters.storage import Finding
+from ram_studio.algorithm.naming import LANGUAGE, tower_of
+from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import plural, quoted
+from ram_studio.checkpoints.virtual.adapters import PREFIX
+from ram_studio.errors import CompatibilityError
+
+_LAYERS = re.compile(r"(?P<prefix>(?:.+?\.)?)(?:layers|h|blocks)\.\d+\.")
+_FACTORS = re.compile(r"\.(lora_|token_adapter\.|base_layer\.|modules_to_save\.)")
+
+
+def map_names(
+    base: Checkpoint, agent: Checkpoint, policies: Mapping[str, Any]
+) -> tuple[Checkpoint, Finding | None]:
+    """Return an agent by the base's names, and a note where it goes by others.
+
+    policies: see ``check_compatibility``; names "mapped" where the user confirmed it. An agent
+    whose names cannot be matched as a whole stays as it is, for the fit check to name.
+
+    Raises: CompatibilityError where other names, or the language model alone, were found and not
+    confirmed.
+    """
+    ours, theirs = _prefix(base.tensors), _prefix(_plain(name) for name in agent.tensors)
+    if agent.delta is not None or ours is None or theirs is None:
+        return agent, None
+    towers = sum(tower_of(name) != LANGUAGE for name in base.tensors)
+    is_alone = agent.adapter is None and towers > 0
+    is_alone &= all(tower_of(name) == LANGUAGE for name in agent.tensors)
+    if ours == theirs and (not is_alone or policies["missing"] == "keep-base"):
+        return agent, None
+    names = {name: _renamed(name, theirs, ours, base) for name in agent.tensors}
+    if not all(names.values()):
+        return agent, None
+    found = f"it names its layers {quoted(f'{theirs}layers...')}, the base {quoted(f'{ours}...')}"
+    found = found if ours != theirs else "it holds the base's language model alone"
+    kept = f"; {plural(towers, 'tensor')} of the base's other towers stay as they are"
+    kept = kept if is_alone else ""
+    if policies["names"] != "mapped":
+        raise CompatibilityError(
+            f"{agent.at}: {found}. Read by the base's names, all {plural(len(names), 'tensor')} of "
+            f"it are in the base{kept}. If it was trained from this base, "
+            f"{OPTION_WORDS['names']} to merge it so."
+        )
+    tensors = {str(new): agent.tensors[old].renamed(str(new)) for old, new in names.items()}
+    text = f"{agent.who}{found}; it is read by the base's names{kept}."
+    return replace(agent, tensors=tensors), Finding("sources", text, (agent.name,), level="note")
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(PREFIX)
+
+
+def _prefix(names: Iterable[str]) -> str | None:
+    """Return what the language model's layers are named after; None where that is not one thing."""
+    found = {
+        match["prefix"]
+        for name in names
+        if tower_of(name) == LANGUAGE and (match := _LAYERS.match(name)) is not None
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _renamed(name: str, theirs: str, ours: str, base: Checkpoint) -> str | None:
+    """Return a tensor's name by the base's prefix, None where the base has none of that name.
+
+    Of adapters the name of a factor, whose module must be in the base.
+    """
+    plain = _plain(name)
+    module = _FACTORS.split(plain)[0]
+    for old, new in ((theirs, ours), ("", ours.removesuffix("model.")), ("", "")):
+        if not module.startswith(old):
+            continue
+        made = new + module.removeprefix(old)
+        if made in base.tensors or any(one.startswith(f"{made}.") for one in base.tensors):
+            return name[: len(name) - len(plain)] + new + plain.removeprefix(old)
+    return None
