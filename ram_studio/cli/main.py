@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Annotated, Literal, NoReturn, cast
 
 import typer
 
-from ram_studio._version import __version__
+from ram_studio._version import full_version
 from ram_studio.cli import (
     app_command,
     evaluate_command,
@@ -38,12 +39,12 @@ from ram_studio.cli.merge import convert, delta, merge, parts, push, recipe, ver
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
+_LOG_LEVELS = ("debug", "info", "warning", "error")
 
 commands = typer.Typer(
     name="ram-studio",
     help="Look into, merge and check RL-trained LLM agents with Reinforced Agent Merging.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -74,7 +75,7 @@ commands.command("sweep")(experiment_commands.sweep)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"ram-studio {__version__}")
+        print(f"ram-studio {full_version()}")
         raise typer.Exit
 
 
@@ -90,10 +91,25 @@ def _options(
             help="auto: bars, or a line every 30 s without a terminal; json: a JSON line a second.",
         ),
     ] = "auto",
+    log_level: Annotated[
+        str, typer.Option(help="Least of what is told on stderr: debug, info, warning or error.")
+    ] = "info",
 ) -> None:
     if progress_form not in ("auto", "json"):
         raise typer.BadParameter("expected auto or json", param_hint="--progress")
     progress.form = cast(Literal["auto", "json"], progress_form)
+    if log_level not in _LOG_LEVELS:
+        raise typer.BadParameter(f"expected {', '.join(_LOG_LEVELS)}", param_hint="--log-level")
+    log = logging.getLogger("ram_studio")
+    log.handlers = [_Messages()]
+    log.setLevel(log_level.upper())
+
+
+class _Messages(logging.Handler):
+    """Log records as lines on standard error, as every other message."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"ram-studio: {self.format(record)}", file=sys.stderr, flush=True)
 
 
 def _stop(signal_number: int, frame: object) -> NoReturn:
@@ -111,7 +127,7 @@ def main() -> None:
         signal.signal(stopping, _stop)
     try:
         with _one_json_object() if "--json" in sys.argv else contextlib.nullcontext():
-            commands(standalone_mode=True)
+            commands(prog_name="ram-studio", standalone_mode=True)
     except RamStudioError as error:
         print(f"ram-studio: {error.to_dict()['message']}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -19,7 +19,7 @@ class _Lines:
     """Progress as lines on standard error, each some time after the one before."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._start = self._last = time.monotonic()
         self._seconds = JSON_SECONDS if form == "json" else LINE_SECONDS
 
     def on_progress(self, progress: Any) -> None:
@@ -30,19 +30,26 @@ class _Lines:
         """Tell of a download."""
         self._tell(f"fetch {progress.name}", progress, progress.source)
 
+    def on_text(self, text: str) -> None:
+        """Tell a line about work that is not counted in bytes."""
+        self._print({"text": text}, time.monotonic() - self._start, text)
+
     def _tell(self, stage: str, progress: Any, what: str) -> None:
+        done, total = progress.done_bytes, progress.total_bytes
+        told = {"stage": stage, "done_bytes": done, "total_bytes": total, "what": what}
+        share = f"{done / total:.0%}" if total else "0%"
+        text = f"{stage} {share} of {total / 1e9:.2f} GB, {what}"
+        self._print(told, progress.seconds, text)
+
+    def _print(self, told: dict[str, Any], seconds: float, text: str) -> None:
         now = time.monotonic()
         if now - self._last < self._seconds:
             return
         self._last = now
-        done, total = progress.done_bytes, progress.total_bytes
-        told = {"stage": stage, "done_bytes": done, "total_bytes": total, "what": what}
-        told |= {"seconds": round(progress.seconds, 1)}
-        text = json.dumps({"progress": told})
-        if form != "json":
-            share = f"{done / total:.0%}" if total else "0%"
-            text = f"ram-studio: {stage} {share} of {total / 1e9:.2f} GB, {what}"
-        print(text, file=sys.stderr, flush=True)
+        line = f"ram-studio: {text}"
+        if form == "json":
+            line = json.dumps({"progress": told | {"seconds": round(seconds, 1)}})
+        print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -88,9 +95,9 @@ def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callab
 
 @contextlib.contextmanager
 def status_line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text in place of the one before; silent without a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda text: None
+    """Yield a function that shows a text in place of the one before; elsewhere in lines."""
+    if form == "json" or quiet or not sys.stderr.isatty():
+        yield _Lines().on_text
         return
     try:
         yield lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

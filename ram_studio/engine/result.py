@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ram_studio._version import __version__
+from ram_studio._version import __version__, full_version
 from ram_studio.algorithm.meters.retained import Retained, retained_dict
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.checkpoints.record.provenance import (
@@ -146,8 +146,8 @@ def make_provenance(
 
 
 def library_versions(*, with_torch: bool) -> dict[str, str]:
-    """Return name -> version of Python and of the libraries that the numbers depend on."""
-    found = {"python": platform.python_version()}
+    """Return name -> version of this code, Python and the libraries that the numbers depend on."""
+    found = {"ram-studio": full_version(), "python": platform.python_version()}
     for name in ("numpy", "numba", "llvmlite", "blake3", *["torch"] * with_torch):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from ram_studio.evals.suites import HEALTH, apart
 from ram_studio.evals.suites.health import HealthRun
 
 Source = str | Path | Engine
+
+_LOG = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -166,7 +169,19 @@ class _Evaluation:
         ]
         for run in runs:
             run.check(self.questions[run.suite.name])
+            self._tell_what_is_stored(run)
         return ask_suites(runs, self.questions, self.on_progress, self.should_stop)
+
+    def _tell_what_is_stored(self, run: SuiteRun) -> None:
+        """Say what an evaluation before this one left, and what is still to ask."""
+        # To a width further questions come round by round.
+        if self.store is None or self.settings.ci_width is not None:
+            return
+        questions = self.questions[run.suite.name]
+        left = len(run.unanswered(questions))
+        if 0 < left < len(questions):
+            known = (run.name, len(questions) - left, len(questions), run.suite.name, left)
+            _LOG.info('Model "%s": %d of %d answers to %s are stored; asking the other %d', *known)
 
     def _measured(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
         """Return a model's health, None where it is not asked for."""

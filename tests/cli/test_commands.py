@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -23,7 +24,11 @@ ANALYSIS = asset_path("independent", "analysis.safetensors")
 
 
 def test_version_and_help(cli):
-    assert cli("--version") == (0, f"ram-studio {__version__}\n", "")
+    code, out, err = cli("--version")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(
+        rf"ram-studio {re.escape(__version__)}(\+g[0-9a-f]{{12}}(\.dirty)?)?\n", out
+    )
     code, out, _ = cli("--help")
     assert code == 0
     every = "app analyze preview inspect microscope merge verify recipe evaluate history"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
+import subprocess
 
 import pytest
 
 from ram_studio import errors
+from ram_studio._version import find_commit
 from ram_studio.cli import progress
 from ram_studio.engine import merge as merge_module
 
+SHORT = ("--items", "1", "--no-store", "--device", "cpu")
 CODES = {2, 65, 69, 75, 130}
 
 
@@ -77,9 +82,49 @@ def test_without_a_terminal_lines_tell_that_it_goes_on(cli, example, tmp_path, m
     lines = [json.loads(line)["progress"] for line in err.splitlines() if line.startswith("{")]
     assert {"count", "merge"} <= {line["stage"] for line in lines}
     assert lines[-1].keys() == {"stage", "done_bytes", "total_bytes", "what", "seconds"}
+    code, out, err = cli("--progress", "json", "sweep", *example, "--over", "r=0,0.4", *SHORT)
+    assert code == 0
+    lines = [json.loads(line)["progress"] for line in err.splitlines() if line.startswith("{")]
+    assert any(re.fullmatch(r"ram\+ .*: \d+ of \d+", line["text"]) for line in lines)
     code, _, err = cli("--progress", "loud", "suites")
     assert code == 2
     assert "expected auto or json" in " ".join(err.split())
+
+
+def test_messages_below_the_log_level_are_left_out(cli):
+    log = logging.getLogger("ram_studio.engine")
+    for level, told in (("info", "ram-studio: a\nram-studio: b\n"), ("error", "ram-studio: b\n")):
+        assert cli("--log-level", level, "suites")[0] == 0
+        log.info("a")
+        log.error("b")
+        assert cli("suites")[2] == told
+    assert cli("--log-level", "loud", "suites")[0] == 2
+
+
+def test_a_shell_completes_commands(cli, monkeypatch):
+    """As bash asks, which `ram-studio --install-completion` tells it to."""
+    monkeypatch.setenv("_RAM_STUDIO_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "ram-studio mer")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert cli()[1].split() == ["merge"]
+
+
+def test_the_commit_of_the_code_is_found(tmp_path):
+    package = tmp_path / "ram_studio"
+    package.mkdir()
+    assert find_commit(package) is None  # an installation from a wheel without one
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    (package / "code.py").write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert find_commit(package) == head.stdout[:12]
+    (package / "code.py").write_text("2")
+    assert find_commit(package) == f"{head.stdout[:12]}-dirty"
+    (package / "_commit.txt").write_text("0123456789ab\n")
+    assert find_commit(package) == "0123456789ab"
+    (package / "_commit.txt").write_text("anything else\n")
+    assert find_commit(package) is None
 
 
 def test_the_same_merge_again_is_done_at_once(cli, example, tmp_path):

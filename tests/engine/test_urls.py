@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -343,7 +344,7 @@ def test_the_index_comes_last_and_little_lies_here_meanwhile(zoo, monkeypatch, t
     assert most <= 2
 
 
-def test_a_merge_to_a_url_goes_on_where_it_ended(zoo, good, monkeypatch):
+def test_a_merge_to_a_url_goes_on_where_it_ended(zoo, good, monkeypatch, caplog):
     sent: list[str] = []
     upload = UrlFolder.upload
 
@@ -357,7 +358,10 @@ def test_a_merge_to_a_url_goes_on_where_it_ended(zoo, good, monkeypatch):
     with pytest.raises(OutputError, match="the wire was cut"):
         merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
     assert not {"config.json", "model.safetensors.index.json", *sent[2:]} & contents_at(URL).keys()
-    merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    with caplog.at_level("INFO", logger="ram_studio"):
+        merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    [told] = [r.getMessage() for r in caplog.records if r.name == "ram_studio.engine.parts.steps"]
+    assert re.fullmatch(rf"{URL} holds 2 of 6 files already \(.+\); merging the other 4", told)
     # The two that were there did not go up again; all others did once.
     assert sorted(sent) == sorted([*dict.fromkeys(sent), sent[2]])
     assert contents_at(URL) == good

@@ -66,6 +66,14 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
     assert "margin is 0 points" in str(run("evaluate", BASE, "--margin", 0)[2])
 
 
+def test_an_evaluation_says_what_is_stored_already(run, caplog):
+    with serve(lambda body: "4") as server, caplog.at_level("INFO", logger="ram_studio"):
+        asked = ("evaluate", "one", "--endpoint", server.url, "--suite", "math", "--limit")
+        assert run(*asked, 3)[0] == run(*asked, 5)[0] == run(*asked, 5)[0] == 0
+    told = [r.getMessage() for r in caplog.records if r.name == "ram_studio.evals.run"]
+    assert told == ['Model "one": 3 of 5 answers to math are stored; asking the other 2']
+
+
 def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "tok-123")
     with serve(lambda body: "two words") as server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.partial import PartialAnalysis
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
+from ram_studio.checkpoints.read.describe import plural, shown_bytes
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.analysis_file import load_partial, save_analysis
 from ram_studio.checkpoints.record.part_plan import PartPlan
@@ -32,6 +34,8 @@ from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.source_hashes import SourceHasher
 from ram_studio.engine.result import shard_records, waiting
 from ram_studio.errors import AnalysisError, PlanError, RamStudioError
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,14 @@ def merge_units(opened: OpenPlan, part: int, output: Output) -> int:
     """Write those units of a part that are not there yet; return how many bytes of shards."""
     own, run = opened.plan.part(part), opened.job.options
     units = output.units(part, list(own.shards))
-    dealt = deal_files(opened.job.report, [opened.shards_of(names) for names in units.values()])
+    every = {unit: opened.shards_of(names) for unit, names in units.items()}
+    dealt = deal_files(opened.job.report, list(every.values()))
+    there = {u for u, shards in every.items() if _is_merged(opened, part, output, u, shards)}
+    _tell_what_is_there(output, every, there)
     written = done = 0
-    for (unit, names), files in zip(units.items(), dealt, strict=True):
-        shards = opened.shards_of(names)
+    for (unit, shards), files in zip(every.items(), dealt, strict=True):
         size = sum(shard.file_size for shard in shards)
-        if not _is_merged(opened, part, output, unit, shards):
+        if unit not in there:
             hashed = {path: "" for c, path in files if path.name in own.hashes.get(c.name, ())}
             tell = share_of(run.on_progress, done, size, own.nbytes)
             opened.job.options = replace(run, on_progress=tell)
@@ -159,6 +165,20 @@ def merge_units(opened: OpenPlan, part: int, output: Output) -> int:
     opened.job.options = run
     output.wait(waiting("upload", run))
     return written
+
+
+def _tell_what_is_there(
+    output: Output, every: Mapping[str, Sequence[Shard]], there: Collection[str]
+) -> None:
+    """Say what a run before this one left, and what is still to do."""
+    files = {unit: len(shards) for unit, shards in every.items()}
+    found, total = sum(files[unit] for unit in there), sum(files.values())
+    if 0 < found < total:
+        nbytes = sum(shard.file_size for unit in there for shard in every[unit])
+        _LOG.info(
+            "%s holds %d of %s already (%s); merging the other %d",
+            *(output.out, found, plural(total, "file"), shown_bytes(nbytes), total - found),
+        )
 
 
 def _merge_unit(
