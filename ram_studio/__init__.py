@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from ram_studio.algorithm.analysis import Analysis as Analysis
     from ram_studio.algorithm.epsilon_grid import EPSILON_GRID as EPSILON_GRID
     from ram_studio.algorithm.methods import METHODS as METHODS
+    from ram_studio.algorithm.partial import add_partial as add_partial
     from ram_studio.algorithm.scaling import overlap_unique_ratio as overlap_unique_ratio
     from ram_studio.algorithm.scaling import scaling_factor as scaling_factor
     from ram_studio.algorithm.verdict import verdict as verdict
     from ram_studio.checkpoints.fit.storage_report import storage_report as storage_report
     from ram_studio.checkpoints.record.analysis_file import load_analysis as load_analysis
     from ram_studio.checkpoints.record.analysis_file import save_analysis as save_analysis
+    from ram_studio.checkpoints.record.part_plan import load_plan as load_plan
+    from ram_studio.checkpoints.record.part_plan import save_plan as save_plan
     from ram_studio.checkpoints.record.recipe import Recipe as Recipe
     from ram_studio.checkpoints.record.recipe import dump_recipe as dump_recipe
     from ram_studio.checkpoints.record.recipe import load_recipe as load_recipe
@@ -40,9 +43,14 @@ if TYPE_CHECKING:
     from ram_studio.engine.in_memory import ResidentMerge as ResidentMerge
     from ram_studio.engine.merge import merge as merge
     from ram_studio.engine.microscope.view import microscope as microscope
+    from ram_studio.engine.parts.finishing import finish as finish
+    from ram_studio.engine.parts.planning import make_plan as make_plan
+    from ram_studio.engine.parts.steps import analyze_part as analyze_part
+    from ram_studio.engine.parts.steps import merge_part as merge_part
     from ram_studio.engine.result import MergeResult as MergeResult
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
+    from ram_studio.evals.experiment.run import compare as compare
     from ram_studio.evals.experiment.run import sweep as sweep
     from ram_studio.evals.report.history import history as history
     from ram_studio.evals.run import evaluate as evaluate
@@ -53,13 +61,18 @@ _NAMES = {
     "algorithm.methods": ("METHODS",),
     "algorithm.scaling": ("overlap_unique_ratio", "scaling_factor"),
     "algorithm.analysis": ("Analysis",),
+    "algorithm.partial": ("add_partial",),
     "algorithm.verdict": ("verdict",),
     "checkpoints.record.recipe": ("Recipe", "dump_recipe", "load_recipe", "make_recipe"),
+    "checkpoints.record.part_plan": ("load_plan", "save_plan"),
     "checkpoints.record.analysis_file": ("load_analysis", "save_analysis"),
     "checkpoints.fit.storage_report": ("storage_report",),
     "engine.analyze": ("analyze", "inspect"),
     "engine.diff": ("Diff", "diff"),
     "engine.events": ("CancelToken", "Progress"),
+    "engine.parts.finishing": ("finish",),
+    "engine.parts.planning": ("make_plan",),
+    "engine.parts.steps": ("analyze_part", "merge_part"),
     "engine.result": ("MergeResult",),
     "engine.merge": ("merge",),
     "engine.microscope.view": ("microscope",),
@@ -68,7 +81,7 @@ _NAMES = {
     "errors": ("RamStudioError",),
     "evals.run": ("evaluate",),
     "evals.report.history": ("history",),
-    "evals.experiment.run": ("sweep",),
+    "evals.experiment.run": ("compare", "sweep"),
     "resources": ("asset_path",),
 }
 _HOME_OF = {name: home for home, names in _NAMES.items() for name in names}

@@ -37,13 +37,15 @@ def copy(tmp_path_factory):
     methods, suites, details = (
         "algorithm/methods/__init__.py",
         "evals/suites/__init__.py",
-        "app/details/panel.py",
+        "algorithm/figures/catalog.py",
     )
     _insert(root, methods, "METHODS: ", "from ram_studio.algorithm.methods.largest import LARGEST")
     _insert(root, methods, "        REGION,\n", "        LARGEST,")
     _insert(root, suites, "_GENERAL = ", "from ram_studio.evals.suites import backwards")
     _replace(root, suites, "_GENERAL = (", "_GENERAL = (backwards.SUITE, ")
-    _insert(root, details, "class Figure", "from ram_studio.app.details.alone_chart import alone")
+    _insert(
+        root, details, "class Figure", "from ram_studio.algorithm.figures.alone_chart import alone"
+    )
     _replace(root, details, "FIGURES = {", f'FIGURES = {{"alone": {_ENTRY},')
     return root
 

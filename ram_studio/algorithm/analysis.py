@@ -24,11 +24,13 @@ from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies, Retained, retained_dict
 from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.preview import Preview
 from ram_studio.algorithm.shapes import Float, Int
 from ram_studio.errors import AnalysisError, SettingsError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 Scope = Literal["global", "layer", "tensor"]
 SCOPES: tuple[Scope, ...] = ("global", "layer", "tensor")
@@ -50,15 +52,6 @@ class TensorEntry(NamedTuple):
     def module(self) -> str:
         """Kind of module (see algorithm.naming)."""
         return naming.module_of(self.name)
-
-
-_MODEL_COLUMNS = ("retained", "interference", "own_factor", "shared_factor")
-
-
-def _flat(numbers: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what a preview nests of an agent, for a table."""
-    factors = {f"{part}_factor": value for part, value in numbers["factors"].items()}
-    return {"retained": (numbers["retained"] or {}).get("total"), **factors}
 
 
 @dataclass(frozen=True)
@@ -235,7 +228,7 @@ class Analysis:
         *,
         by: str = "model",
         weights: Mapping[str, float] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Preview:
         """Return rho, lambda and counts of every agent at one grid point, ready for JSON.
 
         Args: point: index into EPSILON_GRID; rule, r, alpha: see scaling.scaling_factor; by:
@@ -256,12 +249,7 @@ class Analysis:
             self.known_relations()
 
         settings = (rule, r, alpha)
-        result: dict[str, Any] = {
-            "epsilon": EPSILON_GRID[point],
-            "rule": rule,
-            "r": r,
-            "alpha": alpha,
-        }
+        result = Preview(epsilon=EPSILON_GRID[point], rule=rule, r=r, alpha=alpha)
         result |= self._describe_groups("model", point, settings)["model"]
         own = self._known_weights(weights)
         result["methods"] = self._add_retained(result["agents"], point, own)
@@ -339,30 +327,26 @@ class Analysis:
 
         Args: by: a grouping, whose label becomes a column of this name (a tensor's layer and
             module come along; an expert is layer/number or layer/router); others: see ``preview``.
-        Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
-            and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for
-            the model also retained, interference, own_factor and shared_factor (NaN where unknown).
+        Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho and, with
+            relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for the model
+            also lambda, retained, interference, own_factor and shared_factor (NaN where unknown).
         Raises: SettingsError, AnalysisError as ``preview`` does.
         """
-        import pandas as pd
+        return self.preview(point, rule, r, alpha, by=by).to_frame()
 
-        found = self.preview(point, rule, r, alpha, by=by)
-        places = {t.name: {"layer": t.layer, "module": t.module} for t in self.tensors}
-        frame = pd.DataFrame(
-            {
-                "agent": agent,
-                **(places[label] if by == "tensor" else {}),
-                by: label,
-                **numbers,
-                **(_flat(numbers) if by == "model" else {}),
-            }
-            for label, group in found.get("groups", {"model": found}).items()
-            for agent, numbers in group["agents"].items()
-        ).drop(columns=["model", "overlap", "factors"], errors="ignore")
-        ratios = [name for name in ("rho", "rho_m") if name in frame]
-        # JSON's null stands for an unbounded ratio.
-        floats = [*ratios, "lambda", *(_MODEL_COLUMNS if by == "model" else [])]
-        return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
+    def plot(
+        self, kind: str = "patterns", point: int = DEFAULT_INDEX, *, agent: str | None = None
+    ) -> go.Figure:
+        """Return a figure of plotly, as the app draws it.
+
+        Args: kind: "patterns" (which agents changed the same weights), "layers" (where one agent
+            did, by layer and module), "towers" or "experts"; point: index into EPSILON_GRID;
+            agent: whose layers, by default the first's.
+        Raises: SettingsError for another kind, or one that the model has nothing of.
+        """
+        from ram_studio.algorithm.figures.catalog import plot
+
+        return plot(self, kind, point, agent)
 
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"] | None:
         is_known = not self.is_compact or by in ("model", "layer")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ram_studio.algorithm.figures.palette import percent_text as percent_text
+
 DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """How dtypes read, by their code in safetensors files."""
 
@@ -47,14 +49,6 @@ def duration_text(seconds: float) -> str:
 def count_text(number: int) -> str:
     """Return a whole number with its thousands apart."""
     return f"{number:,}".replace(",", " ")
-
-
-def percent_text(share: float) -> str:
-    """Return a share in percent; a tiny one is told from none."""
-    value = 100 * share
-    if value == 0:
-        return "0 %"
-    return "< 0.01 %" if value < 0.01 else f"{value:.2f} %" if value < 1 else f"{value:.1f} %"
 
 
 def ratio_text(ratio: float | None) -> str:

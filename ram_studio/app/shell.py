@@ -26,7 +26,6 @@ from zipstream import ZIP_STORED, ZipStream
 from ram_studio.app import palette
 from ram_studio.app.landing.document import Document
 from ram_studio.app.landing.figure import landing_html
-from ram_studio.app.landing.gradio_styles import GradioStyles
 from ram_studio.app.landing.preview import NAME, Previews
 from ram_studio.app.lesson import kit
 from ram_studio.app.public.allowed_hosts import AllowedHosts
@@ -55,7 +54,7 @@ def script_names() -> list[str]:
     return sorted(p.relative_to(root).as_posix() for p in root.rglob("*.js"))
 
 
-FIRST_SCRIPTS = (ENTRY, "landing.js", "nodes.js")
+FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")
 """The modules of the landing page; the others are fetched when a step needs them."""
 
 EXPORTED = ("exported.js", kit.FILE_ENTRY)
@@ -156,9 +155,9 @@ def document_head() -> str:
     return f"<style>{_styles(*STYLES)}</style>"
 
 
-def document_opening(gradio_styles: GradioStyles) -> str:
+def document_opening() -> str:
     """Return what opens the head, before Gradio's scripts: colors, the landing page's styles, and
-    the start of the scripts. gradio_styles: what comes with Gradio's.
+    the start of the scripts.
 
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
@@ -172,13 +171,7 @@ def document_opening(gradio_styles: GradioStyles) -> str:
         for name in script_names()
         if name not in (*FIRST_SCRIPTS, *EXPORTED) and not name.startswith(ROOM_SCRIPTS)
     ]
-    facts = {
-        "SHAPES": colors.SHAPE_PATHS,
-        "FIGURES": _figures_script(),
-        "SCRIPTS": later,
-        "APP_STYLE": gradio_styles.address,
-        "JOINED_STYLES": gradio_styles.names,
-    }
+    facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
     told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (
         f"{render('back.html.j2')}"
@@ -213,7 +206,6 @@ def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
 def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
     """Return the arguments of ``gr.Blocks.launch``: looks, script, what other users may not do."""
     workspace, previews = app.ram_workspace, Previews(is_space=settings.is_space)
-    styles = GradioStyles({component["type"] for component in app.config["components"]})
     return {
         "server_name": settings.host,
         "server_port": settings.port,
@@ -228,7 +220,6 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                 Route("/ram/lesson.html", kit.send_file),
                 Route("/ram/here/{key}", _here),
                 Route("/ram/preview/{set}/{number:int}.png", previews.send),
-                Route("/ram/gradio.css", styles.send),
                 Route("/ram/{name:path}", _script),
                 *RoomRoutes(settings).routes(),
                 zip_route(workspace.merge_folder),
@@ -236,7 +227,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
             "middleware": [
                 Middleware(
                     Document,
-                    opening=document_opening(styles),
+                    opening=document_opening(),
                     first_view=render("landing/first_view.html.j2", landing=landing_html()),
                     tags=previews.tags,
                 )

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.landing.figure import landing_html, scenes_of
-from ram_studio.app.landing.gradio_styles import style_names
 from ram_studio.app.landing.outcomes import AVERAGE, SUM, Setting, outcomes_of
 from ram_studio.app.session.sets import TITLES, load_set, set_profile
 from ram_studio.resources import asset_path
@@ -210,20 +209,6 @@ def test_no_panel_needs_gradios_heavy_components(app_url: str) -> None:
     assert not {"code", "markdown"} & kinds
 
 
-def test_gradios_sheets_are_one_answer_which_browsers_keep(app_url: str) -> None:
-    config = httpx.get(f"{app_url}config", timeout=60).json()
-    names = style_names({one["type"] for one in config["components"]})
-    # Of the page itself, and of kinds that it shows from the beginning or later.
-    assert [name.split("-")[0] for name in names].count("Index") > 12
-    assert len(style_names([])) < len(names)
-    page = httpx.get(app_url, timeout=60).text
-    joined = httpx.get(app_url + re.findall(r'"(ram/gradio\.css\?\w+)"', page)[0], timeout=60)
-    assert "immutable" in joined.headers["cache-control"]
-    for name in names:
-        assert f'"{name}"' in page
-        assert httpx.get(f"{app_url}assets/{name}", timeout=60).text.strip() in joined.text
-
-
 @pytest.mark.browser
 def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     it = visit(reduced_motion="no-preference")
@@ -251,11 +236,6 @@ def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     assert page.locator("#first-view").count() == 0
     assert page.get_attribute(".movie", "data-scene") == stopped
     assert not [url for url in it.requests if "/ram/canvas/" in url]
-    it.settle()
-    # An empty Gradio page asks for 29 (benchmarks/landing.py).
-    asked = [url for url in it.requests if url.startswith("http") and "/heartbeat/" not in url]
-    assert len(asked) <= 29 + 25, asked
-    assert not [url for url in asked if "/assets/" in url and url.endswith(".css")]
     page.click("[data-opens=shared-style]")
     page.wait_for_selector("[data-agent]", state="visible")
     assert page.title() == "Tune · RAM Studio"

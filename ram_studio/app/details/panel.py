@@ -7,21 +7,17 @@ drawn when it is opened and only if the models or the settings changed since.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import gradio as gr
 import plotly.graph_objects as go
 from gradio.components.plot import PlotData
 from markupsafe import Markup
 
-from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.figures.catalog import FIGURES, Figure
+from ram_studio.algorithm.figures.layer_map import layer_map
 from ram_studio.app import templates
 from ram_studio.app.boxes import choice, html, unchecked
-from ram_studio.app.details.layer_map import layer_map
-from ram_studio.app.details.parts_charts import experts, towers
-from ram_studio.app.details.patterns import patterns
 from ram_studio.app.load.view import report_of, storage_html
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Loaded, Session
@@ -32,29 +28,6 @@ from ram_studio.checkpoints.hub.rights import acting_as
 NARROW = 700
 """Page width in CSS pixels below which figures are drawn for a phone."""
 
-
-class Figure(NamedTuple):
-    """A figure. draw: from analysis, grid point, and whether the page is narrow."""
-
-    draw: Callable[[Analysis, int, bool], go.Figure | None]
-    title: str
-    note: str
-
-
-FIGURES = {
-    "patterns": Figure(
-        patterns, "Overlap of agents", "Weights changed by exactly these agents and no others."
-    ),
-    "towers": Figure(
-        towers, "Language model and towers", "Share of each part's weights that an agent changed."
-    ),
-    "experts": Figure(
-        experts,
-        "Routers and experts",
-        "Share of the weights that each agent changed, and where several changed the same.",
-    ),
-}
-"""In the order of the page. One that has nothing to show of a model is hidden."""
 
 _MAP_NOTE = (
     "Share of weights that one agent changed in each kind of module; stronger means more, blank "

@@ -8,10 +8,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ram_studio.algorithm.figures.figure import finish
+from ram_studio.algorithm.figures.palette import FIGURE_INK, agent_color, agent_symbol
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.details.figure import finish
 from ram_studio.app.numbers import epsilon_text, setting_text
-from ram_studio.app.palette import FIGURE_INK, agent_color, agent_symbol
 from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.report.score import Average
 

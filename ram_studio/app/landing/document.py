@@ -22,7 +22,7 @@ _GRADIO_TAGS = re.compile(rb'\s*<meta\s+(?:property="og:|name="twitter:)[^>]*>|<
 _GRADIO_SCRIPT = re.compile(
     rb'<script type="module" crossorigin src="(\./assets/[\w.-]+\.js)"></script>'
 )
-_GRADIO_STYLE = re.compile(rb'<link rel="stylesheet" crossorigin href="\./assets/[\w.-]+\.css">')
+_GRADIO_STYLE = re.compile(rb'<link rel="stylesheet" crossorigin href="(\./assets/[\w.-]+\.css)">')
 _GRADIO_FACTS = b"<script>window.gradio_"
 _BODY = re.compile(rb"<body[^>]*>")
 _PACKING = 5
@@ -111,7 +111,7 @@ class Document:
             # As plain text they cost no time before it either; half a megabyte of JSON.
             later = b'<script type="text/plain" class="ram-later">window.gradio_'
             head = head.replace(_GRADIO_FACTS, later)
-            head = _GRADIO_STYLE.sub(b"", head)  # comes with the others (gradio_styles.py)
+            head = _GRADIO_STYLE.sub(rb'<script>window.RAM_APP_STYLE = "\1";</script>', head)
         top, opens, rest = head.partition(b"<head>")
         start = _BODY.search(body)
         at = start.end() if start else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment.answers import Setup
 from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
+from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import parse_axes
@@ -76,6 +77,29 @@ def compare_methods(
     setup, settings = _split(options)
     plan = ComparePlan.of(rows, settings, **options)
     return run_experiment(plan, on_update=on_update, should_stop=should_stop, **setup)
+
+
+def compare(
+    recipe: Recipe,
+    methods: Sequence[str | tuple[str, Mapping[str, Any]]] = (),
+    **options: Any,
+) -> ExperimentResult:
+    """Score methods side by side on a recipe's agents, in memory.
+
+    Args:
+        recipe: base, agents, and what all methods share (dtype, seed, ...).
+        methods: names, or (name, settings); by default those of the experiment `standard`.
+        options: see `compare_methods`.
+
+    Raises: SettingsError for an unknown method, and as `compare_methods`.
+
+    Example:
+        >>> result = compare(recipe, ["ties", ("ram+", {"r": 0.2})], limit=20)  # doctest: +SKIP
+        >>> result.to_frame()                                                   # doctest: +SKIP
+    """
+    pairs = [(one, {}) if isinstance(one, str) else (one[0], dict(one[1])) for one in methods]
+    rows = rows_of(recipe, pairs) if pairs else experiment_recipes("standard", recipe)
+    return compare_methods(rows, **options)
 
 
 def run_experiment(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ram_studio.algorithm.figures.palette import OVERLAP
+
 AGENTS = (
     ("#b814a0", "#d93fb0"),
     ("#1f6157", "#53eaad"),
@@ -33,9 +35,6 @@ SHAPE_PATHS = (
     "M3.1 1h5.8l2.9 5-2.9 5H3.1L.2 6Z",
 )
 """The marker of each agent in the page: outlines in a 12 by 12 box."""
-
-OVERLAP = ("#2a5bd7", "#d9981a", "#b87c10", "#97650b", "#7a5006", "#5f3e04", "#472e02", "#332000")
-"""Alone, with 1 other, with 2 others, ...: blue means only unique, amber only shared."""
 
 PAGE: Mapping[str, tuple[str, str]] = {
     # name: (on white, on dark)

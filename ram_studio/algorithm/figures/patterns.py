@@ -5,18 +5,23 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.figures.figure import Counted, finish
+from ram_studio.algorithm.figures.palette import (
+    FIGURE_GRID,
+    FIGURE_INK,
+    agent_color,
+    agent_symbol,
+    overlap_color,
+    percent_text,
+)
 from ram_studio.algorithm.meters.relations import pairs_of
-from ram_studio.app.details.figure import finish
-from ram_studio.app.numbers import percent_text
-from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol, overlap_color
 
 MAX_PATTERNS = 12
 _ROOMY_BARS = 7
 _MANY = "More than six agents: changed alone, or by two, whoever else did too."
 
 
-def patterns(analysis: Analysis, point: int, narrow: bool = False) -> go.Figure:
+def patterns(analysis: Counted, point: int, narrow: bool = False) -> go.Figure:
     """Return bars of the largest overlap patterns above a grid that says which agents they join.
 
     Of more than six agents the sets are not counted: bars of what one changed alone and of what two
@@ -63,7 +68,7 @@ def patterns(analysis: Analysis, point: int, narrow: bool = False) -> go.Figure:
     return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 34, "b": 8})
 
 
-def _patterns(analysis: Analysis, point: int) -> dict[int, int]:
+def _patterns(analysis: Counted, point: int) -> dict[int, int]:
     """Return weights by the bits of the agents that changed them, where there are some."""
     n = len(analysis.agents)
     if analysis.model.patterns is not None:

@@ -6,13 +6,42 @@ through; no drag zoom, so that a finger can scroll past them on a phone.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import plotly.graph_objects as go
 
-from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK
+from ram_studio.algorithm.figures.palette import FIGURE_GRID, FIGURE_INK
 
 FAMILY = "system-ui, sans-serif"
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """What figures ask of an analysis (``ram_studio.algorithm.analysis.Analysis``, which plots)."""
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents."""
+
+    @property
+    def relations(self) -> Any:
+        """Magnitudes, signs and dot products, None where they were not collected."""
+
+    @property
+    def model(self) -> Any:
+        """Counts of the whole model."""
+
+    def group_labels(self, by: str) -> tuple[str, ...]:
+        """Return the labels of a grouping."""
+
+    def grouped(self, by: str) -> Any:
+        """Return the counts of a grouping."""
+
+    def grouped_relations(self, by: str) -> Any:
+        """Return the relations of a grouping."""
+
+    def to_frame(self, by: str = ..., point: int = ...) -> Any:
+        """Return a row for each group and agent."""
 
 
 def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
