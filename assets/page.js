@@ -1,6 +1,7 @@
 // @ts-check
 // Moving between the steps, the theme, and what a browser tab remembers.
 import { mountLanding } from "./landing.js";
+import { pageLink } from "./link.js";
 import { onSent } from "./nodes.js";
 
 const STEPS = ["load", "tune", "merge", "check"];
@@ -74,12 +75,8 @@ const go = (step) => {
   if (moved) focusStep(step);
   if (moved) tab("step", step);
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
-  if (step === "history") {
-    import("./link.js").then(({ pageLink }) => {
-      if (document.body.dataset.step !== step) return;
-      history.replaceState(history.state, "", pageLink(window.location.href, step));
-    });
-  } else if (step !== "load") {
+  if (step === "history") history.replaceState(history.state, "", pageLink(window.location.href, step));
+  else if (step !== "load") {
     need().then(({ remember, show }) => {
       if (step === "tune") show();
       remember();
