@@ -225,7 +225,8 @@ def why_no_model(checkpoint: Checkpoint) -> str | None:
     if checkpoint.adapter is not None:
         return (
             "is a LoRA adapter, which only answers with its base: merge it first (ram-studio merge "
-            "--method task-arithmetic --set scale=1), and evaluate that."
+            "--base BASE --agent a=FILE --method task-arithmetic --set scale=1 --out DIR), and "
+            "evaluate that."
         )
     if checkpoint.delta is not None:
         return (
@@ -235,7 +236,7 @@ def why_no_model(checkpoint: Checkpoint) -> str | None:
     if is_distributed(shard.name for shard in checkpoint.shards):
         return (
             "is a distributed checkpoint (DCP) in parts, which transformers does not load: write "
-            "it in one piece first (ram-studio merge --base DIR --agent a=DIR --out OUT), and "
+            "it in one piece first (ram-studio merge --base FILE --agent a=FILE --out DIR), and "
             "evaluate that."
         )
     return None

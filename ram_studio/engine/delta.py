@@ -84,7 +84,8 @@ def make_delta(
             raise SettingsError(
                 f"Tensor {quoted(tensor.name)} is {own.dtype} in the agent and {tensor.dtype} in "
                 "the base; a delta keeps elements of one dtype. Store the agent in the base's "
-                "first (ram-studio merge --method task-arithmetic --set scale=1)."
+                "first (ram-studio merge --base BASE --agent a=FILE --method task-arithmetic --set "
+                "scale=1 --out DIR)."
             )
     with Sources(*report.checkpoints) as sources:
         counts, hashes, content = _count(report, sources, cancel)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+import torch.distributed.checkpoint as dcp
+import typer
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from trainers import WAYS
 
-from ram_studio.checkpoints.opening import open_folder
+import ram_studio
+from ram_studio.checkpoints.opening import open_checkpoint, open_folder, why_no_model
+from ram_studio.cli.main import commands, main
+from ram_studio.engine.delta import make_delta
 from ram_studio.errors import CheckpointError
 from ram_studio.evals.sandbox import is_sealed
+from ram_studio.resources import asset_path
 
 
 def advised(folder: Path) -> str:
@@ -112,3 +121,82 @@ def test_the_index_of_pickles_is_told_what_to_do(tmp_path):
     index.unlink()
     run(advised(folder), tmp_path)
     assert load_file(tmp_path / "OUT" / "model.safetensors").keys() == {"w"}
+
+
+def texts_of(node: ast.AST) -> str:
+    """Return a string of a syntax tree, X for what is filled in; nothing for other nodes."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    found = [getattr(one, "value", None) if isinstance(one, ast.Constant) else "X" for one in parts]
+    return "".join(map(str, found)) if isinstance(node, ast.JoinedStr | ast.Constant) else ""
+
+
+def commands_in_messages() -> dict[str, str]:
+    """Return every `ram-studio ...` in a text of the package, and the file that it is in."""
+    found: dict[str, str] = {}
+    for path in sorted(Path(ram_studio.__file__).parent.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "ram-studio " in text else ():
+            for command in re.findall(r"ram-studio ([a-z-]+(?: [^`.;:,)\n]+)?)", texts_of(node)):
+                found[command] = path.name
+    return found
+
+
+def test_every_command_in_a_message_has_its_options():
+    top = typer.main.get_command(commands)
+    known = 0
+    for text, file in commands_in_messages().items():
+        words = text.split()
+        command = top.commands.get(words[0])
+        if command is None or words[-1].isdigit():
+            continue  # "ram-studio is ...", and names of formats
+        if hasattr(command, "commands"):
+            assert len(words) > 1, (text, file)
+            command = command.commands[words[1].partition("|")[0]]
+        options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+        for word in words:
+            if word.startswith("--"):
+                known += 1
+                assert word.partition("=")[0] in options, (text, file)
+    assert known >= 20
+
+
+def write_adapter(folder: Path, base: Path) -> Path:
+    """Write a LoRA adapter of rank 2 for one matrix of a base."""
+    matrix = next(n for n in load_file(base / "model.safetensors") if "q_proj.weight" in n)
+    rows, columns = load_file(base / "model.safetensors")[matrix].shape
+    name = f"base_model.model.{matrix.removesuffix('.weight')}.lora_"
+    factors = {f"{name}A.weight": torch.ones(2, columns), f"{name}B.weight": torch.ones(rows, 2)}
+    folder.mkdir()
+    save_file(factors, folder / "adapter_model.safetensors", {"format": "pt"})
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 2}')
+    return folder
+
+
+def write_parts(folder: Path, base: Path) -> Path:
+    """Write a checkpoint as torch's writer of distributed safetensors does."""
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp.save(load_file(base / "model.safetensors"), storage_writer=writer)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / name, folder / name)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_what_cannot_answer_alone_becomes_a_model_by_its_own_advice(tmp_path, monkeypatch):
+    base, agent = asset_path("independent", "base"), asset_path("independent", "coding")
+    delta = make_delta(base, agent, tmp_path / "coding.safetensors")
+    made = [write_adapter(tmp_path / "adapter", base), tmp_path / "coding.safetensors"]
+    made.append(write_parts(tmp_path / "parts", base))
+    assert delta
+    for number, source in enumerate(made):
+        reason = why_no_model(open_checkpoint(source, name="a"))
+        command = re.search(r"\((ram-studio .*?)\)", str(reason))[1]
+        out = str(tmp_path / f"out-{number}")
+        for name, place in (("BASE", str(base)), ("FILE", str(source)), ("DIR", out)):
+            command = command.replace(name, place)
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        assert why_no_model(open_checkpoint(out, name="a")) is None

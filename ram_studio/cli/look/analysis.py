@@ -36,7 +36,10 @@ def add(
     elif added.missing:
         print(f"{out} holds {parts_text(added.parts, added.of)}; add what is missing to it.")
     else:
-        print(f"{out} is the analysis of the whole model. Next: ram-studio merge --plan --part")
+        print(
+            f"{out} is the analysis of the whole model. Next: ram-studio merge --plan PLAN --part "
+            f"1 --analysis {out} --out OUT"
+        )
 
 
 @commands.command("compact")
