@@ -284,7 +284,7 @@ class MergeJob:
                 for start, piece in sources.pieces(copied, copied.nbytes):
                     sink.write(copied.name, start, piece.data)
         with self.fisher or contextlib.nullcontext() as fisher:
-            work = Merging(plan, merged, sink, self._is_whole, fisher, keep)
+            work = Merging(plan, merged, sink, self.is_whole, fisher, keep)
             self.bytes_read += run_pass(self.report, work, self.options)
         return work.tally
 
@@ -300,7 +300,8 @@ class MergeJob:
             is_from_analysis=known.is_from_analysis,
         )
 
-    def _is_whole(self, tensor: MergeTensor) -> bool:
+    def is_whole(self, tensor: MergeTensor) -> bool:
+        """Say whether a tensor comes as one block, whatever its size."""
         if self.choices is not None and self.choices[self._row[tensor.name]].keep is not None:
             return False
         return self.method.whole(self.settings, tensor.merged_as, tensor.shape)

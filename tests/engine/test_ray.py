@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,14 @@ from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.cli.main import commands
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
-from ram_studio.engine.parts import on_ray, ray_cluster
+from ram_studio.engine.parts import on_ray, planning, ray_cluster
 from ram_studio.engine.parts.on_ray import analyze_on_ray, merge_on_ray
-from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.planning import (
+    divisible_job,
+    make_plan,
+    memory_of_parts,
+    plan_of,
+)
 from ram_studio.engine.parts.steps import PartResult, merge_part
 from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
 from ram_studio.evals import on_ray as far
@@ -208,6 +215,59 @@ def test_an_address_without_ray_is_told(monkeypatch):
         ray_cluster.connected("127.0.0.1:1"),
     ):
         pass
+
+
+def test_an_address_that_answers_but_cannot_be_joined_is_told_in_time(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 8.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        start = time.monotonic()
+        told = rf"^The Ray at '{address}' answers but cannot be joined: .*nodes"
+        with pytest.raises(SettingsError, match=told), ray_cluster.connected(address):
+            pass
+        assert time.monotonic() - start < 20
+
+
+def test_a_cluster_that_can_be_joined_is(nodes):
+    ray_cluster._try_to_join(nodes)
+
+
+def test_a_part_asks_for_the_memory_that_it_needs(nodes, zoo, tmp_path, monkeypatch):
+    job = divisible_job(zoo.recipe())
+    plan = plan_of(job, 2, max_shard_bytes=SHARD, hash_sources=False)
+    few, more = (memory_of_parts(job, plan, threads) for threads in (1, 4))
+    assert all(300 << 20 < a < b < 400 << 20 for a, b in zip(few, more, strict=True))
+    wudi = divisible_job(zoo.recipe(method="wudi"))
+    monkeypatch.setattr(planning, "BLOCK_ELEMENTS", 1)
+    largest = max(t.numel for t in wudi.merged if wudi.is_whole(t))
+    own = [
+        memory_of_parts(j, plan_of(j, 1, max_shard_bytes=9999, hash_sources=False), 1)[0]
+        for j in (job, wudi)
+    ]
+    assert own[1] - own[0] == 16 * (largest - 1) * (len(zoo.agents) + 2)
+    monkeypatch.setattr(on_ray, "memory_of_parts", lambda *_: [1 << 60] * 99)
+    with pytest.raises(SettingsError, match=r"^Part 1 of \d needs 1 cores.* the largest offers"):
+        merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, RUN, max_shard_bytes=SHARD)
+
+
+def test_a_path_that_a_node_does_not_see_is_told_by_node(nodes, zoo, tmp_path, monkeypatch):
+    second = ray.nodes()[1]["NodeID"]
+
+    def unseen(paths: list[str]) -> list[str]:
+        is_second = ray.get_runtime_context().get_node_id() == second
+        return [p for p in paths if not Path(p).exists() or (is_second and p.endswith("/agent1"))]
+
+    sent_by_value()
+    monkeypatch.setattr(on_ray, "_unseen", unseen)
+    told = r"^node .* does not see \S+/agent1\. All nodes"
+    for go in (
+        lambda: analyze_on_ray(zoo.recipe(), nodes, RUN),
+        lambda: merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, RUN),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            go()
+    assert not any(tmp_path.iterdir())
 
 
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch):

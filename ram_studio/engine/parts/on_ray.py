@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import secrets
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.analysis import Analysis
-from ram_studio.algorithm.methods import Need, get_method, make_settings
+from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.partial import add_partial
 from ram_studio.checkpoints.read.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.engine.job import MergeJob
 from ram_studio.engine.parts.finishing import finish
-from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.planning import divisible_job, memory_of_parts, plan_of
 from ram_studio.engine.parts.ray_cluster import (
     alive_nodes,
+    check_room,
+    check_seen,
     connected,
     cores_of_a_node,
     gather,
@@ -55,11 +61,13 @@ def analyze_on_ray(
     recipe = recipe.model_copy(update={"other_base": "accept"})  # looking is free
     with connected(address) as ray:
         parts = PARTS_PER_NODE * alive_nodes(ray)
-        whole = make_plan(recipe, 1, hash_sources=False)
+        job = divisible_job(recipe, cancel=run.get("cancel"))
+        check_seen(ray, _unseen, _local_paths(recipe))
         # These shards are never written: as many of them as parts, and a few to balance with.
+        whole = plan_of(job, 1, max_shard_bytes=DEFAULT_MAX_SHARD_BYTES, hash_sources=False)
         size = max(1, whole.parts[0].nbytes // (4 * parts))
-        plan = make_plan(recipe, parts, max_shard_bytes=size, hash_sources=False)
-        return _analysis(ray, plan, run, relations)
+        plan = plan_of(job, parts, max_shard_bytes=size, hash_sources=False)
+        return _analysis(_Cluster(ray, job, plan, run), relations)
 
 
 def merge_on_ray(
@@ -85,19 +93,59 @@ def merge_on_ray(
     start = time.monotonic()
     out = str(out) if is_url(out) else str(Path(out).absolute())
     with connected(address) as ray:
-        plan = make_plan(recipe, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
-        needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
-        if analysis is None and needs & {Need.RATIOS, Need.MAGNITUDES}:
-            analysis = _analysis(ray, plan, run, relations=Need.MAGNITUDE_RATIOS in needs)
-        _on_parts(ray, plan, run, "merge", _merge, out, ray.put(analysis))
+        job = divisible_job(recipe, cancel=run.get("cancel"))
+        with _marked(out) as mark:
+            check_seen(ray, _unseen, [*_local_paths(recipe), *mark])
+        plan = plan_of(job, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
+        cluster = _Cluster(ray, job, plan, run)
+        if analysis is None and job.needs & {Need.RATIOS, Need.MAGNITUDES}:
+            analysis = _analysis(cluster, relations=Need.MAGNITUDE_RATIOS in job.needs)
+        _on_parts(cluster, "merge", _merge, out, ray.put(analysis))
     own: RunKeywords = {"on_progress": run.get("on_progress"), "cancel": run.get("cancel")}
     result = finish(plan, out, **own)
     return replace(result, seconds=time.monotonic() - start)
 
 
-def _analysis(ray: Any, plan: PartPlan, run: RunKeywords, relations: bool) -> Analysis:
+@dataclass(frozen=True)
+class _Cluster:
+    """A Ray, and what is done there."""
+
+    ray: Any
+    job: MergeJob
+    plan: PartPlan
+    run: RunKeywords
+
+
+def _local_paths(recipe: Recipe) -> list[str]:
+    """Return the sources that are folders here, as the recipe calls them."""
+    every = (recipe.base, *recipe.agents.values())
+    return [str(s) for s in every if not is_url(s) and Path(s).expanduser().exists()]
+
+
+def _unseen(paths: Sequence[str]) -> list[str]:
+    """Return the paths that a worker does not see."""
+    return [path for path in paths if not Path(path).expanduser().exists()]
+
+
+@contextlib.contextmanager
+def _marked(out: str) -> Iterator[list[str]]:
+    """Put a file where the output goes, by which nodes see that its disk is the same one."""
+    if is_url(out):
+        yield []
+        return
+    folder = Path(out) if os.path.isdir(out) else nearest_folder(Path(out))
+    mark = folder / f".ram-studio-{secrets.token_hex(8)}"
+    try:
+        with contextlib.suppress(OSError):  # what cannot be written is told by those who write it
+            mark.touch()
+        yield [str(mark)] if mark.exists() else []
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _analysis(cluster: _Cluster, relations: bool) -> Analysis:
     work = partial(analyze_part, relations=relations)
-    return add_partial(_on_parts(ray, plan, run, "analyze", work)).whole()
+    return add_partial(_on_parts(cluster, "analyze", work)).whole()
 
 
 def _merge(
@@ -136,10 +184,9 @@ def _in_worker(
     return work(plan, part, *args, device=device, threads=threads, on_progress=tell)
 
 
-def _on_parts(
-    ray: Any, plan: PartPlan, run: RunKeywords, stage: str, work: Callable, *args: Any
-) -> list[Any]:
+def _on_parts(cluster: _Cluster, stage: str, work: Callable, *args: Any) -> list[Any]:
     """Return what ``work(plan, part, *args, **run)`` returns for every part, in order, by Ray."""
+    ray, plan, run = cluster.ray, cluster.plan, cluster.run
     on_progress, cancel = run.get("on_progress"), run.get("cancel") or CancelToken()
     # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
     device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
@@ -166,9 +213,12 @@ def _on_parts(
             seconds = time.monotonic() - start
             on_progress(Progress(stage, last, begun, len(plan.parts), done, total, seconds))
 
-    task = ray.remote(**task_options(device, threads))(_in_worker)
-    tasks = {
-        task.remote(watch, work, device, threads, plan, part.part, *args): plan.text(part.part)
-        for part in plan.parts
-    }
+    tasks, shared = {}, ray.put(plan)  # it holds headers: sent once
+    task = ray.remote(_in_worker)
+    for part, memory in zip(plan.parts, memory_of_parts(cluster.job, plan, threads), strict=True):
+        name = plan.text(part.part)
+        options = task_options(device, threads, memory)
+        check_room(ray, name, options)
+        given = (watch, work, device, threads, shared, part.part, *args)
+        tasks[task.options(**options).remote(*given)] = name
     return gather(ray, tasks, poll)

@@ -20,6 +20,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.tokenizers import all_stop_tokens
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, shown_list
+from ram_studio.checkpoints.read.remote import MOST_HELD_BYTES
 from ram_studio.checkpoints.read.url_folder import KnownHeaders, UrlFolder
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
@@ -32,9 +33,16 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS
 from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
 
 MOST_PARTS = 10_000
+
+# Of a part's memory: Python, numpy and numba; a tensor of one source by its header, with what is
+# derived of it; an element of one source in float64, and as much to compute with.
+_PROCESS_BYTES = 300 << 20
+_HEADER_BYTES = 2_500
+_ELEMENT_BYTES = 16
 
 
 def make_plan(
@@ -60,10 +68,17 @@ def make_plan(
     """
     if parts is not None and not 1 <= parts <= MOST_PARTS:
         raise SettingsError(f"parts is {parts}; give 1 to {MOST_PARTS}.")
-    report = load_sources(recipe, on_download, cancel)
-    job = MergeJob(report, recipe)
-    _refuse_indivisible(job)
+    job = divisible_job(recipe, on_download, cancel)
     return plan_of(job, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
+
+
+def divisible_job(
+    recipe: Recipe, on_download: Callable | None = None, cancel: CancelToken | None = None
+) -> MergeJob:
+    """Open a recipe's sources for a merge in parts, see ``make_plan``."""
+    job = MergeJob(load_sources(recipe, on_download, cancel), recipe)
+    _refuse_indivisible(job)
+    return job
 
 
 def plan_of(
@@ -152,6 +167,22 @@ def deal_files(
             most = read.get(path, Counter({0: 0})).items()
             dealt[min(most, key=lambda item: (-item[1], item[0]))[0]].append((checkpoint, path))
     return dealt
+
+
+def memory_of_parts(job: MergeJob, plan: PartPlan, threads: int) -> list[int]:
+    """Return about how many bytes of memory each part of a job takes, by so many threads.
+
+    That is the libraries, all sources' headers, what threads hold of blocks or of whole matrices,
+    and of files elsewhere what is fetched ahead.
+    """
+    sources = job.report.checkpoints
+    whole = {t.name: t.numel for t in job.merged if job.is_whole(t)}
+    shards = lay_out(job.specs, plan.max_shard_bytes, METADATA) if whole else []
+    largest = {s.file_name: max(whole.get(name, 0) for name in s.offsets) for s in shards}
+    needed = _PROCESS_BYTES + sum(len(c.tensors) for c in sources) * _HEADER_BYTES
+    needed += MOST_HELD_BYTES if any(c.remote for c in sources) else 0
+    elements = [max(BLOCK_ELEMENTS, *(largest.get(n, 0) for n in p.shards), 0) for p in plan.parts]
+    return [needed + threads * n * _ELEMENT_BYTES * (len(sources) + 1) for n in elements]
 
 
 def _refuse_indivisible(job: MergeJob) -> None:

@@ -6,20 +6,33 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ram_studio.checkpoints.read.describe import shown_bytes, shown_list
 from ram_studio.errors import RamStudioError, SettingsError
 
 MEMORY_BYTES = 512 << 20
-"""What a task asks for: buffers of blocks, whatever the model; matrix methods take more."""
+"""What a task asks for that does not say how much it needs."""
 
 RETRIES = 3
 """So often a task begins anew when its worker or node dies."""
 
 _POLL_SECONDS = 0.2
 _KNOCK_SECONDS = 5.0
+JOIN_SECONDS = 60.0
+"""So long a process may take to join a cluster; Ray itself tries for minutes, without a word."""
+
+_JOIN = """
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except Exception as error:
+    sys.exit(" ".join(str(error).split())[:300] or type(error).__name__)
+"""
 _END_SECONDS = 30.0
 
 
@@ -29,7 +42,8 @@ def connected(address: str) -> Iterator[Any]:
 
     A connection that this process has already is used, and kept.
 
-    Raises: SettingsError when Ray is not installed, or there is none at the address.
+    Raises: SettingsError when Ray is not installed, there is none at the address, or none that can
+    be joined within JOIN_SECONDS.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns at every start
     try:
@@ -47,6 +61,7 @@ def connected(address: str) -> Iterator[Any]:
     with _own_signals():
         try:
             _knock(address)
+            _try_to_join(address)
             ray.init(address=address, **options)
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -65,6 +80,29 @@ def _knock(address: str) -> None:
     host, separator, port = address.rpartition(":")
     if separator and "/" not in address:
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+
+
+def _try_to_join(address: str) -> None:
+    """Join a cluster in a process that can be ended: ours would hang in Ray, or be ended by it.
+
+    Raises: SettingsError when that fails, or takes too long.
+    """
+    if address == "local":
+        return
+    command = [sys.executable, "-c", _JOIN, address]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=JOIN_SECONDS, check=False
+        )
+        reason = " ".join(done.stderr.split())[-300:] or f"it ended with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        done, reason = None, f"no answer within {JOIN_SECONDS:g} s"
+    if done is None or done.returncode:
+        raise SettingsError(
+            f"The Ray at {address!r} answers but cannot be joined: {reason}. Run this on one of "
+            "its nodes (`ray start --address` makes this machine one), with the same versions of "
+            "Ray and Python; or give ray://host:10001."
+        )
 
 
 @contextlib.contextmanager
@@ -92,15 +130,68 @@ def cores_of_a_node(ray: Any) -> int:
     return max(1, min((n for n in cores if n), default=1))
 
 
-def task_options(device: str, threads: int) -> dict[str, Any]:
+def task_options(device: str, threads: int, memory: int = MEMORY_BYTES) -> dict[str, Any]:
     """Return what a task asks for: cores, memory, a GPU where one computes; spread over nodes."""
     return {
         "num_cpus": threads,
         "num_gpus": 0 if device == "cpu" else 1,
-        "memory": MEMORY_BYTES,
+        "memory": memory,
         "max_retries": RETRIES,
         "scheduling_strategy": "SPREAD",
     }
+
+
+def check_room(ray: Any, name: str, options: Mapping[str, Any]) -> None:
+    """Make sure that some node can ever take a task: Ray waits for one without a word.
+
+    Args: name: what messages call the task; options: see ``task_options``.
+
+    Raises: SettingsError.
+    """
+    wanted = {
+        "CPU": options["num_cpus"],
+        "GPU": options["num_gpus"],
+        "memory": options["memory"],
+    }
+    offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(all(offer.get(k, 0) >= n for k, n in wanted.items()) for offer in offers):
+        return
+    best: Mapping[str, Any] = max(
+        offers, key=lambda o: (o.get("GPU", 0), o.get("memory", 0)), default={}
+    )
+    found, needed = (
+        f"{x.get('CPU', 0):g} cores, {x.get('GPU', 0):g} GPUs and "
+        f"{shown_bytes(int(x.get('memory', 0)))}"
+        for x in (best, wanted)
+    )
+    raise SettingsError(
+        f"{name.capitalize()} needs {needed} on one node, and the largest offers {found}. Give "
+        "fewer --threads, another --device or larger nodes."
+    )
+
+
+def check_seen(ray: Any, look: Callable[..., list[str]], paths: Sequence[str]) -> None:
+    """Make sure that every node that works sees some paths, by a small task on each.
+
+    look: returns those of the paths that it does not see.
+
+    Raises: SettingsError naming the nodes and what they do not see.
+    """
+    task = ray.remote(num_cpus=0, max_retries=RETRIES)(look)
+    near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    asked = {
+        task.options(scheduling_strategy=near(node["NodeID"], soft=False)).remote(
+            paths
+        ): f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU")
+    }
+    unseen = dict(zip(asked.values(), gather(ray, asked, lambda: None), strict=True))
+    if told := [f"{node} does not see {', '.join(n)}" for node, n in unseen.items() if n]:
+        raise SettingsError(
+            f"{shown_list(told)}. All nodes must see sources and output under the same paths: "
+            "put them on a shared disk or into object storage."
+        )
 
 
 def gather(
