@@ -1,11 +1,12 @@
-"""What `inspect` and `plan` take for very large models: their headers are real, their data holes.
+"""What `inspect`, `plan` and a part take for very large models: headers are real, data are holes.
 
     python benchmarks/headers.py [TENSORS ...]
 
 Writes a base and an agent of the names and shapes of DeepSeek-V3 (671 B parameters; 256 experts a
 layer, one tensor each) with about so many tensors, as bfloat16 and, with a scale for each matrix,
 as fp8. A file takes the room of its header only. Processor seconds and peak memory are those of
-each command's own process.
+each command's own process. The part writes about a gigabyte. The sums are those that a merge of so
+many elements adds up for 3 agents, drawn at random.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from measuring import run_process
@@ -84,33 +86,57 @@ def write(folder: Path, tensors: int, dtype: str) -> int:
     return total
 
 
+TALLY = """
+import sys
+import numpy as np
+from ram_studio.engine.passes.merging import MergeTally
+from ram_studio.engine.passes.plan import Merged
+
+drawn = np.random.default_rng(0).normal(size=(999, 4, 3, 9))
+tally = MergeTally(3)
+for block in range(int(sys.argv[1])):
+    tally.add(Merged(None, np.zeros(8, np.int64), drawn[block % 999]))
+print(tally.total.sums.nbytes, [tally.retained(agent) for agent in range(3)])
+"""
+
+
 def measure(*arguments: str) -> str:
     """Return processor seconds and peak memory of a command of its own, as a cell."""
-    found = run_process([sys.executable, "-m", "ram_studio", *arguments])
+    found = run_process([sys.executable, *arguments])
     return f"{found.cpu:.1f} s, {found.peak_bytes / 1e9:.2f} GB"
 
 
 def main() -> None:
     """Print a row of the table for each size and dtype."""
     sizes = [int(n) for n in sys.argv[1:]] or [10_000, 30_000, 100_000]
-    print("| tensors | stored | size | inspect | plan |\n| --- | --- | --- | --- | --- |")
-    for dtype in ("bfloat16", "fp8"):
-        for tensors in sizes:
-            with tempfile.TemporaryDirectory() as temporary:
-                place = Path(temporary)
-                total = write(place / "base", tensors, dtype)
-                write(place / "agent", tensors, dtype)
-                count = len(specs(tensors, dtype))
-                models = ["--base", str(place / "base"), "--agent", f"a={place / 'agent'}"]
-                inspect = measure("inspect", *models)
-                recipe = place / "recipe.yaml"
-                recipe.write_text(f"base: {place / 'base'}\nagents: {{a: {place / 'agent'}}}\n")
-                plan = measure("plan", str(recipe), "--out", str(place / "plan"), "--parts", "64")
-                cells = (inspect, plan)
-                print(
-                    f"| {count:,} | {dtype} | {total / 1e9:,.0f} GB | {' | '.join(cells)} |",
-                    flush=True,
-                )
+    titles = ("tensors", "stored", "size", "inspect", "plan", "a part", "sums")
+    print(f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}")
+    for dtype, tensors in product(("bfloat16", "fp8"), sizes):
+        with tempfile.TemporaryDirectory() as temporary:
+            place = Path(temporary)
+            total = write(place / "base", tensors, dtype)
+            write(place / "agent", tensors, dtype)
+            every = specs(tensors, dtype)
+            elements = sum(rows * columns for _, kind, (rows, columns) in every if kind != "F32")
+            cells = [f"{len(every):,}", dtype, f"{total / 1e9:,.0f} GB"]
+            cells += measured_cells(place, elements)
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def measured_cells(place: Path, elements: int) -> list[str]:
+    """Return what was measured of the models in a folder, which have so many elements."""
+    recipe, plan = place / "recipe.yaml", place / "plan"
+    text = f"base: {place / 'base'}\nagents: {{a: {place / 'agent'}}}\n"
+    recipe.write_text(text + "method: task-arithmetic\n")
+    cli = ("-m", "ram_studio")
+    models = ["--base", str(place / "base"), "--agent", f"a={place / 'agent'}"]
+    inspect = measure(*cli, "inspect", *models)
+    parts = (str(recipe), "--out", str(plan), "--no-hash", "--parts")
+    planned = measure(*cli, "plan", *parts, "64")
+    run_process([sys.executable, *cli, "plan", *parts, "9999", "--max-shard-size", "1GB"])
+    merge = ("merge", "--plan", str(plan), "--part", "2", "--out", str(place / "out"))
+    blocks = str(elements // (1 << 18))
+    return [inspect, planned, measure(*cli, *merge), measure("-c", TALLY, blocks)]
 
 
 if __name__ == "__main__":
