@@ -210,7 +210,7 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
 
         def _commit_files(self, parts: list[str], body: bytes) -> dict[str, str]:
             repository = self._repository(parts[2:4])
-            files: dict[str, bytes] = {}
+            files = dict(repository.commits[repository.branches["main"]])
             for line in body.splitlines():
                 entry = json.loads(line)
                 if entry["key"] == "file":

@@ -56,7 +56,9 @@ def test_lm_evals_samples_come_back_as_the_answers(result: EvalResult, tmp_path:
         assert told["n-samples"]["needle-4k"] == {"original": 6, "effective": 5}
         for domain, task in TASKS.items():
             (file,) = (tmp_path / "out" / name).glob(f"samples_{task}_*.jsonl")
-            rows = rows_of({"samples": {task: list(map(json.loads, file.open()))}}, {})
+            rows = rows_of(
+                {"samples": {task: list(map(json.loads, file.read_text().split("\n")[:-1]))}}, {}
+            )
             answers = result.report.models[model].answers[domain][:5]
             assert [a.is_correct for _, a in rows] == [a.is_correct for a in answers]
             assert {(a.text, a.prompt) for _, a in rows} == {("said " + clean(HOSTILE), "sent")}

@@ -97,13 +97,17 @@ def push(
     on_progress: Callable[[PushProgress], None] | None = None,
     cancel: CancelSignal | None = None,
     ahead: Mapping[str, CommitOperationAdd] = MappingProxyType({}),
+    more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Pushed:
     """Upload a merged folder: weights, config, tokenizer, card and provenance, nothing else.
+
+    Where the merge is there already, only `more` goes up.
 
     Args:
         folder: of a finished merge. repository: `owner/name`; created where there is none.
         public: the second yes: create it public, or write to one that is.
-        ahead: files that went up already, see ``PushAhead``.
+        ahead: files that went up already, see ``PushAhead``. more: further files by name, or other
+            content of the folder's card.
 
     Raises: VerificationError without a sound provenance, or where a file that it names is missing;
     CheckpointError for a link out of the folder; HubError, see ``check_push``, and for a
@@ -124,7 +128,8 @@ def push(
         check_link(folder / name, "", suffix=".safetensors" if name in provenance.shards else None)
         for above in PurePosixPath(name).parents[:-1]:  # a linked folder lends what is not ours too
             check_link(folder / above, "")
-    sizes = {name: (folder / name).stat().st_size for name in names}
+    names += [name for name in more if name not in names]
+    sizes = {n: len(more[n]) if n in more else (folder / n).stat().st_size for n in names}
     api = hub_api()
     url = f"{site_address()}/{repository}"
     with _talking_of(repository):
@@ -135,7 +140,9 @@ def push(
                     f"{repository} holds another model already; push to another name, or remove "
                     f"that one first ({url}/settings)."
                 )
-            return Pushed(url, not found.private, 0, 0, was_there=True)
+            _add(api, repository, more)
+            nbytes = sum(map(len, more.values()))
+            return Pushed(url, not found.private, len(more), nbytes, was_there=True)
         operations, done = [], 0
         for name in names:
             if cancel is not None:
@@ -143,7 +150,7 @@ def push(
             if (addition := ahead.get(name)) is not None:
                 addition.path_or_fileobj = str(folder / name)
             else:
-                addition = CommitOperationAdd(name, str(folder / name))
+                addition = CommitOperationAdd(name, more.get(name) or str(folder / name))
                 # Small texts go with the commit; the Hub decides which files those are.
                 api.preupload_lfs_files(repository, [addition], free_memory=False)
             operations.append(addition)
@@ -157,6 +164,14 @@ def push(
         )
     went = len(ahead.keys() & sizes.keys())
     return Pushed(url, not found.private, len(names), sum(sizes.values()), ahead=went)
+
+
+def _add(api: huggingface_hub.HfApi, repository: str, files: Mapping[str, bytes]) -> None:
+    """Add small files to a model that is there, or replace them."""
+    if files:
+        operations = [CommitOperationAdd(name, data) for name, data in files.items()]
+        message = "Scores and recipe from RAM Studio"
+        api.create_commit(repository, operations=operations, commit_message=message)
 
 
 class PushAhead:

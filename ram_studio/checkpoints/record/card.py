@@ -24,7 +24,7 @@ from ram_studio.checkpoints.record.provenance import (
     Provenance,
     SourceRecord,
 )
-from ram_studio.checkpoints.record.recipe import recipe_yaml
+from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.resources import templates
 
 if TYPE_CHECKING:
@@ -268,11 +268,13 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
 """Heading -> an agent's cell; "-" is none."""
 
 
-def _recipe_text(provenance: Provenance) -> Markdown:
-    """Return the recipe as YAML, for a block between backticks."""
+def public_recipe(provenance: Provenance) -> Recipe:
+    """Return a merge's recipe for others: a local path tells nothing, and of its owner something.
+
+    Sources are commits on the Hub, or the last names of folders.
+    """
     recipe = provenance.recipe
-    # A local path says nothing to a reader and something about its owner.
-    shown = recipe.model_copy(
+    return recipe.model_copy(
         update={
             "base": _shown_source(recipe.base, provenance.base),
             "agents": {
@@ -281,8 +283,12 @@ def _recipe_text(provenance: Provenance) -> Markdown:
             },
         }
     )
+
+
+def _recipe_text(provenance: Provenance) -> Markdown:
+    """Return the recipe as YAML, for a block between backticks."""
     # Recipes hold no backticks in a row: YAML quotes what users may put into settings.
-    return Markdown(recipe_yaml(shown).replace("```", "` ` `"))
+    return Markdown(recipe_yaml(public_recipe(provenance)).replace("```", "` ` `"))
 
 
 def _shown_source(source: str, record: SourceRecord) -> str:

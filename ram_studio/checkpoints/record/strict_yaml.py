@@ -20,8 +20,16 @@ def parse_yaml(data: bytes, where: str) -> dict[str, Any]:
 
     Raises: SettingsError, one line, for anything but one mapping of plain data in UTF-8.
     """
+    values = load_plain(data, where)
+    if not isinstance(values, dict):
+        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
+    return values
+
+
+def load_plain(data: bytes, where: str) -> Any:
+    """Return what a YAML file holds, as ``parse_yaml`` does, but for its form."""
     try:
-        values = yaml.load(data.decode("utf-8-sig"), Loader=_StrictLoader)  # a SafeLoader
+        return yaml.load(data.decode("utf-8-sig"), Loader=_StrictLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SettingsError(
@@ -30,9 +38,6 @@ def parse_yaml(data: bytes, where: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise SettingsError(f"{where}: not valid YAML: {printable(reason)}.") from error
-    if not isinstance(values, dict):
-        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
-    return values
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:

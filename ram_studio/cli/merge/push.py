@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.settings import Store
 from ram_studio.errors import HubError
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.hub.push import PushAhead, Pushed
+    from ram_studio.evals.store import AnswerStore
 
 YesPublic = Annotated[
     bool,
@@ -29,25 +34,59 @@ def push(
     folder: Annotated[Path, typer.Argument(help="A merged folder.")],
     repository: Annotated[str, typer.Argument(help="owner/name on the Hub.")],
     public: YesPublic = False,
+    scores: Annotated[
+        bool,
+        typer.Option("--scores", help="Also publish what the store of answers knows of the merge."),
+    ] = False,
+    analysis: Annotated[
+        Path | None,
+        typer.Option(help="Also publish this analysis of the sources, compact, for its canvas."),
+    ] = None,
+    store: Store = None,
     as_json: options.Json = False,
 ) -> None:
     """Upload a merged folder to the Hub, its card and provenance included; private by default.
 
-    A push that broke off goes on where it was when the command is run again.
+    A push that broke off goes on where it was when the command is run again; where the merge is
+    there already, scores and analysis are added.
     """
     from ram_studio.checkpoints.read.files import Folder
     from ram_studio.checkpoints.record.provenance import read_provenance
     from ram_studio.engine.verify import check_files
+    from ram_studio.evals.publish.hub_files import push_files
 
     check_files(Folder(folder), read_provenance(folder))
-    pushed = run(folder, repository, public=public, quiet=as_json)
+    with _store_for(scores, store) as answers:
+        more = push_files(folder, repository, store=answers, analysis=analysis)
+    pushed = run(folder, repository, public=public, quiet=as_json, more=more)
     print(json.dumps(asdict(pushed)) if as_json else told(pushed))
 
 
+@contextmanager
+def _store_for(scores: bool, store: str | None) -> Iterator[AnswerStore | None]:
+    """Yield the store where scores are wanted."""
+    if not scores:
+        yield None
+        return
+    from ram_studio.evals.store import AnswerStore
+
+    with AnswerStore(store) as answers:
+        yield answers
+
+
 def run(
-    folder: Path, repository: str, *, public: bool, quiet: bool, ahead: PushAhead | None = None
+    folder: Path,
+    repository: str,
+    *,
+    public: bool,
+    quiet: bool,
+    ahead: PushAhead | None = None,
+    more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Pushed:
-    """Push, showing how far it is; ahead: what sent shards while they were merged."""
+    """Push, showing how far it is.
+
+    ahead: what sent shards while they were merged; more: files beside those of the folder.
+    """
     from ram_studio.checkpoints.hub.push import PushProgress, push
     from ram_studio.cli.progress import status_line
 
@@ -58,7 +97,7 @@ def run(
             show(f"pushed {progress.file}, {share:.0%}")
 
         sent = {} if ahead is None else ahead.sent
-        return push(folder, repository, public=public, on_progress=tell, ahead=sent)
+        return push(folder, repository, public=public, on_progress=tell, ahead=sent, more=more)
 
 
 def push_merge(
@@ -68,8 +107,11 @@ def push_merge(
 
     Raises: HubError that says where the merge is, which is whole nevertheless.
     """
+    from ram_studio.evals.publish.hub_files import push_files
+
     try:
-        pushed = run(folder, repository, public=public, quiet=quiet, ahead=ahead)
+        more = push_files(folder, repository, store=None, analysis=None)
+        pushed = run(folder, repository, public=public, quiet=quiet, ahead=ahead, more=more)
     except HubError as error:
         command = shlex.join(["ram-studio", "push", str(folder), repository])
         raise HubError(f"{error} The merge itself is whole in {folder}: {command}") from error
@@ -79,6 +121,7 @@ def push_merge(
 def told(pushed: Pushed) -> str:
     """Return what a push did, in a sentence."""
     who = "everybody can read it" if pushed.is_public else "private"
-    was = "was there already" if pushed.was_there else "pushed"
+    added = f", {pushed.files} files added or renewed" if pushed.files else ""
+    was = f"was there already{added}" if pushed.was_there else "pushed"
     ahead = f", {pushed.ahead} of its files while others were merged" if pushed.ahead else ""
     return f"{pushed.url} ({who}): {was}{ahead}."

@@ -1,0 +1,106 @@
+"""What a push adds to a merged folder: mergekit's recipe, scores, and the compact analysis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES
+from ram_studio.checkpoints.opening import open_checkpoint
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
+from ram_studio.checkpoints.record.card import public_recipe
+from ram_studio.checkpoints.record.mergekit import export_mergekit
+from ram_studio.checkpoints.record.provenance import Provenance, read_provenance
+from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
+from ram_studio.errors import AnalysisError, EvaluationError, SettingsError
+from ram_studio.evals.publish.scores import card_with, hub_results, stored_scores
+from ram_studio.evals.store import AnswerStore
+
+MERGEKIT_FILE = "mergekit_config.yml"
+ANALYSIS_FILE = "ram_studio.analysis"
+"""Not a .safetensors file: those are loaded with a model."""
+
+
+def mergekit_file(provenance: Provenance) -> dict[str, bytes]:
+    """Return `mergekit_config.yml` by its name, or nothing where mergekit cannot say the recipe.
+
+    What mergekit would do otherwise stands in comments above.
+    """
+    recipe = public_recipe(provenance)
+    if recipe.dtype is None:
+        names = {stored: name for name, stored in OUTPUT_DTYPES.items()}
+        recipe = recipe.model_copy(update={"dtype": names.get(provenance.dtype)})
+    try:
+        text, warnings = export_mergekit(recipe)
+    except SettingsError:
+        return {}
+    notes = "".join(f"# {printable(warning, 400)}\n" for warning in warnings)
+    return {MERGEKIT_FILE: f"# Merged with RAM Studio, not with mergekit.\n{notes}{text}".encode()}
+
+
+def score_files(folder: Path, repository: str, store: AnswerStore) -> dict[str, bytes]:
+    """Return the card with the store's scores of a merge, and files of `.eval_results/`, by name.
+
+    Raises: EvaluationError where the store has none.
+    """
+    checkpoint = open_checkpoint(str(folder), name="merged")
+    runs = list(stored_scores(store, model_fingerprint(folder, checkpoint.fingerprint)))
+    if not runs:
+        raise EvaluationError(
+            f"The store {store.path} has no scores of {printable(folder)}. Ask it first: "
+            f"ram-studio evaluate {printable(folder)}"
+        )
+    files, results = hub_results(store, runs)
+    if results:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        files["README.md"] = card_with(text, repository, results).encode()
+    return files
+
+
+def analysis_file(provenance: Provenance, file: Path) -> dict[str, bytes]:
+    """Return the compact analysis of a merge's sources by its name.
+
+    Raises: AnalysisError where it is of other sources, or too large.
+    """
+    analysis = load_analysis(file)
+    check_sources(provenance, analysis)
+    compact = analysis if analysis.is_compact else analysis.compact()
+    with TemporaryDirectory(prefix="ram-studio-") as folder:
+        data = save_analysis(compact, Path(folder, ANALYSIS_FILE)).read_bytes()
+    if len(data) > MOST_COMPACT_BYTES:
+        raise AnalysisError(
+            f"{printable(file)} takes {shown_bytes(len(data))} as a compact analysis, at most "
+            f"{shown_bytes(MOST_COMPACT_BYTES)} are shown; push without it."
+        )
+    return {ANALYSIS_FILE: data}
+
+
+def check_sources(provenance: Provenance, analysis: Analysis) -> None:
+    """Raise AnalysisError where an analysis is not of the sources that were merged."""
+    merged = {name: source.fingerprint for name, source in provenance.sources.items()}
+    known = dict(analysis.fingerprints)
+    other = sorted(n for n in merged.keys() | known.keys() if merged.get(n) != known.get(n))
+    if list(analysis.agents) != list(provenance.agents) or other:
+        what = shown_list(other, show=quoted) or "the order of the agents"
+        raise AnalysisError(
+            f"The analysis is not of the checkpoints that were merged: {what} differs. Analyze "
+            "the sources of the recipe."
+        )
+
+
+def push_files(
+    folder: Path, repository: str, *, store: AnswerStore | None, analysis: Path | None
+) -> dict[str, bytes]:
+    """Return all that a push adds or replaces, by file name; store: with scores, None for none.
+
+    Raises: VerificationError without a sound provenance; EvaluationError; AnalysisError.
+    """
+    provenance = read_provenance(folder)
+    return {
+        **mergekit_file(provenance),
+        **({} if store is None else score_files(folder, repository, store)),
+        **({} if analysis is None else analysis_file(provenance, analysis)),
+    }

@@ -1,0 +1,236 @@
+"""Scores of a merge as the Hub shows them, and read back from what strangers published.
+
+Of a published data set that is a benchmark there, asked whole, a file in `.eval_results/`; of all
+else an entry of the card's `model-index`. Both hold the counts in the same words, see `told`, and
+whoever reads them works the share and its interval out anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from huggingface_hub import (
+    EvalResult,
+    EvalResultEntry,
+    ModelCard,
+    eval_result_entries_to_yaml,
+    parse_eval_result_entries,
+)
+
+from ram_studio.checkpoints.hub.repository import talking_to
+from ram_studio.checkpoints.hub.transfer import fetch_file
+from ram_studio.checkpoints.read.files import Files
+from ram_studio.checkpoints.record.strict_yaml import load_plain
+from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.store import AnswerStore, StoredRun
+from ram_studio.evals.suites import ALL_SUITES, HEALTH
+from ram_studio.evals.suites.published import gsm8k, ifeval, math500, mbpp, nq
+from ram_studio.evals.suites.published.rows import DataSet
+from ram_studio.evals.suites.suite import SuiteSettings
+
+RESULTS_FOLDER = ".eval_results/"
+MOST_RESULT_BYTES = 100_000
+MOST_CARD_BYTES = 1_000_000
+MOST_SCORES = 60
+_MOST_QUESTIONS = 10**7
+_COUNTS = re.compile(r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+; (.+)")
+
+DATA_SETS: Mapping[str, DataSet] = {
+    module.DATA.name: module.DATA for module in (gsm8k, ifeval, math500, mbpp, nq)
+}
+"""Data sets with a question a row, by the suite's name."""
+
+
+@dataclass(frozen=True)
+class StatedScore:
+    """Right answers of one domain, and under which settings: equal settings compare."""
+
+    name: str
+    score: DomainScore
+    settings: str
+
+    @property
+    def told(self) -> str:
+        """The counts in words, as they are published: see `read_told`."""
+        low, high = (100 * end for end in self.score.ci95)
+        counts = f"{self.score.correct} of {self.score.n} right"
+        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}; {self.settings}"
+
+    @property
+    def percent(self) -> float:
+        return round(100 * self.score.score, 2)
+
+
+def read_told(name: str, text: object) -> StatedScore | None:
+    """Return the score in a text of `StatedScore.told`; None for any other text."""
+    found = _COUNTS.fullmatch(text) if isinstance(text, str) else None
+    if found is None or len(found[3]) > 200 or not found[3].isprintable():
+        return None
+    correct, n = int(found[1]), int(found[2])
+    if not 0 <= correct <= n or not 0 < n <= _MOST_QUESTIONS or not 0 < len(name) <= 80:
+        return None
+    return StatedScore(name, DomainScore(n, correct), found[3]) if name.isprintable() else None
+
+
+# ------------------------------------------------------------------ out of the store
+
+
+def stored_scores(store: AnswerStore, fingerprint: str) -> Iterator[tuple[StoredRun, StatedScore]]:
+    """Yield what the store knows of a model, by suite and domain.
+
+    Of several runs of a suite the one of its newest version with the most answers counts.
+
+    fingerprint: see `content_hash.model_fingerprint`.
+    """
+    chosen: dict[str, StoredRun] = {}
+    for run in store.runs():
+        if run.fingerprint != fingerprint or run.suite == HEALTH or not run.answered:
+            continue
+        other = chosen.get(run.suite)
+        if other is None or (run.suite_version, run.answered) > (
+            other.suite_version,
+            other.answered,
+        ):
+            chosen[run.suite] = run
+    for suite, run in sorted(chosen.items()):
+        for domain, (n, correct) in run.domains.items():
+            name = suite if domain == suite else f"{suite}: {domain}"
+            yield run, StatedScore(name, DomainScore(n, correct), _settings(run))
+
+
+def _settings(run: StoredRun) -> str:
+    """Return how a run was asked, in words; where it ran is no part of it."""
+    told = dict(run.settings)
+    for where in ("device", "engine", "dtype"):
+        told.pop(where, None)
+    chat, heat = told.pop("chat", None), told.pop("temperature", 0)
+    parts = [f"version {run.suite_version}", "greedy" if not heat else f"temperature {heat}"]
+    if chat is not None:
+        parts.append("chat template" if chat else "plain text")
+    parts += [f"{key.replace('_', ' ')} {value}" for key, value in sorted(told.items()) if value]
+    return ", ".join(parts)[:200]
+
+
+def hub_results(
+    store: AnswerStore, runs: Sequence[tuple[StoredRun, StatedScore]]
+) -> tuple[dict[str, bytes], list[EvalResult]]:
+    """Return files of `.eval_results/` by name, and the entries of the card's `model-index`."""
+    files, rest = {}, []
+    for run, stated in runs:
+        data = DATA_SETS.get(stated.name)
+        task = benchmark_task(data) if data is not None and is_whole(store, run) else None
+        if data is not None and task is not None:
+            entry = EvalResultEntry(
+                dataset_id=data.repository,
+                task_id=task,
+                value=stated.percent,
+                date=run.created[:10],
+                notes=f"RAM Studio: {stated.told}",
+            )
+            text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
+            files[f"{RESULTS_FOLDER}{stated.name}.yaml"] = text.encode()
+            continue
+        rest.append(
+            EvalResult(
+                task_type="text-generation",
+                dataset_type=data.repository if data else f"ram-studio/{run.suite}",
+                dataset_name=stated.name,
+                metric_type="accuracy",
+                metric_name=stated.told,
+                metric_value=stated.percent,
+            )
+        )
+    return files, rest
+
+
+def is_whole(store: AnswerStore, run: StoredRun) -> bool:
+    """Return whether a run has an answer to each row of the published revision, and to no other.
+
+    False also where that revision is neither in the Hub's cache nor can be had.
+    """
+    suite = ALL_SUITES[run.suite]
+    try:
+        rows = suite.questions(SuiteSettings(len))
+    except RamStudioError:
+        return False
+    answered = [row.question for row in store.answers(run.id) if row.answer.is_scored]
+    return sorted((q.id, q.gold) for q in answered) == sorted((q.id, q.gold) for q in rows)
+
+
+def benchmark_task(data: DataSet) -> str | None:
+    """Return the task's id of a data set that is a benchmark on the Hub; None for all others.
+
+    Benchmarks have an `eval.yaml` with their tasks; scores of other data sets are refused there.
+    """
+    try:
+        with talking_to(data.repository, None, None):
+            path = fetch_file(data.repository, "eval.yaml", repo_type="dataset")
+        if path.stat().st_size > MOST_RESULT_BYTES:
+            return None
+        tasks = load_plain(path.read_bytes(), "eval.yaml")["tasks"]
+        ids = [str(task["id"]) for task in tasks]
+    except (RamStudioError, LookupError, TypeError):
+        return None
+    return ids[0] if len(ids) == 1 else data.name if data.name in ids else None
+
+
+def card_with(text: str, name: str, results: list[EvalResult]) -> str:
+    """Return a model card with a `model-index` of these results instead of the one it has."""
+    card: Any = ModelCard(text, ignore_metadata_errors=True)
+    card.data.model_name, card.data.eval_results = name, results
+    return str(card)
+
+
+# ------------------------------------------------------------------ read back
+
+
+def stated_scores(files: Files) -> list[StatedScore]:
+    """Return the scores that a model's folder or repository states in the words of `told`.
+
+    Everything else in it is passed over: it may come from anybody. At most MOST_SCORES.
+
+    Raises: RamStudioError where a file is too large or cannot be read.
+    """
+    found: dict[str, StatedScore] = {}
+    for name in sorted(files.sizes()):
+        if name.startswith(RESULTS_FOLDER) and name.endswith(".yaml"):
+            found |= _of_results(files.read(name, MOST_RESULT_BYTES))
+    if files.has("README.md"):
+        found = _of_card(files.read("README.md", MOST_CARD_BYTES)) | found
+    return [found[name] for name in sorted(found)][:MOST_SCORES]
+
+
+def _of_results(data: bytes) -> dict[str, StatedScore]:
+    names = {data_set.repository: name for name, data_set in DATA_SETS.items()}
+    try:
+        entries = parse_eval_result_entries(load_plain(data, "scores"))
+    except (SettingsError, LookupError, TypeError, ValueError, AttributeError):
+        return {}
+    told = (
+        read_told(names.get(e.dataset_id, ""), str(e.notes).removeprefix("RAM Studio: "))
+        for e in entries
+    )
+    return {stated.name: stated for stated in told if stated}
+
+
+def _of_card(data: bytes) -> dict[str, StatedScore]:
+    text = data.decode("utf-8", "replace")
+    head = re.match(r"\s*---\r?\n(.*?)\r?\n---\s", text, re.DOTALL)
+    found: dict[str, StatedScore] = {}
+    if head is None:
+        return found
+    try:
+        for model in load_plain(head[1].encode(), "card")["model-index"]:
+            for result in model["results"]:
+                for metric in result["metrics"]:
+                    stated = read_told(str(result["dataset"]["name"]), metric.get("name"))
+                    if stated is not None:
+                        found[stated.name] = stated
+    except (SettingsError, LookupError, TypeError, ValueError, AttributeError):
+        pass
+    return found
