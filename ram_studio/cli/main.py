@@ -29,6 +29,7 @@ from ram_studio.cli.look import (
     analyze,
     diff,
     export_canvas,
+    gallery,
     inspect,
     microscope,
     presets,
@@ -52,6 +53,7 @@ commands.command("app")(app_command.app)
 commands.command("analyze")(analyze.analyze)
 commands.command("preview")(preview.preview)
 commands.command("export-canvas")(export_canvas.export_canvas)
+commands.command("gallery")(gallery.gallery)
 commands.command("presets")(presets.presets)
 commands.command("inspect")(inspect.inspect)
 commands.command("diff")(diff.diff)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -149,17 +149,15 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
             notes.append(f"{name} is not as the merge wrote it.")
         else:
             differences.append(found)
+    unknown = unknown_files(sizes, provenance)
     for name in sizes:
-        suffix = PurePosixPath(name).suffix
-        if name in records or name == PROVENANCE_FILE or name.startswith("."):
-            continue
-        if suffix.lower() not in _LOADED_SUFFIXES:
-            notes.append(f"{printable(name)} was added after the merge.")
-        elif provenance.files or suffix == ".safetensors":
+        if name in unknown:
             differences.append(
                 f"{printable(files.at(name))} is not in the provenance and may be loaded with the "
                 "model"
             )
+        elif name not in records and name != PROVENANCE_FILE and not name.startswith("."):
+            notes.append(f"{printable(name)} was added after the merge.")
     if differences:
         raise VerificationError(
             f"{plural(len(differences), 'file')} changed after the merge: "
@@ -167,6 +165,19 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
             "merge again."
         )
     return notes
+
+
+def unknown_files(names: Iterable[str], provenance: Provenance) -> set[str]:
+    """Return which of a folder's files may be loaded with the model and are in no record."""
+    records = {*provenance.shards, *provenance.files, PROVENANCE_FILE}
+    suffixes = {name: PurePosixPath(name).suffix.lower() for name in names}
+    return {
+        name
+        for name, suffix in suffixes.items()
+        if name not in records
+        and not name.startswith(".")
+        and suffix in (_LOADED_SUFFIXES if provenance.files else (".safetensors",))
+    }
 
 
 def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunOptions) -> int:

@@ -1,4 +1,4 @@
-"""Scores of a merge as the Hub shows them, and read back from what strangers published.
+"""Scores of a merge as the Hub shows them, and read back from what others published.
 
 Of a published data set that is a benchmark there, asked whole, a file in `.eval_results/`; of all
 else an entry of the card's `model-index`. Both hold the counts in the same words, see `told`, and

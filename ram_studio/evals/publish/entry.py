@@ -1,0 +1,236 @@
+"""An entry of the gallery: a merge as its folder or repository describes it, without its weights.
+
+Entries are untrusted: sizes are bounded before anything is read, only Hub repositories are
+linked to, and of a provenance nothing is believed but what `verify` found against its sources.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Any
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES, read_foreign
+from ram_studio.checkpoints.opening import is_local_source, open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
+from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, Provenance, provenance_of
+from ram_studio.engine.verify import unknown_files, verify
+from ram_studio.errors import CheckpointError, RamStudioError, VerificationError
+from ram_studio.evals.publish.hub_files import check_sources
+from ram_studio.evals.publish.scores import (
+    MOST_CARD_BYTES,
+    MOST_RESULT_BYTES,
+    RESULTS_FOLDER,
+    StatedScore,
+    stated_scores,
+    stored_scores,
+)
+from ram_studio.evals.store import AnswerStore
+
+MOST_PROVENANCE_BYTES = 4_000_000
+_MOST_RESULT_FILES = 30
+_ANALYSIS = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """That a merge is what its sources give: of how many bytes, by which version, on which day."""
+
+    compared: int
+    total: int
+    version: str
+    day: str
+
+    @property
+    def told(self) -> str:
+        """What was checked, in words."""
+        share = (
+            "every byte"
+            if self.compared >= self.total
+            else (f"{self.compared:,} of {self.total:,} bytes")
+        )
+        return (
+            f"Every file is as the provenance says, and {share} recomputed from the sources "
+            f"{'is' if self.compared >= self.total else 'are'} the same "
+            f"(RAM Studio {self.version}, {self.day})."
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A merge of the gallery.
+
+    key: of its page; title: what it is called. repository, commit: on the Hub, None for a folder;
+    names: of the repository's files. analysis: None where there is none of its sources. notes: what
+    is missing, and why.
+    """
+
+    key: str
+    title: str
+    repository: str | None
+    commit: str | None
+    folder: Path
+    provenance: Provenance
+    analysis: Analysis | None = None
+    scores: tuple[StatedScore, ...] = ()
+    verified: Verified | None = None
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
+    """Return the entry of a folder, or of a Hub repository `owner/name[@revision]`.
+
+    No weights are read. store: of a folder with weights it has scores too, which count before
+    those that the folder states.
+
+    Raises: RamStudioError for what is no sound merge.
+    """
+    repository = commit = None
+    names: tuple[str, ...] = ()
+    if is_local_source(source, name="entry"):
+        folder = Path(source).expanduser()
+        title = folder.resolve().name
+    else:
+        folder, repository, commit, names = _fetched(source)
+        title = repository
+    files = Folder(folder)
+    if files.has(PROVENANCE_FILE) and (size := (folder / PROVENANCE_FILE).stat().st_size) > (
+        MOST_PROVENANCE_BYTES
+    ):
+        raise _too_large(size)
+    provenance = provenance_of(files)
+    notes: list[str] = []
+    analysis = _analysis_of(files, provenance, notes)
+    scores = {stated.name: stated for stated in stated_scores(files)}
+    if repository is None and store is not None:
+        scores |= _own_scores(folder, store)
+    return Entry(
+        re.sub(r"[^A-Za-z0-9.-]+", "--", title).strip(".-")[:100] or "merge",
+        printable(title, 120),
+        repository,
+        commit,
+        folder,
+        provenance,
+        analysis,
+        tuple(scores[name] for name in sorted(scores)),
+        notes=tuple(notes),
+        names=names,
+    )
+
+
+def _too_large(size: int) -> VerificationError:
+    return VerificationError(
+        f"{PROVENANCE_FILE} takes {shown_bytes(size)}, at most "
+        f"{shown_bytes(MOST_PROVENANCE_BYTES)} are read."
+    )
+
+
+def _fetched(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
+    """Return where a repository's describing files are, its name, commit and all file names."""
+    from ram_studio.checkpoints.hub.repository import talking_to
+    from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api
+
+    found = split_hub_id(source)
+    assert found is not None, "a source that is not here is spelt like a Hub id"
+    repository, revision = found
+    with talking_to(repository, revision, None):
+        info: Any = hub_api().model_info(
+            repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
+        )
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        if PROVENANCE_FILE not in sizes:
+            raise VerificationError(f"{repository} has no {PROVENANCE_FILE}.")
+        if (size := sizes[PROVENANCE_FILE]) > MOST_PROVENANCE_BYTES:
+            raise _too_large(size)
+        places = {name: fetch_file(repository, name, revision=info.sha) for name in _wanted(sizes)}
+    return places[PROVENANCE_FILE].parent, repository, str(info.sha), tuple(sizes)
+
+
+def _wanted(sizes: dict[str, int]) -> list[str]:
+    """Return the files that describe a merge and are no larger than such files are."""
+    limits = {"README.md": MOST_CARD_BYTES, PROVENANCE_FILE: MOST_PROVENANCE_BYTES}
+    for name in sizes:
+        if _ANALYSIS.fullmatch(name):
+            limits[name] = MOST_COMPACT_BYTES
+    results = [n for n in sizes if n.startswith(RESULTS_FOLDER) and n.endswith(".yaml")]
+    limits |= dict.fromkeys(sorted(results)[:_MOST_RESULT_FILES], MOST_RESULT_BYTES)
+    return [name for name, limit in limits.items() if sizes.get(name, limit + 1) <= limit]
+
+
+def _analysis_of(files: Folder, provenance: Provenance, notes: list[str]) -> Analysis | None:
+    names = [name for name in files.names() if _ANALYSIS.fullmatch(name)]
+    if len(names) != 1:
+        notes.append("No canvas: no compact analysis." if not names else "Several analyses.")
+        return None
+    try:
+        analysis = read_foreign(files.folder / names[0], only_compact=True)
+        check_sources(provenance, analysis)
+    except RamStudioError as error:
+        notes.append(f"No canvas: {printable(error, 300)}")
+        return None
+    return analysis
+
+
+def _own_scores(folder: Path, store: AnswerStore) -> dict[str, StatedScore]:
+    try:
+        checkpoint = open_checkpoint(str(folder), name="merged")
+    except CheckpointError:
+        return {}  # a description without weights
+    fingerprint = model_fingerprint(folder, checkpoint.fingerprint)
+    return {stated.name: stated for _, stated in stored_scores(store, fingerprint)}
+
+
+def verify_entry(entry: Entry, *, full: bool = False) -> Verified | str:
+    """Return that an entry is what its sources give, or why that could not be found out.
+
+    The weights of repositories, and of their sources, are downloaded. What an untrusted
+    provenance calls a source is opened only where it is a repository on the Hub.
+
+    Raises: VerificationError where the entry is not what its sources give.
+    """
+    provenance = entry.provenance
+    if provenance.recipe.method not in METHODS:
+        return "Not verified: its method is not one of RAM Studio's."
+    local = [n for n, s in provenance.sources.items() if s.repository is None]
+    folder: Path | str = entry.folder
+    try:
+        if entry.repository is not None:
+            if local:
+                return f"Not verified: not on the Hub are {', '.join(local)}."
+            if unknown := unknown_files(entry.names, provenance):
+                raise VerificationError(
+                    f"{shown_list(sorted(unknown), show=quoted)} is not in the provenance and may "
+                    "be loaded with the model."
+                )
+            checkpoint = open_checkpoint(f"{entry.repository}@{entry.commit}", name="merged")
+            folder = checkpoint.folder
+        found = verify(folder, with_sources=True, full=full)
+    except VerificationError:
+        raise
+    except RamStudioError as error:
+        return f"Not verified: {without_paths(error, provenance)}"
+    day = datetime.now(UTC).date().isoformat()
+    return Verified(found.compared_bytes, found.total_bytes, __version__, day)
+
+
+def without_paths(error: object, provenance: Provenance) -> str:
+    """Return what an error says for others to read: folders of this machine by their last names."""
+    text = str(error)
+    for record in provenance.sources.values():
+        for place in filter(None, (record.folder, record.source)):
+            text = text.replace(place, PurePath(place).name)
+    return printable(text, 300)
+
+
+def source_name(record: Any) -> str:
+    """Return what a source is called: its repository, or its folder's last name."""
+    return printable(record.repository or PurePath(record.source).name or "base", 120)

@@ -1,0 +1,316 @@
+"""The gallery: merges side by side as a static site, which asks nothing of any server.
+
+`index.html` is one row a merge; `merges/NAME.html` the canvas of each that has an analysis, at
+the settings of its recipe. All work from a disk, and as a static Space.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.epsilon_grid import snap
+from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.write.output_folder import (
+    SIDECAR_BYTES,
+    absolute,
+    check_output,
+    plain_words,
+    reserved,
+)
+from ram_studio.errors import EvaluationError, RamStudioError
+from ram_studio.evals.publish.entry import Entry, Verified, read_entry, source_name, verify_entry
+from ram_studio.evals.publish.scores import StatedScore
+from ram_studio.evals.report.canvas_page import canvas_page
+from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
+from ram_studio.evals.store import AnswerStore
+from ram_studio.resources import asset_path, templates
+
+VERIFIED_FILE = "verified.json"
+MOST_ENTRIES = 2000
+_MOST_COLUMNS = 24
+_BACK = '<nav class="ex-page"><p><a href="../index.html">Back to the gallery</a></p></nav>'
+_SHOWN = ("epsilon", "r", "alpha", "scale", "density", "drop_rate", "scope", "shared")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What was built: the page, its entries, and what was left out with the reason."""
+
+    page: Path
+    entries: tuple[Entry, ...]
+    left_out: Mapping[str, str]
+
+
+class Column(NamedTuple):
+    """Scores that compare: of one suite under the same settings."""
+
+    name: str
+    settings: str
+
+
+class AgentCell(NamedTuple):
+    """An agent in a row."""
+
+    name: str
+    source: str
+    link: str | None
+    factor: str
+    retained: float | None
+
+
+class ScoreCell(NamedTuple):
+    """A score in a row, in percent; is_best: its interval reaches the best score's."""
+
+    value: float
+    low: float
+    high: float
+    counts: str
+    is_best: bool
+
+
+def build_gallery(
+    sources: Sequence[str],
+    out: str | Path,
+    *,
+    title: str = "Merges of RL-trained agents",
+    store: AnswerStore | None = None,
+    known: Mapping[str, Verified] | None = None,
+    check: bool = False,
+) -> Built:
+    """Write the gallery of some folders and repositories.
+
+    Args:
+        sources: see `entry.read_entry`. out: a folder that does not exist yet.
+        known: what was verified before, by `verified_key`; only of repositories, whose commits
+            do not change.
+        check: verify the others.
+
+    Raises: EvaluationError where no source is a merge; OutputError.
+    """
+    target = absolute(out)
+    check_output(target, needed_bytes=SIDECAR_BYTES)
+    entries, left_out = _entries(sources, store, dict(known or {}), check)
+    if not entries:
+        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise EvaluationError(
+            f"None of the sources is a merge of RAM Studio ({printable(why, 400)}). Give folders "
+            "or Hub ids with a ram_studio.json."
+        )
+    with reserved(target) as folder, plain_words(f"the gallery {printable(target)}"):
+        (folder / "merges").mkdir()
+        for entry in entries:
+            if entry.analysis is not None:
+                page = _canvas(entry)
+                (folder / "merges" / f"{entry.key}.html").write_text(page, encoding="utf-8")
+        (folder / "index.html").write_text(gallery_page(entries, left_out, title), "utf-8")
+        (folder / "README.md").write_text(_readme(title, len(entries)), "utf-8")
+        verified = {verified_key(e): asdict(e.verified) for e in entries if e.verified}
+        (folder / VERIFIED_FILE).write_text(json.dumps(verified, indent=1), "utf-8")
+        folder.replace(target)
+    return Built(target / "index.html", tuple(entries), left_out)
+
+
+def verified_key(entry: Entry) -> str:
+    """Return what one state of an entry is known by in `verified.json`."""
+    return f"{entry.repository or entry.title}@{entry.commit or entry.provenance.checksum}"
+
+
+def load_verified(file: Path) -> dict[str, Verified]:
+    """Return what the `verified.json` of an earlier gallery holds.
+
+    Raises: EvaluationError.
+    """
+    try:
+        found = json.loads(file.read_bytes())
+        return {str(key): Verified(**value) for key, value in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise EvaluationError(
+            f"{printable(file)} is not the {VERIFIED_FILE} of a gallery ({printable(error, 100)}). "
+            "Leave it out."
+        ) from error
+
+
+def _entries(
+    sources: Sequence[str], store: AnswerStore | None, known: Mapping[str, Verified], check: bool
+) -> tuple[list[Entry], dict[str, str]]:
+    entries: list[Entry] = []
+    left_out: dict[str, str] = {}
+    keys: Counter[str] = Counter()
+    for source in dict.fromkeys(sources):
+        try:
+            if len(entries) >= MOST_ENTRIES:
+                raise EvaluationError(f"A gallery has at most {MOST_ENTRIES} merges.")
+            entry = _verified(read_entry(source, store), known, check)
+        except RamStudioError as error:
+            # The page is for others: of a folder here it has the last name.
+            name = source if split_hub_id(source) else Path(source).name or "."
+            why = str(error).replace(source.rstrip("/"), name)
+            left_out[printable(name, 120)] = printable(why, 400)
+            continue
+        keys[entry.key.lower()] += 1
+        if (times := keys[entry.key.lower()]) > 1:
+            entry = replace(entry, key=f"{entry.key}.{times}")
+        entries.append(entry)
+    return entries, left_out
+
+
+def _verified(entry: Entry, known: Mapping[str, Verified], check: bool) -> Entry:
+    found: Verified | str | None = None
+    if entry.repository is not None:
+        found = known.get(verified_key(entry))
+    if found is None and check:
+        found = verify_entry(entry)
+    if isinstance(found, str):
+        return replace(entry, notes=(*entry.notes, found))
+    return replace(entry, verified=found)
+
+
+def _canvas(entry: Entry) -> str:
+    assert entry.analysis is not None
+    recipe = entry.provenance.recipe
+    settings: dict[str, Any] = {"method": recipe.method}
+    for name in ("r", "alpha", "scale", "density", "drop_rate"):
+        if isinstance(value := recipe.settings.get(name), (int, float)) and math.isfinite(value):
+            settings[name] = value
+    if isinstance(epsilon := recipe.settings.get("epsilon"), (int, float)):
+        settings["point"] = snap(float(epsilon))
+    data = {
+        "title": entry.title,
+        "profile": client_profile(entry.analysis),
+        "table": None,
+        "settings": settings,
+    }
+    return canvas_page(data, more=_BACK)
+
+
+def gallery_page(entries: Sequence[Entry], left_out: Mapping[str, str], title: str) -> str:
+    """Return the page of these entries: every text escaped, and no script but its own."""
+    columns = score_columns(entries)
+    lows = _lows_of_best(columns, entries)
+    page = templates(Path(__file__).parent).get_template("gallery.html.j2")
+    return page.render(
+        title=title,
+        style=f"{css_variables()}\n{asset_path('gallery.css').read_text(encoding='utf-8')}",
+        script=asset_path("gallery.js").read_text(encoding="utf-8"),
+        shapes=SHAPE_PATHS,
+        columns=columns,
+        rows=[_row(entry, lows) for entry in entries],
+        bases=sorted({source_name(e.provenance.base) for e in entries}),
+        methods=sorted({e.provenance.recipe.method for e in entries}),
+        left_out=left_out,
+        version=__version__,
+    )
+
+
+def score_columns(entries: Iterable[Entry]) -> list[Column]:
+    """Return the columns of scores, those that most merges have first."""
+    found = Counter(Column(s.name, s.settings) for e in entries for s in e.scores)
+    ordered = sorted(found, key=lambda column: (-found[column], column))
+    return ordered[:_MOST_COLUMNS]
+
+
+def _by_column(entry: Entry) -> dict[Column, StatedScore]:
+    return {Column(stated.name, stated.settings): stated for stated in entry.scores}
+
+
+def _lows_of_best(columns: Iterable[Column], entries: Iterable[Entry]) -> dict[Column, float]:
+    """Return where the interval of the best score of each column begins."""
+    found: dict[Column, list[StatedScore]] = {column: [] for column in columns}
+    for entry in entries:
+        for column, stated in _by_column(entry).items():
+            if column in found:
+                found[column].append(stated)
+    return {
+        column: max(own, key=lambda stated: stated.score.score).score.ci95[0]
+        for column, own in found.items()
+    }
+
+
+def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:
+    provenance = entry.provenance
+    method = METHODS.get(provenance.recipe.method)
+    agents = [
+        AgentCell(
+            name,
+            source_name(agent),
+            _link(agent.repository),
+            _number(agent.effective_scaling_factor or agent.scaling_factor),
+            _finite(agent.retained.total if agent.retained else None),
+        )
+        for name, agent in provenance.agents.items()
+    ]
+    scores = _by_column(entry)
+    retained = [agent.retained for agent in agents if agent.retained is not None]
+    return {
+        "entry": entry,
+        "link": _link(entry.repository),
+        "base": source_name(provenance.base),
+        "base_link": _link(provenance.base.repository),
+        "method": provenance.recipe.method,
+        "method_title": provenance.recipe.method if method is None else method.title,
+        "settings": _settings(provenance.recipe.settings),
+        "dtype": printable(provenance.dtype, 20),
+        "license": printable(provenance.license.shown, 60),
+        "agents": agents,
+        "retained": min(retained, default=None),
+        "scores": [_cell(scores.get(column), low) for column, low in lows.items()],
+        "words": " ".join(
+            (entry.title, source_name(provenance.base), *(f"{a.name} {a.source}" for a in agents))
+        ).lower(),
+    }
+
+
+def _cell(stated: StatedScore | None, low_of_best: float) -> ScoreCell | None:
+    if stated is None:
+        return None
+    low, high = stated.score.ci95
+    return ScoreCell(
+        100 * stated.score.score,
+        100 * low,
+        100 * high,
+        f"{stated.score.correct} of {stated.score.n}",
+        high >= low_of_best,
+    )
+
+
+def _link(repository: str | None) -> str | None:
+    return None if repository is None else f"https://huggingface.co/{repository}"
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    def told(value: Any) -> str:
+        return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+    parts = [
+        f"{name.replace('_', ' ')} {told(settings[name])}"
+        for name in _SHOWN
+        if settings.get(name) is not None
+    ]
+    return printable(", ".join(parts), 160)
+
+
+def _number(value: float | None) -> str:
+    return "-" if _finite(value) is None else f"{value:.3f}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _readme(title: str, merges: int) -> str:
+    shown = json.dumps(title, ensure_ascii=False)
+    return (
+        f"---\ntitle: {shown}\nemoji: 🧭\ncolorFrom: blue\ncolorTo: yellow\nsdk: static\n"
+        f"pinned: false\n---\n\n{merges} merges of RL-trained agents, with their settings, scores "
+        f"and canvas: pages that ask nothing of any server, made by RAM Studio {__version__}.\n"
+    )

@@ -1,0 +1,282 @@
+"""Merges published: what a push adds, and what a gallery reads of it and of strangers' entries."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import yaml
+from engine_zoo import Zoo, make_zoo
+from loopback_hub import LoopbackHub, Repository
+
+from ram_studio.checkpoints.opening import open_checkpoint
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
+from ram_studio.checkpoints.record.analysis_file import save_analysis
+from ram_studio.checkpoints.record.mergekit import import_mergekit
+from ram_studio.checkpoints.record.provenance import read_provenance
+from ram_studio.cli.main import commands
+from ram_studio.engine.analyze import analyze
+from ram_studio.engine.merge import merge
+from ram_studio.errors import AnalysisError, EvaluationError, OutputError
+from ram_studio.evals.publish import scores as publishing
+from ram_studio.evals.publish.entry import read_entry
+from ram_studio.evals.publish.gallery import build_gallery, gallery_page
+from ram_studio.evals.publish.hub_files import analysis_file, mergekit_file, push_files
+from ram_studio.evals.publish.scores import StatedScore, read_told, stored_scores
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.store import AnswerStore, RunKey
+from ram_studio.evals.suites import ALL_SUITES
+from ram_studio.evals.suites.published import gsm8k
+from ram_studio.evals.suites.suite import SuiteSettings
+
+# huggingface_hub sends files in a way that its own HTTP client calls old.
+pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")
+
+ROWS = "".join(
+    json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(3)
+)
+
+
+@pytest.fixture
+def hub(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
+    """The Hub on this machine with a benchmark of three rows, as its owner meets it."""
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    data = dataclasses.replace(gsm8k.DATA, file="rows.jsonl", revision="main")
+    files = {"rows.jsonl": ROWS.encode(), "eval.yaml": b"name: GSM8K\ntasks: [{id: grade_school}]"}
+    hub.repositories["datasets/openai/gsm8k"] = Repository({"c" * 40: files}, {"main": "c" * 40})
+    suite = data.suite(1, "GSM8K", data.make(512, gsm8k._fields), gsm8k.judge, "")
+    monkeypatch.setitem(ALL_SUITES, "gsm8k", suite)
+    monkeypatch.setattr(publishing, "DATA_SETS", {"gsm8k": data})
+    return hub
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Zoo:
+    return make_zoo(tmp_path / "zoo", 2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AnswerStore]:
+    with AnswerStore(tmp_path / "answers.sqlite3") as answers:
+        yield answers
+
+
+def answer_all(store: AnswerStore, merged: Path, suite: str, asked: list, right: int) -> None:
+    """Have the store know that the first so many of a merge's answers are right."""
+    checkpoint = open_checkpoint(str(merged), name="merged")
+    key = RunKey(model_fingerprint(merged, checkpoint.fingerprint), suite, 1, {"chat": True})
+    run = store.open_run(key, model="merged")
+    store.record(run, [(q, Answer("x", i < right, seconds=0.1)) for i, q in enumerate(asked)])
+
+
+def questions(domain: str, n: int) -> list[Question]:
+    return [Question(f"{domain}-{i}", domain, domain, f"{i}?", "g", None, 8) for i in range(n)]
+
+
+def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
+    hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for name, path in {"base": zoo.base_path, **zoo.agent_paths}.items():
+        hub.add(f"me/{name}", path)
+    sources = {name: f"me/{name}" for name in zoo.agent_paths}
+    recipe = zoo.recipe(base="me/base", agents=sources, method="linear", settings={})
+    merged = merge(recipe, tmp_path / "merged").out
+    analysis = save_analysis(analyze("me/base", sources), tmp_path / "analysis.safetensors")
+    whole = list(ALL_SUITES["gsm8k"].questions(SuiteSettings(len)))
+    answer_all(store, merged, "gsm8k", whole, 2)
+    answer_all(store, merged, "tool", questions("tool", 8), 5)
+    commands(["push", str(merged), "me/merged"], standalone_mode=False)
+    command = ["push", str(merged), "me/merged", "--scores", "--analysis", str(analysis)]
+    commands([*command, "--store", str(store.path)], standalone_mode=False)
+    assert "was there already, 4 files added or renewed" in capsys.readouterr().out
+    repository = hub.repositories["me/merged"]
+    there = repository.commits[repository.branches["main"]]
+    # The Hub's library reads what it shows.
+    (entry,) = huggingface_hub.parse_eval_result_entries(
+        yaml.safe_load(there[".eval_results/gsm8k.yaml"])
+    )
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("openai/gsm8k", "grade_school", 66.67)
+    card = huggingface_hub.ModelCard(there["README.md"].decode())
+    (result,) = card.data.eval_results
+    assert (card.data.model_name, result.dataset_name) == ("me/merged", "tool")
+    assert result.metric_value == 62.5
+    assert result.metric_name.startswith("5 of 8 right, 95 % interval 30.6 to 86.3; version 1")
+    assert there["README.md"].count(b"Reinforced Agent Merging") == (
+        (merged / "README.md").read_bytes().count(b"Reinforced Agent Merging")
+    )
+    back, _ = import_mergekit(there["mergekit_config.yml"].decode(), where="x")
+    assert back.method == "linear"
+    assert all(f"me/{name}" in str(back.agents.values()) for name in sources)
+    out = tmp_path / "site"
+    built = build_gallery(["me/merged", "me/base", "me/gone"], out, check=True)
+    assert set(built.left_out) == {"me/base", "me/gone"}
+    (made,) = built.entries
+    assert made.verified is not None, made.notes
+    assert made.verified.compared == made.verified.total > 0
+    assert [s.name for s in made.scores] == ["gsm8k", "tool"]
+    assert made.scores[1].score == DomainScore(8, 5)
+    page = built.page.read_text()
+    assert "Verified</summary>" in page
+    assert (out / "merges" / f"{made.key}.html").stat().st_size < 1_500_000
+    # The badge is kept for this very commit, and for no other.
+    again = ["gallery", "me/merged", "-o", str(tmp_path / "again"), "--json"]
+    commands([*again, "--verified", str(out / "verified.json")], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["merges"][0]["verified"] is True
+    shard = next(name for name in there if name.endswith(".safetensors"))
+    repository.commit({**there, shard: there[shard][:-1] + bytes([there[shard][-1] ^ 1])}, "main")
+    with pytest.raises(EvaluationError, match="differs from its digest"):
+        build_gallery(["me/merged"], tmp_path / "third", check=True)
+    repository.commit({**there, "model.bin": b"pickled"}, "main")
+    with pytest.raises(EvaluationError, match=r"`model.bin` is not in the provenance"):
+        build_gallery(["me/merged"], tmp_path / "third", check=True)
+    (unchecked,) = build_gallery(["me/merged"], tmp_path / "third").entries
+    assert unchecked.verified is None
+
+
+def test_only_a_whole_benchmark_of_the_hub_goes_to_its_leaderboard(
+    hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path
+) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "merged").out
+    with pytest.raises(EvaluationError, match=r"has no scores of .*ram-studio evaluate"):
+        push_files(merged, "me/x", store=store, analysis=None)
+    rows = list(ALL_SUITES["gsm8k"].questions(SuiteSettings(len)))
+    for asked, is_there in (
+        (rows[:2], False),
+        ([*rows[:2], dataclasses.replace(rows[2], gold="other")], False),
+        (rows, True),
+    ):
+        store._connection.execute("DELETE FROM runs")
+        answer_all(store, merged, "gsm8k", asked, 1)
+        files = push_files(merged, "me/x", store=store, analysis=None)
+        assert (".eval_results/gsm8k.yaml" in files) is is_there
+        assert ("README.md" in files) is not is_there
+    # A data set that has no leaderboard.
+    data = hub.repositories["datasets/openai/gsm8k"]
+    data.commit({"rows.jsonl": ROWS.encode()}, "main")
+    assert "README.md" in push_files(merged, "me/x", store=store, analysis=None)
+
+
+def test_mergekits_recipe_says_what_differs_and_is_left_out_where_it_cannot_be_said(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "ramplus").out
+    (text,) = mergekit_file(read_provenance(merged)).values()
+    assert b"# mergekit looks for rho in each tensor" in text
+    assert str(tmp_path).encode() not in text
+    assert yaml.safe_load(text)["merge_method"] == "ramplus_tl"
+    other = merge(zoo.recipe(method="ram+s", settings={}), tmp_path / "ramplus-s").out
+    assert mergekit_file(read_provenance(other)) == {}
+
+
+def test_an_analysis_of_other_sources_is_refused_and_shows_no_canvas(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "merged").out
+    strange = make_zoo(tmp_path / "strange", 2, seed=1).analyze()
+    file = save_analysis(strange, tmp_path / "strange.safetensors")
+    with pytest.raises(AnalysisError, match="is not of the checkpoints that were merged: `agent0`"):
+        analysis_file(read_provenance(merged), file)
+    save_analysis(strange.compact(), merged / "ram_studio.analysis")
+    entry = read_entry(str(merged))
+    assert entry.analysis is None
+    assert "agent0" in entry.notes[0]
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def test_entries_of_strangers_are_escaped_bounded_and_left_out_by_name(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    place = tmp_path / "x <img src=x onerror=alert(3)>"
+    merged = merge(zoo.recipe(), place).out
+    told = StatedScore("tool", DomainScore(8, 5), f"version 1 {HOSTILE}")
+    card = {
+        "model-index": [
+            {"results": [{"dataset": {"name": HOSTILE[:70]}, "metrics": [{"name": told.told}]}]}
+        ]
+    }
+    (merged / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n{HOSTILE}")
+    for spoil in (lambda folder: (folder / "ram_studio.json").write_bytes(b" " * 4_000_001),
+                  lambda folder: (folder / "ram_studio.json").write_text("{}"),
+                  lambda folder: (folder / "ram_studio.json").unlink()):  # fmt: skip
+        bad = tmp_path / f"bad{len(list(tmp_path.iterdir()))}"
+        bad.mkdir()
+        (bad / "ram_studio.json").write_bytes((merged / "ram_studio.json").read_bytes())
+        spoil(bad)
+    bads = [str(path) for path in sorted(tmp_path.glob("bad*"))]
+    built = build_gallery([str(merged), *bads, HOSTILE], tmp_path / "site", title=HOSTILE)
+    assert list(built.left_out) == [*(Path(path).name for path in bads), Path(HOSTILE).name]
+    assert str(tmp_path) not in str(built.left_out)
+    entry = dataclasses.replace(built.entries[0], notes=(HOSTILE,))
+    page = gallery_page([entry], built.left_out, HOSTILE)
+    for text in (
+        page,
+        built.page.read_text(),
+        *(p.read_text() for p in (tmp_path / "site/merges").iterdir()),
+    ):
+        assert "<script>alert" not in text
+        assert not re.search(r"<img[^>]*onerror", text)
+        assert "default-src 'none'" in text
+    assert re.search(r"&lt;script&gt;alert\(1\)", page)
+    assert entry.scores[0].score == DomainScore(8, 5)
+    with pytest.raises(OutputError, match="exists and is not empty"):
+        build_gallery([str(merged)], tmp_path / "site")
+    with pytest.raises(EvaluationError, match="None of the sources is a merge"):
+        build_gallery(bads, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy").told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "62.5",
+        GOOD.replace("5 of 8", "9 of 8"),
+        GOOD.replace("5 of 8", "0 of 0"),
+        GOOD.replace("of 8", "of 99999999"),
+        GOOD + "\n",
+        GOOD + "x" * 300,
+    ],
+)
+def test_a_score_counts_only_where_its_counts_can_be(text: object) -> None:
+    assert read_told("tool", text) is None
+    assert read_told("tool", GOOD) == StatedScore("tool", DomainScore(8, 5), "version 1, greedy")
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "---\na: &a [1]\nmodel-index: *a\n---\n",
+        "---\nmodel-index: 3\n---\n",
+        "---\nmodel-index: [{results: [{dataset: {name: x}, metrics: 7}]}]\n---\n",
+        "---\n{\n---\n",
+        "no front matter",
+    ],
+)
+def test_a_card_that_is_none_states_no_score(zoo: Zoo, tmp_path: Path, card: str) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "merged").out
+    (merged / "README.md").write_text(card)
+    (merged / ".eval_results").mkdir()
+    (merged / ".eval_results" / "x.yaml").write_text("- dataset: {id: openai/gsm8k}\n  notes: []")
+    assert read_entry(str(merged)).scores == ()
+
+
+def test_of_several_runs_the_newest_version_with_the_most_answers_counts(
+    store: AnswerStore,
+) -> None:
+    for version, settings, n in ((1, {}, 9), (2, {"temperature": 1.0}, 3), (2, {}, 4)):
+        run = store.open_run(RunKey("f" * 32, "tool", version, settings), model="m")
+        store.record(run, [(q, Answer("x", True, seconds=0.1)) for q in questions("tool", n)])
+    ((_, found),) = stored_scores(store, "f" * 32)
+    assert (found.score.n, found.settings) == (4, "version 2, greedy")
