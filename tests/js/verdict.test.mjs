@@ -9,7 +9,7 @@ import { axisOf } from "../../assets/canvas/model/histogram.js";
 import { usualOf } from "../../assets/canvas/model/methods.js";
 import { nearestRow, paperRow, rivalRow } from "../../assets/canvas/model/nearest.js";
 import { factorsOf, outcomeOf } from "../../assets/canvas/model/outcome.js";
-import { EVIDENCE, expectationOf, rivalText, verdictOf } from "../../assets/canvas/model/verdict.js";
+import { EVIDENCE, expectationOf, lostText, rivalText, verdictOf } from "../../assets/canvas/model/verdict.js";
 
 const { sets, signs } = JSON.parse(readFileSync(process.env.RAM_STUDIO_TABLES, "utf8"));
 const profiles = Object.fromEntries(Object.entries(sets).map(([name, { profile, table }]) => {
@@ -23,6 +23,10 @@ const said = (name, settings, profile = profiles[name]) => {
   const near = nearestRow(profile, settings);
   return { ...verdictOf(profile, result, near, factorsOf(profile, result, near)), total: near?.row.total, isExact: near?.isExact };
 };
+const loseAll = (profile, t, point) => ({
+  ...profile, skills: null,
+  energy: profile.energy.map((rows, k) => (k < point ? rows : rows.map((row, u) => (u === t ? row.map(() => 0) : row)))),
+});
 const at = (name, method, changes = {}) => ({ ...usualOf(method, profiles[name]), ...changes });
 const point = (name, epsilon) => profiles[name].epsilon_grid.reduce((best, e, k, grid) =>
   (Math.abs(Math.log(e / epsilon)) < Math.abs(Math.log(grid[best] / epsilon)) ? k : best), 1);
@@ -104,4 +108,14 @@ test("between measured settings the nearest is named", () => {
   const { note, isExact } = said("shared-style", at("shared-style", "ram+", { r: 0.77 }));
   assert.equal(isExact, false);
   assert.match(note, /^RAM\+ epsilon 10⁻⁵, r 0\.77, alpha 2 was not measured\. Shown: the nearest, /);
+});
+
+test("an agent that epsilon leaves nothing of is told before anything else, with what to do", () => {
+  const usual = at("independent", "ram+");
+  const profile = loseAll(profiles.independent, 1, usual.point);
+  const text = `Epsilon leaves 0 % of the change of ${profile.agents[1]}. Set it to 0.`;
+  assert.equal(said("independent", usual, profile).rest, text);
+  assert.equal(lostText(profile, outcomeOf(profile, { ...usual, point: 0 })), "");
+  assert.equal(lostText(profile, outcomeOf(profile, at("independent", "task-arithmetic"))), "");
+  assert.equal(lostText(profiles.independent, outcomeOf(profiles.independent, usual)), "");
 });

@@ -15,6 +15,7 @@ const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper
 const [TOO_OFTEN, TOO_LITTLE, TOO_MUCH] = [1.2, 0.75, 1.3]; // shared; own
 const LEFT_OUT = 0.1; // of the own part, by epsilon
 const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
+const GONE = 0.05; // below this share of its change nothing is left of an agent in effect
 const APART = 0.6; // of the change, by size: agents changed mostly different weights
 const TOGETHER = 0.1;
 
@@ -134,8 +135,20 @@ export const expectationOf = (profile) => {
   return expected("Try RAM+ and the sum.", `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`, null);
 };
 
+/** Agents of whose change epsilon leaves next to nothing, by size, and what to do; "" for none. */
+export const lostText = ({ agents, energy, norm2 }, { isRam, settings }) => {
+  if (!isRam || !energy || !norm2) return "";
+  const left = (t) => sum(energy[settings.point][t]);
+  const lost = agents.map((_, t) => t).filter((t) => norm2[t] > 0 && left(t) < GONE);
+  const most = Math.max(...lost.map(left));
+  const share = `${lost.length > 1 && most > 0 ? "at most " : ""}${brief(most)}`;
+  return lost.length ? `Epsilon leaves ${share} of the change of ${listText(lost.map((t) => agents[t]))}. Set it to 0.` : "";
+};
+
 /** What one line has room for: a warning of this setting, or which method to try, and why. */
 const expectationLine = (profile, result) => {
+  const lost = lostText(profile, result);
+  if (lost) return lost;
   const { first, why } = expectationOf(profile);
   return reasonOf(result, null) || [why, first].join(" ").trim();
 };
