@@ -92,5 +92,11 @@ def dtypes_text(dtypes: Mapping[str, int]) -> str:
 
 
 def setting_text(name: str) -> str:
-    """Return a setting's name as people write it: ε, α, drop rate."""
+    """Return a setting's name as people write it: ε, α, drop rate; of a weight whose it is."""
+    kind, _, agent = name.partition(".")
+    if kind == "ramp" and agent:
+        agent, _, end = agent.rpartition(".")
+        return f"{agent} in the {end} layer"
+    if kind == "weight" and agent:
+        return f"{agent}'s weight"
     return {"epsilon": "ε", "alpha": "α"}.get(name, name.replace("_", " "))

@@ -372,6 +372,14 @@ class AnswerStore:
             for r in rows
         ]
 
+    def seconds_each(self, last: int = 300) -> float | None:
+        """Return the mean time of the latest answers, None without any."""
+        ((seconds,),) = self._rows(
+            "SELECT avg(seconds) FROM (SELECT seconds FROM answers ORDER BY run DESC LIMIT ?)",
+            last,
+        )
+        return None if seconds is None else float(seconds)
+
     def runs(self) -> list[StoredRun]:
         """Return all runs, the newest first."""
         rows = self._rows(

@@ -82,7 +82,7 @@ BASE = {"models": ["base"], "limit": 2}
         ("sweep", {"suites": ["health"]}, "'health' cannot be asked here"),
         ("sweep", {"items": 1000}, "items is 1000"),
         ("sweep", {"trials": 0, "search": "optuna"}, "trials is 0"),
-        ("sweep", {"search": "luck"}, "grid or optuna"),
+        ("sweep", {"search": "luck"}, "grid, optuna or slim"),
         ("sweep", {"minutes": -1}, "-1"),
     ],
 )

@@ -11,8 +11,10 @@ from app_parts import built, tuned
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.experiment import figure, table
+from ram_studio.app.experiment.landscape import landscape_figure
 from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.experiment.view import found_html
+from ram_studio.app.experiment.work import count_text
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
 from ram_studio.app.session.session import Experiment, Session
@@ -21,6 +23,7 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.evals.experiment.race import Loss
 from ram_studio.evals.experiment.result import ExperimentResult, Recheck, Row
+from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.score import Average, DomainScore
 
@@ -41,6 +44,8 @@ def values(panel: SweepPanel, **changes) -> dict:
         "alpha": OFF,
         "epsilon": (False, 1e-6, 1e-3, 3),
         "scale": OFF,
+        "weight": OFF,
+        "ramp": OFF,
         "search": "grid",
         "trials": 4,
         "suites": ["demo"],
@@ -110,9 +115,17 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
     own = [f"ram+s (r {r})" for r in ("0", "0.2", "0.4")]
     varied = ["ram", *own, "ties (scale 0.5)", "ties (scale 1)"]
     assert [candidate.label for candidate in soft.candidates()] == varied
-    for many, changes in (("6 settings", {}), ("7 settings to try", {"search": "optuna"})):
-        text = panel.count_text(values(panel, trials=7, **changes), session)
-        assert text == f"{many}, 12 questions each at most."
+    weights = {"methods": ["ram+"], "r": OFF, "weight": (True, 0.0, 1.0, 2), "search": "slim"}
+    for many, answers, changes in (
+        ("6 settings", 96, {}),
+        ("7 settings to try", 120, {"search": "optuna"}),
+        ("7 settings to try", 120, weights),
+    ):
+        data = values(panel, trials=7, **changes)
+        text = panel.count_text(data, session)
+        assert text.startswith(f"{many}, 12 questions each at most: up to {answers} answers.")
+        timed = count_text(panel.plan(data, session), seconds_each=0.25)
+        assert timed.endswith(f"That takes up to {answers / 4:.0f} s at the speed so far.")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +169,41 @@ def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
     assert figure.experiment_figure(state, "unknown").layout.xaxis.title.text == "r"
 
 
+def test_the_landscape_colors_two_axes_and_the_surrogate_of_three_agents(state):
+    rows = tuple(
+        replace(row, values={**row.values, "weight.<b>a": 0.1 * i})
+        for i, row in enumerate(state.rows)
+    )
+    two = replace(state, rows=rows)
+    assert figure.axes_of(two) == ["r", "weight.<b>a", "landscape", "setting"]
+    drawn = figure.experiment_figure(two, "landscape")
+    points, best, start = drawn.data
+    assert list(points.x) == [0.1, 0.2, 0.3]
+    assert list(points.marker.color) == [pytest.approx(100 * 50 / 60), 80.0, 100 * 2 / 15]
+    assert (best.x, start.x) == ((0.1,), (0.2,))
+    assert "<b>" not in str(drawn.layout.yaxis.title.text) + str(points.customdata)
+
+    agents = ("<b>a", "b", "c")
+    surrogate = Surrogate(agents, (0.2, 0.4, 0.6), (0.5, 0.5, 0.5), (0.0,) * 3, (1.0,) * 3)
+    found = replace(
+        state,
+        surrogate=surrogate,
+        rows=tuple(
+            replace(row, weights=dict(zip(agents, weights, strict=True)))
+            for row, weights in zip(
+                state.rows, [(1, 0, 0), (1, 1, 1), (0, 1, 1), (1, 1, 0)], strict=True
+            )
+        ),
+    )
+    drawn = landscape_figure(found)
+    foretold, measured, *_ = drawn.data
+    corner = next(i for i, a in enumerate(foretold.a) if a == 1)
+    assert foretold.marker.color[corner] == pytest.approx(20)
+    assert list(measured.a) == [1, pytest.approx(1 / 3), 0]
+    assert foretold.marker.cmin == measured.marker.cmin
+    assert "<b>" not in drawn.layout.ternary.aaxis.title.text
+
+
 def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     html = found_html(state)
     assert "<i>" not in html
@@ -182,14 +230,14 @@ def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session
 
     session.experiments["sweep"] = Experiment(state, ())
     tune, note, step = use("start")
-    assert tune == {"method": "ram+", "point": 3, "r": 0.2, "alpha": 2.0}
+    assert tune == {"method": "ram+", "point": 3, "r": 0.2, "alpha": 2.0, "weights": {}}
     assert "start is now set in Tune" in note
     assert step == "tune"
     rival = replace(state.rows[0], label="ties", method="ties", settings={"scale": 1.0})
     other = replace(state.rows[0], label="fisher", method="fisher", settings={"scale": 1.0})
     rows = (*state.rows, rival, other)
     session.experiments["sweep"] = Experiment(replace(state, rows=rows), ())
-    assert use("ties")[0] == {"method": "ties", "scale": 1.0}
+    assert use("ties")[0] == {"method": "ties", "scale": 1.0, "weights": {}}
     tune, note, step = use("fisher")
     assert "choose this method and its setting in Merge" in note
     assert (tune, step) == ({}, "")

@@ -172,13 +172,15 @@ class AskingEndpoints(Client):
 
         Args:
             over: what to vary, for example {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}; a range is
-                from:to:count, with :log at the end for even ratios. Left out: that example.
+                from:to:count, with :log at the end for even ratios; "weight" is each agent's,
+                "ramp" its weights in the first and the last layer. Left out: that example.
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
             settings: epsilon, r and alpha where they are not varied.
             items: questions per suite (the example's: per skill) to choose by, 1 to 100 (30 when
                 left out); with ci_width the most.
             minutes: time for all, up to 30 (3 on a shared server).
-            search: "grid" for every combination, or "optuna" to propose `trials` settings.
+            search: "grid" for every combination, "optuna" to propose `trials` settings, or "slim"
+                for the weights of agents ({"weight": "0:1"}).
             trials: how many settings a search proposes.
             {settings}
 

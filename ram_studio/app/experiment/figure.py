@@ -11,12 +11,14 @@ import plotly.graph_objects as go
 from ram_studio.algorithm.figures.figure import finish
 from ram_studio.algorithm.figures.palette import FIGURE_INK, agent_color, agent_symbol
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.app.experiment.landscape import has_landscape, landscape_figure, numbers_of
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.report.score import Average
 
 BY_SETTING = "setting"
 BY_SECONDS = "merge_seconds"
+LANDSCAPE = "landscape"
 _HEIGHT = 380
 # Share of the axis between two methods of the same value.
 _APART = 0.012
@@ -27,22 +29,25 @@ _FASTEST = 0.001
 def axes_of(result: ExperimentResult) -> list[str]:
     """Return what the chart can have on its x axis, the setting itself last.
 
-    Of a sweep numbers that vary, of a comparison the seconds to merge.
+    Of a sweep numbers that vary and, of several, the landscape, which leads where SLIM drew one; of
+    a comparison the seconds to merge.
     """
     if not result.is_sweep:
         return [BY_SECONDS, BY_SETTING]
-    seen: dict[str, set[Any]] = {}
-    for row in result.rows:
-        for name, value in row.values.items():
-            if isinstance(value, (int, float)):
-                seen.setdefault(name, set()).add(value)
-    varied = [name for name, values in seen.items() if len(values) > 1]
-    return [*varied, BY_SETTING]
+    varied = numbers_of(result)
+    both = [LANDSCAPE] if has_landscape(result) else []
+    if result.surrogate is not None:
+        return [*both, *varied, BY_SETTING]
+    return [*varied, *both, BY_SETTING]
 
 
 def axis_label(name: str) -> str:
     """Return an axis's name for people."""
-    names = {BY_SETTING: "Setting", BY_SECONDS: "Seconds to merge (logarithmic)"}
+    names = {
+        BY_SETTING: "Setting",
+        BY_SECONDS: "Seconds to merge (logarithmic)",
+        LANDSCAPE: "Landscape",
+    }
     return names.get(name) or setting_text(name)
 
 
@@ -54,6 +59,8 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
     """
     axes = axes_of(result)
     axis = axis if axis in axes else axes[0]
+    if axis == LANDSCAPE:
+        return landscape_figure(result)
     rows = [r for r in result.rows if r.kind == "merge" and r.n and _value(r, axis) is not None]
     if axis not in (BY_SETTING, BY_SECONDS):
         rows.sort(key=lambda row: row.values[axis])

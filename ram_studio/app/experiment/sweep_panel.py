@@ -1,8 +1,9 @@
-"""The panel "Search settings": choose what is varied, watch, take the winner to Tune."""
+"""The panel "Find a good setting": choose what is varied, watch, take the winner to Tune."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import gradio as gr
@@ -14,6 +15,7 @@ from ram_studio.app.boxes import html, slider
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
+from ram_studio.app.session.answers import open_answers
 from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.session.jobs import LIGHT, Updates, Work
 from ram_studio.app.session.session import Session
@@ -27,6 +29,13 @@ _RANGES = {
     "alpha": ("α, cap on ρ (RAM+)", False, 0.0, 4.0, 5, ALPHA_MAX),
     "epsilon": ("ε, what counts as changed", False, 1e-6, 1e-3, 4, 1.0),
     "scale": ("Scale (methods other than RAM)", False, 0.2, 1.0, 5, 10.0),
+    "weight": ("Weight of each agent", False, 0.0, 1.0, 3, 10.0),
+    "ramp": ("Weights in first and last layer", False, 0.0, 1.0, 2, 10.0),
+}
+_HOW = {
+    "grid": "Every combination",
+    "optuna": "Search (Optuna)",
+    "slim": "Weights by few merges (SLIM)",
 }
 _THRESHOLDS = [
     (epsilon_text(EPSILON_GRID[i]), EPSILON_GRID[i])
@@ -35,11 +44,11 @@ _THRESHOLDS = [
 
 
 class SweepPanel(ExperimentPanel):
-    """Search settings. ranges: per parameter varied, from, to, values."""
+    """Find a good setting. ranges: per parameter varied, from, to, values."""
 
     kind = "sweep"
     prefix = "sweep"
-    title = "Search settings"
+    title = "Find a good setting"
     lead = (
         "Many settings are merged in memory and answer the same questions; no model folder is "
         "written. Clearly losing ones stop early, and the winner is scored again on questions it "
@@ -65,7 +74,8 @@ class SweepPanel(ExperimentPanel):
         html('<p class="fine">What is not varied is as set in Tune.</p>')
         with gr.Row():
             self.search = gr.Radio(
-                [("Every combination", "grid"), ("Search (Optuna)", "optuna")],
+                # Optuna is an extra.
+                [(t, how) for how, t in _HOW.items() if how != "optuna" or find_spec("optuna")],
                 value="grid",
                 label="How",
                 min_width=330,
@@ -115,7 +125,7 @@ class SweepPanel(ExperimentPanel):
             self.shared.tuning.read(data).values,
             self.asked.read(data, data[self.items], session.data),
             minutes=most if minutes is None else min(float(minutes), most),
-            search="optuna" if data[self.search] == "optuna" else "grid",
+            search=data[self.search] if data[self.search] in _HOW else "grid",
             trials=max(1, min(int(data[self.trials]), work.MAX_SETTINGS)),
         )
 
@@ -134,9 +144,14 @@ class SweepPanel(ExperimentPanel):
         if session.loaded is None:
             return ""
         try:
-            return work.count_text(self.plan(data, session))
+            return work.count_text(self.plan(data, session), self._seconds_each(session))
         except RamStudioError as error:
             return str(error)
+
+    def _seconds_each(self, session: Session) -> float | None:
+        """Return how long this user's latest answers took each, None before the first."""
+        with open_answers(session, self.shared.workspace) as store:
+            return store.seconds_each()
 
 
 def _range_line(name: str) -> list[Any]:

@@ -139,6 +139,9 @@ def settings_text(row: Row) -> str:
         else:
             text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
         shown.append(f"{setting_text(name)} {text}")
+    for agent, weight in row.weights.items():
+        ends = weight if isinstance(weight, (list, tuple)) else [weight]
+        shown.append(f"{agent} × {' to '.join(f'{w:g}' for w in ends)}")
     return " · ".join(shown)
 
 

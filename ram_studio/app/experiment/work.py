@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.methods.base import Method
 from ram_studio.app.asking.limits import asking_effort, count_answers
 from ram_studio.app.merge.controls import OFFERED, tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import open_answers
 from ram_studio.app.session.deep_link import SHOWN, TUNE_DIALS
@@ -23,7 +25,7 @@ from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 from ram_studio.evals.experiment.result import ExperimentResult, Row
-from ram_studio.evals.experiment.space import parse_axes
+from ram_studio.evals.experiment.space import RAMP, WEIGHT, parse_axes
 from ram_studio.evals.settings import EvalSettings
 
 
@@ -175,12 +177,17 @@ def plan_of(
         raise SettingsError(NO_METHOD)
     over: dict[str, Any] = {"method": methods}
     for name, (is_varied, *line) in ranges.items():
-        if is_varied and any(name in METHODS[m].settings.model_fields for m in methods):
+        if is_varied and any(_has(METHODS[m], name) for m in methods):
             over[name] = range_text(name, *line)
     if len(over) == 1 and len(methods) == 1:
         raise SettingsError("Nothing is varied. Tick a parameter, or more than one method.")
     start = tuned_settings(_start_of(methods), tuned)
     return plan_over(loaded, over, start, asked, **budget)
+
+
+def _has(method: Method, axis: str) -> bool:
+    is_weight = axis in (WEIGHT, RAMP)
+    return method.takes_weights if is_weight else axis in method.settings.model_fields
 
 
 def plan_over(
@@ -218,15 +225,22 @@ def _start_of(methods: Sequence[str]) -> str:
     return next((name for name in ("ram+", "ram+s") if name in methods), methods[0])
 
 
-def count_text(plan: SweepPlan) -> str:
-    """Return in a sentence how much a plan asks for."""
-    many = f"{plan.trials} settings to try"
-    if plan.search != "optuna":
-        many = f"{len(plan.candidates())} settings"
+def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
+    """Return in a sentence how much a plan asks for, and about how long that takes.
+
+    seconds_each: of an answer so far, None where none is known.
+    """
+    count = plan.proposals if plan.is_search else len(plan.candidates())
+    many = f"{count} settings{' to try' if plan.is_search else ''}"
     samples = plan.settings.samples
     questions = count_answers(plan.settings) // samples
     draws = f", {samples} answers to each" if samples > 1 else ""
-    return f"{many}, {questions} questions each at most{draws}."
+    # A search asks the start, too; the winner and the start answer as many held-out questions.
+    answers = (count + plan.is_search + 2) * questions * samples
+    text = f"{many}, {questions} questions each at most{draws}: up to {answers} answers."
+    if seconds_each is None:
+        return text
+    return f"{text} That takes up to {duration_text(answers * seconds_each)} at the speed so far."
 
 
 def tune_values(row: Row) -> dict[str, Any] | None:
@@ -236,7 +250,7 @@ def tune_values(row: Row) -> dict[str, Any] | None:
     epsilon = row.settings.get("epsilon")
     point = {} if epsilon is None else {"point": snap(epsilon)}
     dials = {name: row.settings.get(name) for name in ("r", "alpha", *TUNE_DIALS)}
-    return {"method": row.method, **point, **dials}
+    return {"method": row.method, **point, **dials, "weights": row.weights}
 
 
 def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
