@@ -8,7 +8,7 @@ from pathlib import Path
 __version__ = "0.2.0"
 
 COMMIT_FILE = "_commit.txt"
-"""Beside this file in a wheel that was built from a clone; scripts/commit_hook.py writes it."""
+"""Beside this file in a wheel that was built from a clone; hatch_build.py writes it."""
 
 
 def find_commit(package: Path = Path(__file__).parent) -> str | None:

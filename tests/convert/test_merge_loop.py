@@ -28,6 +28,13 @@ def started(script: str, *arguments: object) -> subprocess.Popen:
     )
 
 
+def finished(script: str, *arguments: object) -> tuple[int, str, str]:
+    """Run a script to its end; returns (exit code, stdout, stderr)."""
+    process = started(script, *arguments)
+    out, error = process.communicate()
+    return process.returncode, out, error
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: t.double() for name, t in load_file(folder / "model.safetensors").items()}
 
@@ -44,15 +51,16 @@ def test_a_running_job_is_merged_every_few_steps(tmp_path):
         time.sleep(0.1)
     # One that is being written has no .metadata yet, and steps between are not asked for.
     (run / "step_2" / ".metadata").unlink()
-    told, error = (first := started(*loop)).communicate()
-    assert (first.returncode, "step 4: merged" in told) == (0, True), error
+    code, told, error = finished(*loop)
+    assert (code, "step 4: merged" in told) == (0, True), error
     assert job.poll() is None, "it was merged beside the running job"
-    assert job.wait() == 0, job.communicate()[1]
+    _, error = job.communicate()
+    assert job.returncode == 0, error
     with open(out / ".lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _, error = (second := started(*loop)).communicate()
-    assert (second.returncode, "another run merges" in error) == (75, True)
-    assert started(*loop).wait() == 0
+        code, _, error = finished(*loop)
+    assert (code, "another run merges" in error) == (75, True)
+    assert finished(*loop)[0] == 0
     assert sorted(path.name for path in (out / "merged").iterdir()) == [f"step_{n}" for n in STEPS]
     assert (out / "latest").resolve() == out / "merged" / "step_8"
 
@@ -73,6 +81,5 @@ def test_a_running_job_is_merged_every_few_steps(tmp_path):
             torch.testing.assert_close(found[name], average[name], rtol=1e-6, atol=1e-7)
 
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
-    told, _ = (again := started(*loop)).communicate()
-    assert (again.returncode, told) == (0, "")
+    assert finished(*loop)[:2] == (0, "")
     assert {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")} == before

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -52,6 +53,18 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents):
     assert inside == modules | set(assets)
     for name, path in assets.items():
         assert contents.read(name) == path.read_bytes(), name
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone")
+def test_a_wheel_from_a_clone_names_its_commit(tmp_path):
+    """Also one that is built from a source archive of the clone."""
+    run("git", "clone", "--quiet", ROOT, tmp_path / "clone", cwd=tmp_path)
+    head = run("git", "rev-parse", "HEAD", cwd=tmp_path / "clone").strip()
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist")
+    run(*build, cwd=tmp_path / "clone")  # a source archive, and a wheel of what is in it
+    [path] = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("ram_studio/_commit.txt").decode() == f"{head[:12]}\n"
 
 
 def test_metadata_names_version_license_and_command(contents):
