@@ -185,7 +185,11 @@ def test_a_busy_store_is_asked_again_and_told_once(zoo, monkeypatch, caplog):
     monkeypatch.setattr(memory, "cat_file", never)
     with pytest.raises(StorageError, match=r"Base: memory://zoo/base .* after 6 tries: gone") as e:
         open_checkpoint("memory://zoo/base", name="base")
-    assert (e.value.exit_code, e.value.can_retry) == (69, True)
+    monkeypatch.setattr(memory, "pipe_file", never)
+    with pytest.raises(OutputError, match=r"The output memory://merged/model .* gone") as out:
+        merge(zoo.recipe(), URL, **CPU)
+    for error in (e.value, out.value):
+        assert (error.exit_code, error.can_retry) == (69, True)
 
 
 def test_a_server_that_says_when_is_asked_then_or_not_at_all():

@@ -214,7 +214,9 @@ class PartsUrl(_PartsOutput):
         try:
             yield
         except CheckpointError as error:
-            raise OutputError(f"The output {error}") from error
+            refused = OutputError(f"The output {error}")
+            refused.exit_code, refused.can_retry = error.exit_code, error.can_retry
+            raise refused from error
 
     def check(self, sources: Sequence[Path] = ()) -> None:
         """Ask for a file there may be: what the store refuses is told now."""
