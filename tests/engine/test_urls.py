@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,10 @@ def test_parts_take_headers_and_fingerprint_from_the_plan(zoo, tmp_path, monkeyp
     # No header and no page of the fingerprint; heads and copied tensors are compared.
     assert not [p for p, start in fetched if p.endswith(".safetensors") and not start]
     assert opened.job.report.tensors == load_sources(plan.recipe).tensors
+    known = replace(plan.sources["base"].known, headers="AAAA")
+    sources = plan.sources | {"base": plan.sources["base"].model_copy(update={"known": known})}
+    with pytest.raises(CheckpointError, match=r"Base: .*headers in the plan are damaged"):
+        open_plan(plan.model_copy(update={"sources": sources}), RunOptions.of(**CPU))
     # Written again, the same: read again, and taken. Another: refused.
     overwrite("/zoo/base/model-00001-of-00003.safetensors", by=0)
     fetched.clear()

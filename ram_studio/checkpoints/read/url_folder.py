@@ -292,9 +292,15 @@ class UrlFolder(RemoteFiles):
         if not self._is_known(names):
             return super().headers(names)
         assert self.known is not None, "it was looked at"
-        packed = zlib.decompressobj()
-        text = packed.decompress(base64.b64decode(self.known.headers), _MOST_HEADERS_BYTES)
-        self._headers = dict(zip(names, map(str.encode, json.loads(text)), strict=True))
+        try:
+            packed = base64.b64decode(self.known.headers)
+            text = zlib.decompressobj().decompress(packed, _MOST_HEADERS_BYTES)
+            self._headers = dict(zip(names, map(str.encode, json.loads(text)), strict=True))
+        except (ValueError, TypeError, zlib.error) as error:
+            raise CheckpointError(
+                f"{self.who}{printable(self.url)}: its headers in the plan are damaged; make the "
+                "plan again with `ram-studio plan`."
+            ) from error
         return [
             parse_header(raw, self.who, file_size=self.size(name), path=self.folder / name)
             for name, raw in self._headers.items()
