@@ -7,6 +7,7 @@ written: it is the same job with another sink.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+
+from ram_studio.algorithm import rounding
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import (
@@ -146,6 +150,22 @@ class InMemoryMerger:
             self.restore()
             raise
         return InMemoryMerge(recipe, agents, time.monotonic() - start, self._targets)
+
+    def change_norm(self, recipe: Recipe) -> float:
+        """Return how far a merge's stored weights lie from the base (Euclidean).
+
+        It is merged once more for that, into no model.
+
+        Raises: as `apply`.
+        """
+        job = MergeJob(self.report_of(recipe), recipe, self._run)
+        if job.needs & {Need.RATIOS, Need.MAGNITUDES}:
+            self._count(by_magnitude=Need.MAGNITUDE_RATIOS in job.needs)
+        plan = job.plan(self.analysis_of(recipe) if job.needs else None)
+        with Sources(*job.report.checkpoints) as files:
+            sink = _ChangeSink(job, files)
+            job.run(plan, sink)
+        return math.sqrt(math.fsum(sink.squares))
 
     def apply_agent(self, name: str) -> None:
         """Put one agent's own weights into the model; the base's where it has none.
@@ -367,6 +387,26 @@ class TensorSink:
 
     def _put(self, name: str, target: Any, values: Any) -> None:
         target.copy_(values)
+
+
+class _ChangeSink:
+    """Adds up the squares of what is merged less the base; a tied head counts once."""
+
+    def __init__(self, job: MergeJob, files: Sources) -> None:
+        self._tensors = {t.name: t for t in job.report.counted}
+        self._dtypes, self._files = job.dtypes, files
+        self.squares: list[float] = []
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Take a piece of a tensor's data."""
+        if (tensor := self._tensors.get(name)) is None or not memoryview(buffer).nbytes:
+            return
+        dtype = self._dtypes[name]
+        stored = np.frombuffer(buffer, dtype=rounding.STORAGE[dtype])
+        start = byte_offset // stored.itemsize
+        base = self._files.decoded(tensor.base, start, len(stored))
+        change = rounding.decode(stored, dtype).astype(np.float64) - base
+        self.squares.append(float(change @ change))
 
 
 class _Comparison(TensorSink):

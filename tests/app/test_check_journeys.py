@@ -252,7 +252,10 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
 
     agents = ["coding", "tool", "memory"]
     chance = "chance level"
-    assert column(0) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+", chance]
+    merges = ["task-arithmetic (scale 1)", "ram", "ram+"]
+    *told, control, last = column(0)
+    assert (told, last) == (["base", *agents, *merges], chance)
+    assert control.startswith("norm-matched ")
     assert column(5)[6] == "reference"
     page.hover("#compare-table th:has-text('Average')")
     page.click("#compare-table th:has-text('Average') button")
@@ -260,12 +263,12 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     names = "#compare-table [data-testid^=cell-][data-testid$='-0']"
     # The base stood first; the chance level has no average and stays the last.
     page.wait_for_selector(f":nth-match({names}, 1):has-text('ram')")
-    averages = [float(text.split(" ")[0]) for text in column(4)[:7]]
+    averages = [float(text.split(" ")[0]) for text in column(4)[:8]]
     assert averages == sorted(averages, reverse=True)
     assert "not significantly different from" in page.text_content("#comparison .statement")
-    assert page.locator("#compare-chart .scatterlayer .trace").count() == 4
+    assert page.locator("#compare-chart .scatterlayer .trace").count() == 5
     kinds = [row["kind"] for row in _rows(it.download("#compare-csv"))]
-    assert kinds == ["base", *["agent"] * 3, *["merge"] * 3]
+    assert kinds == ["base", *["agent"] * 3, *["merge"] * 4]
     with page.expect_download() as download:
         page.click("#comparison [data-save=svg]")
     assert "<svg" in Path(download.value.path()).read_text(encoding="utf-8")
@@ -273,7 +276,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     report.on("request", lambda request: asked.append(request.url))
     shutil.copy(it.download("#compare-report"), tmp_path / "report.html")
     report.goto((tmp_path / "report.html").as_uri())
-    assert report.locator("table").first.locator("tbody tr").count() == 8
+    assert report.locator("table").first.locator("tbody tr").count() == 9
     assert len(asked) == 1
     report.close()
 

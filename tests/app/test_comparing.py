@@ -199,7 +199,8 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, works
 
     # The merges stand in History with what made them, beside base and agents.
     models = {model.name: model for model in past_models(session, workspace)}
-    assert set(models) == {*sources, "ram", "ram+"}
+    control = next(name for name in models if name.startswith("norm-matched "))
+    assert set(models) == {*sources, "ram", "ram+", control}
     assert models["ram+"].merge.settings["r"] == 0.1
     assert models["ram+"].merge.agents["coding"]["effective_lambda"] > 1
     assert models["base"].merge is None

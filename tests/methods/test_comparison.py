@@ -184,9 +184,27 @@ def test_the_table_says_what_differs_beyond_noise(table) -> None:
     assert found.row("average").versus.outcome == "worse"
     assert found.row("sum").versus.outcome == "inconclusive"
     said = {sentence.split(" is ")[0]: sentence for sentence in found.statements}
-    assert set(said) == {"average", "sum"}
+    control, best = "norm-matched coding", "coding, the best single agent,"
+    assert set(said) == {best, "average", "sum", control}
     assert "worse than ram+" in said["average"]
     assert "not significantly different from ram+" in said["sum"]
+
+
+def test_the_control_lies_as_far_from_the_base_as_the_merge(table, tmp_path) -> None:
+    rows, found = table
+    merge(rows["ram+"], tmp_path / "ram+")
+    base, merged, coding = map(
+        read_folder, (EXAMPLE / "base", tmp_path / "ram+", EXAMPLE / "coding")
+    )
+    moved, alone = (
+        sum((other[n].double() - x.double()).square().sum().item() for n, x in base.items())
+        for other in (merged, coding)
+    )
+    control = found.row("norm-matched coding")
+    assert control.weights == {"coding": pytest.approx((moved / alone) ** 0.5, rel=1e-9)}
+    assert control.merged_agents == ("coding",)
+    assert found.best_agent.label == "coding"
+    assert found.settings * found.questions == found.total_answers == found.answers
 
 
 def test_the_table_as_json_and_csv(table) -> None:
@@ -195,15 +213,15 @@ def test_the_table_as_json_and_csv(table) -> None:
     assert described["reproducibility"]["models"]["base"]["template"] == "none"
     assert [row["label"] for row in described["rows"]] == [
         *("base", "coding", "tool"),
-        *("ram+", "average", "sum"),
+        *("ram+", "average", "sum", "norm-matched coding"),
     ]
     kinds = [row["kind"] for row in described["rows"]]
-    assert kinds == ["base", "agent", "agent", "merge", "merge", "merge"]
+    assert kinds == ["base", *["agent"] * 2, *["merge"] * 4]
     average = described["rows"][4]
     assert average["agents"]["tool"]["lambda"] == 0.5
     assert average["agents"]["tool"]["effective_lambda"] == pytest.approx(0.5, abs=0.05)
     lines = list(csv.DictReader(io.StringIO(found.to_frame().to_csv(index=False))))
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert float(lines[4]["average"]) == pytest.approx(average["average"]["score"])
     assert json.loads(lines[5]["settings"])["scale"] == 1
     assert lines[3]["versus_reference"] == ""
@@ -263,8 +281,8 @@ def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, m
         assert "No score for ram at r 0, ram: the comparison was stopped" in part.statements[-1]
         assert asked() == 64
         full = compare_methods(rows, limit=4, store=store)
-        # Two rows of equal weights are asked once.
-        assert asked() == 80
+        # Two rows of equal weights are asked once; the last one is the control.
+        assert asked() == 96
         monkeypatch.setattr(
             "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
         )
@@ -289,7 +307,8 @@ def test_an_agents_row_shares_its_answers_with_an_evaluation_of_its_folder(tmp_p
     with AnswerStore(tmp_path / "s") as store:
         evaluate({"mine": EXAMPLE / "coding"}, limit=4, store=store)
         compare_methods({"ram+": example_recipe("coding", "tool")}, limit=4, store=store)
-        assert sorted(run.model for run in store.runs()) == ["base", "coding", "ram+", "tool"]
+        found = {run.model for run in store.runs() if not run.model.startswith("norm-matched")}
+        assert found == {"base", "coding", "ram+", "tool"}
 
 
 def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) -> None:
@@ -311,12 +330,14 @@ def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
         return CliRunner().invoke(commands, [*arguments, *more], catch_exceptions=False).stdout
 
     described = json.loads(run("--json"))
-    assert [row["label"] for row in described["rows"]][-2:] == [
+    assert [row["label"] for row in described["rows"]][-3:-1] == [
         "ram+",
         "ties (density 0.5, scope tensor)",
     ]
     assert (
-        (tmp_path / "t.csv").read_text().startswith("label,kind,method,status,same_as,settings,n,")
+        (tmp_path / "t.csv")
+        .read_text()
+        .startswith("label,kind,method,status,same_as,settings,weights,n,")
     )
     shown = run("--no-sources")
     assert "vs ram+" in shown

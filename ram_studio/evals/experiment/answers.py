@@ -261,6 +261,16 @@ class Answers:
             cancel=self._cancel,
         )
 
+    def change_norm(self, recipe: Recipe) -> float:
+        """Return how far a recipe's merge lies from the base."""
+        return self._merger.change_norm(self._with_files(recipe))
+
+    def _with_files(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with its Fisher files, which are estimated where it needs them."""
+        return with_fisher_files(
+            recipe, self._fisher, device=self._device, should_stop=self._is_over
+        )
+
     def _weights_of(self, name: str) -> str:
         """Return the fingerprint of the base or an agent, as an evaluation of its folder has it."""
         recipe, base = self._plan.recipe, self._report.base
@@ -341,7 +351,7 @@ class Answers:
 
     def _put(self, entry: Entry, model: Any) -> None:
         """Put an entry's weights into the loaded model."""
-        device, recipe = self._device, entry.candidate.recipe
+        recipe = entry.candidate.recipe
         if not self._merger.has_model:
             self._merger.use(model)
         if recipe is None and entry.label == BASE:
@@ -349,10 +359,7 @@ class Answers:
         elif recipe is None:
             self._merger.apply_agent(entry.label)
         else:
-            ready = with_fisher_files(
-                recipe, self._fisher, device=device, should_stop=self._is_over
-            )
-            applied = self._merger.apply(ready)
+            applied = self._merger.apply(self._with_files(recipe))
             agents = {name: a.to_dict() for name, a in applied.agents.items()}
             entry.note_merge({"agents": agents, "seconds": applied.seconds})
 

@@ -287,13 +287,15 @@ class ComparePlan(Plan):
 
     rows: recipes by label, of one base, an agent of the same name being the same source in all.
     reference: the row that others are compared with. has_sources: whether base and agents get rows
-    of their own, before the merges. only: digests of the questions to ask; all when left out.
+    of their own, before the merges; has_control: whether the norm-matched control of two agents or
+    more then gets one too, see `control`. only: digests of the questions to ask; all when left out.
     """
 
     _: KW_ONLY
     rows: Mapping[str, Recipe]
     reference: str
     has_sources: bool = True
+    has_control: bool = True
     only: frozenset[str] | None = None
 
     @classmethod
@@ -330,6 +332,11 @@ class ComparePlan(Plan):
     def agents(self) -> tuple[str, ...]:
         """The agents that get a row of their own."""
         return tuple(self.recipe.agents) if self.has_sources else ()
+
+    @property
+    def controls(self) -> int:
+        """How many controls are asked at the end."""
+        return int(self.has_control and len(self.agents) > 1)
 
     def candidates(self) -> list[Candidate]:
         """Return the rows in their order, see `Plan.candidates`."""

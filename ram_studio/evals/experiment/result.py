@@ -173,6 +173,12 @@ class ExperimentResult:
         return None if self.winner is None else self.row(self.winner)
 
     @property
+    def best_agent(self) -> Row | None:
+        """The row of the agent that scores best alone; the first of equals."""
+        agents = [row for row in self.rows if row.kind == "agent" and row.n]
+        return max(agents, key=lambda row: row.average.score, default=None)
+
+    @property
     def is_sweep(self) -> bool:
         """Whether it looks for the best of many settings."""
         return self.kind == "sweep"
@@ -277,16 +283,18 @@ def _ends(score: DomainScore) -> list[tuple[str, float | None]]:
 
 
 def _compared(result: ExperimentResult) -> list[str]:
-    """Return one sentence per other merge on how it compares with the reference."""
+    """Return how each other merge, and the best agent alone, compare with the reference."""
     said = [one.sentence() for one in result.damage]
+    best = result.best_agent
     for row in result.rows:
         found = row.versus
-        if found is None or row.kind != "merge":
+        if found is None or (row.kind != "merge" and row is not best):
             continue
         words = {"inconclusive": "not significantly different from"}
         outcome = words.get(found.outcome, f"{found.outcome} than")
+        who = f"{row.label}, the best single agent," if row is best else row.label
         said.append(
-            f"{row.label} is {outcome} {result.reference}: on {found.n} skill questions "
+            f"{who} is {outcome} {result.reference}: on {found.n} skill questions "
             f"{found.counts.wins} gained, {found.counts.losses} lost (adjusted p "
             f"{found.p_adjusted:.2g})."
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio.algorithm.analysis import BASE
 from ram_studio.errors import SettingsError, Stopped
-from ram_studio.evals.experiment import race
+from ram_studio.evals.experiment import control, race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
@@ -94,6 +94,7 @@ class Runner:
             yield self._update()
             for _ in self._search() if is_search else self._race():
                 yield self._update()
+            yield from self._ask_control()
         except Stopped:
             if self._is_stopped() or not self._is_late():
                 ending = "stopped"
@@ -144,6 +145,8 @@ class Runner:
         if self.sweep is not None and self.sweep.is_search:
             # The start, and what a search proposes.
             settings = self.sweep.proposals + 1
+        if isinstance(self.plan, ComparePlan):
+            settings += self.plan.controls
         self.result = replace(
             self.result,
             questions=items.count,
@@ -249,6 +252,27 @@ class Runner:
         self._score(entry, self._alone(entry).models[entry.label])
         entry.stages = stage + 1
         entry.status = "finished" if entry.stages == len(self._shares) else "partial"
+
+    def _ask_control(self) -> Iterator[ExperimentResult]:
+        """Ask a comparison's control, see `control`, everything that the other rows were asked."""
+        plan, best = self.plan, self._update().best_agent
+        if not isinstance(plan, ComparePlan) or not plan.controls or best is None:
+            return
+        assert self._answers is not None
+        reference = next(e for e in self.entries if e.label == plan.reference)
+        if not reference.source.answers:
+            return
+        made = (plan.rows[plan.reference], best.label, plan.recipe, self._answers.change_norm)
+        candidate = control.norm_matched(*made)
+        if candidate is None:
+            return
+        entry = self._add(candidate)
+        if entry.is_alive:
+            entry.status = "running"
+            self.result = replace(self.result, now=entry.label)
+            yield self._update()
+            entry.answers.update(self._answers.ask(entry, self.questions))
+            entry.stages, entry.status = self.looks, "finished"
 
     def _score(self, entry: Entry, row: ModelAnswers) -> None:
         """Take in the scores of an entry's answers."""
