@@ -107,7 +107,8 @@ def recipe_of(
 class MergeJob:
     """One merge of an opened and checked set of checkpoints.
 
-    recipe: with all of its settings, defaults too; dtypes: that tensors are written in, by name;
+    recipe: with all of its settings, defaults too; every_settings: these, then those of filters;
+    dtypes: that tensors are written in, by name;
     bytes_read: so far; warnings: for the provenance.
     """
 
@@ -129,12 +130,12 @@ class MergeJob:
         self._row = {t.name: i for i, t in enumerate(self.merged)}
         self.choices = recipe.choices([t.merged_as for t in self.merged])
         self._filtered = {
-            i: make_settings(recipe.method, {**recipe.settings, **own.settings})
+            i: make_settings(recipe.method, recipe.every_settings[i + 1])
             for i, own in enumerate(recipe.filters)
             if own.settings
         }
-        every = (self.settings, *self._filtered.values())
-        self.needs = frozenset[str]().union(*map(self.method.needs, every))
+        self.every_settings = (self.settings, *self._filtered.values())
+        self.needs = frozenset[str]().union(*map(self.method.needs, self.every_settings))
         asked = OUTPUT_DTYPES.get(recipe.dtype or "")
         self.dtypes = {
             t.name: asked if asked and t.kind == "merge" else t.dtype for t in report.tensors
@@ -210,9 +211,10 @@ class MergeJob:
         """
         if analysis is not None:
             check_analysis(analysis, self.report)
-        known = find_facts(
-            self.report, self.needs, self.settings, self.recipe.seed, analysis, self.options
-        )
+        each = [self.settings] * len(self.merged)
+        if self.choices is not None:
+            each = [self._settings_of(choice) for choice in self.choices]
+        known = find_facts(self.report, self.needs, each, self.recipe.seed, analysis, self.options)
         self.bytes_read += known.bytes_read
         facts = self._with_choices(known.facts)
         return Plan(

@@ -51,12 +51,14 @@ class Magnitudes:
     """Histograms of |tau| in the bins of ``epsilon_grid``, over groups of tensors.
 
     bins: int64 (groups, agents, bins), elements with tau = 0 are in none; totals: int64 (groups,),
-    all counted elements; group_of: int64 (tensors,), the group of each of Facts.tensors.
+    all counted elements; group_of: int64 (tensors,), the group of each of Facts.tensors;
+    repeats: how many groups each element is in (its tensor and the whole model: 2).
     """
 
     bins: np.ndarray
     totals: np.ndarray
     group_of: np.ndarray
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Prepared:
     def expected_active(self) -> np.ndarray | None:
         """Elements that each agent changed by the facts, int64 (agents,), to check a merge with."""
         found = self.facts.magnitudes
-        return None if found is None else found.bins.sum((0, 2))
+        return None if found is None else found.bins.sum((0, 2)) // found.repeats
 
 
 class BlockInput(NamedTuple):

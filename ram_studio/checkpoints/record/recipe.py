@@ -125,6 +125,11 @@ class Recipe(BaseModel):
     def fit(self) -> FitKeywords:
         return {key: getattr(self, key) for key in FitKeywords.__annotations__}  # type: ignore[return-value]
 
+    @property
+    def every_settings(self) -> list[dict[str, Any]]:
+        """The method's settings: the recipe's, then those in each filter's tensors."""
+        return [self.settings, *({**self.settings, **own.settings} for own in self.filters)]
+
     @model_validator(mode="after")
     def _tokenizer_is_one_of_us(self) -> Recipe:
         if self.tokenizer != BASE_NAME and self.tokenizer not in self.agents:
@@ -161,8 +166,8 @@ class Recipe(BaseModel):
         return choose(names, tuple(self.agents), self.filters, self.weights, self.densities)
 
 
-_OF_THE_WHOLE = ("epsilon", "scope", "files", "examples")
-"""Settings that one pass over the whole model is made with."""
+_OF_THE_WHOLE = ("files", "examples")
+"""Settings that say what is read beside the whole model."""
 
 
 def _check_filters(recipe: Recipe) -> None:
@@ -182,7 +187,7 @@ def _check_filters(recipe: Recipe) -> None:
             raise SettingsError(
                 f"Filter {i} sets {fixed[0]}, which holds for the whole merge; set it there."
             )
-        make_settings(recipe.method, {**recipe.settings, **own.settings})
+        make_settings(recipe.method, recipe.every_settings[i])
 
 
 def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:

@@ -98,7 +98,9 @@ class ElementProbe:
         self.tensor = tensor
         self.recipe = recipe
         self.settings = make_settings(recipe.method, recipe.settings)
-        self.reason = _missing(recipe, self.settings, tensor, analysis)
+        every = (make_settings(recipe.method, own) for own in recipe.every_settings)
+        reasons = (_missing(recipe, own, tensor, analysis) for own in every)
+        self.reason = next((reason for reason in reasons if reason is not None), None)
         if self.reason is not None:
             return
         self._job = MergeJob(report, recipe, RunOptions.of("cpu", threads=1))

@@ -187,13 +187,15 @@ def memory_of_parts(job: MergeJob, plan: PartPlan, threads: int) -> list[int]:
 
 def _refuse_indivisible(job: MergeJob) -> None:
     """Refuse what a part would have to read the whole model for, beside the analysis."""
-    epsilon = getattr(job.settings, "epsilon", 0.0)
-    if Need.RATIOS in job.needs and find_grid_index(epsilon) is None:
+    epsilons = [getattr(own, "epsilon", 0.0) for own in job.every_settings]
+    epsilon = next((own for own in epsilons if find_grid_index(own) is None), None)
+    if Need.RATIOS in job.needs and epsilon is not None:
         raise SettingsError(
             f"epsilon is {epsilon:g}; a merge in parts takes its counts from an analysis, which "
             f"has them on the epsilon grid only. The nearest is {EPSILON_GRID[snap(epsilon)]:g}."
         )
-    if Need.MAGNITUDES in job.needs and getattr(job.settings, "scope", "global") == "tensor":
+    scopes = {getattr(own, "scope", "global") for own in job.every_settings}
+    if Need.MAGNITUDES in job.needs and "tensor" in scopes:
         raise SettingsError(
             f"{job.method.name} with scope tensor needs |tau| of every tensor by size, which a "
             "analysis holds for the whole model only; a merge in parts takes scope global."
