@@ -17,12 +17,27 @@ import numpy as np
 
 from ram_studio.algorithm import naming, scaling
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
-from ram_studio.algorithm.grouping import StackCounts, experts_of, index_of, labels_of
+from ram_studio.algorithm.grouping import (
+    StackCounts,
+    at_depth,
+    depths_of,
+    experts_of,
+    index_of,
+    labels_of,
+)
 from ram_studio.algorithm.meters import relations
 from ram_studio.algorithm.meters.part_factors import PartFactors, factors_dict
 from ram_studio.algorithm.meters.relations import Relations
-from ram_studio.algorithm.meters.retained import Energies, Retained, retained_dict
+from ram_studio.algorithm.meters.retained import Energies, retained_dict
 from ram_studio.algorithm.meters.rounding_meter import StepCounts
+from ram_studio.algorithm.meters.weighted import (
+    Applied,
+    WeightSums,
+    describe_retained,
+    resolve_compact,
+    retained_of,
+    sums_of_products,
+)
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.preview import Preview
 from ram_studio.algorithm.shapes import Float, Int
@@ -74,6 +89,7 @@ class Analysis:
     energies: sums of products of changes over the model, for what a merge keeps of each agent; None
         when they were not collected.
     part_factors: sums for own and shared factors; None where energies are, or agents were left out.
+    weighing, module_weighing: sums by tensor for weights, None where part factors are; ``compact``.
     warnings: what the compatibility check and the pass want the user to know.
     stacks: counts of single experts in tensors that hold many; None without such tensors.
     is_compact: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
@@ -92,6 +108,8 @@ class Analysis:
     steps: StepCounts | None = None
     energies: Energies | None = None
     part_factors: PartFactors | None = None
+    weighing: WeightSums | None = None
+    module_weighing: WeightSums | None = None
     warnings: tuple[str, ...] = ()
     stacks: StackCounts | None = None
     is_compact: bool = False
@@ -160,11 +178,20 @@ class Analysis:
         return self.known_relations().grouped(groups[by])
 
     def compact(self) -> Analysis:
-        """Return what previews need: counts of each tensor as they are, relations by layer."""
+        """Return what previews need: counts of each tensor as they are, relations by layer.
+
+        Sums for weights are by layer, too, and by layer and module at epsilon 0 and the usual one.
+        """
         if self.is_compact:
             return self
         relations = None if self.relations is None else self.grouped_relations("layer")
-        return replace(self, relations=relations, stacks=None, is_compact=True)
+        found = replace(self, relations=relations, stacks=None, is_compact=True)
+        if self.weighing is None:
+            return found
+        by_module = self.weighing.at_points((0, DEFAULT_INDEX)).grouped(self.groups("place"))
+        by_layer = self.weighing.grouped(self.groups("layer"))
+        by_layer, by_module = by_layer.shortened(), by_module.shortened()
+        return replace(found, weighing=by_layer, module_weighing=by_module)
 
     def known_relations(self) -> Relations:
         """Return ``relations``.
@@ -208,7 +235,8 @@ class Analysis:
         def only(values: Mapping[str, str]) -> dict[str, str]:
             return {k: v for k, v in values.items() if k == BASE or k in names}
 
-        parts = ("counts", "rounded", "relations", "steps", "energies", "part_factors", "stacks")
+        parts: tuple[str, ...] = ("counts", "rounded", "relations", "steps", "stacks")
+        parts += ("energies", "part_factors", "weighing", "module_weighing")
         return replace(
             self,
             agents=names,
@@ -227,22 +255,22 @@ class Analysis:
         alpha: float = scaling.DEFAULT_ALPHA,
         *,
         by: str = "model",
-        weights: Mapping[str, float] | None = None,
+        weights: Mapping[str, float | Sequence[float]] | None = None,
     ) -> Preview:
         """Return rho, lambda and counts of every agent at one grid point, ready for JSON.
 
         Args: point: index into EPSILON_GRID; rule, r, alpha: see scaling.scaling_factor; by:
             "model", or a grouping whose groups are added under "groups" with ratios inside each;
-            weights: of agents, 1 where left out, the same in every tensor: "retained" and
-            "interference" are then of the weighted merge, and "factors" unknown.
+            weights: of agents, 1 where left out, or a list over the layers as in a recipe:
+            "retained", "interference" and "factors" are then of the weighted merge.
         Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
             With relations, agents have "rho_m" (None where infinite) as well. "retained" and
             "interference" (see ``meters.retained``) are None without energies and for an agent that
             changed nothing; "factors" has "own" and "shared" (see ``meters.part_factors``), None
             where a part is empty or unknown; "methods" has all of these for the plain average and
             sum (any scale is a multiple of the sum's factors), or is None.
-        Raises: AnalysisError for rule ``ram+m`` without them, and for weights of more than six
-        agents; SettingsError for weights of agents that there are not.
+        Raises: AnalysisError for rule ``ram+m`` without them, and for weights without sums for
+        them; SettingsError for weights of agents that there are not.
         """
         scaling.check_scaling(rule, r, alpha)
         if rule == scaling.MAGNITUDE_RULE:
@@ -251,10 +279,9 @@ class Analysis:
         settings = (rule, r, alpha)
         result = Preview(epsilon=EPSILON_GRID[point], rule=rule, r=r, alpha=alpha)
         result |= self._describe_groups("model", point, settings)["model"]
-        own = self._known_weights(weights)
-        result["methods"] = self._add_retained(result["agents"], point, own)
-        if own is not None:
-            result["weights"] = dict(zip(self.agents, own, strict=True))
+        result["methods"] = self._add_retained(result["agents"], point, weights or {})
+        if weights:
+            result["weights"] = {name: weights.get(name, 1.0) for name in self.agents}
         if self.rounded is not None:
             rounded = self.grouped("model", self.rounded)
             result["as_base_dtype"] = self._describe(rounded, 0, point, settings, None)
@@ -275,22 +302,22 @@ class Analysis:
             for g, label in enumerate(self.group_labels(by))
         }
 
-    def _known_weights(self, weights: Mapping[str, float] | None) -> list[float] | None:
-        if not weights:
-            return None
+    def _applied(
+        self, point: int, lambdas: Sequence[float], weights: Mapping[str, float | Sequence[float]]
+    ) -> Applied:
+        """Return how every tensor is merged with weights."""
         if unknown := [name for name in weights if name not in self.agents]:
-            raise SettingsError(
-                f"There is no agent {unknown[0]!r} to weigh; there are {', '.join(self.agents)}."
-            )
-        if self.energies is not None and self.energies.products is None:
-            raise AnalysisError(
-                "This analysis has no sums by set of agents (more than six): weights cannot be "
-                "previewed. Merge instead, which measures the same."
-            )
-        return [float(weights.get(name, 1.0)) for name in self.agents]
+            known = ", ".join(self.agents)
+            raise SettingsError(f"There is no agent {unknown[0]!r} to weigh; there are {known}.")
+        own = [weights.get(name, 1.0) for name in self.agents]
+        shared = np.array([[at_depth(w, d) for w in own] for d in depths_of(self.names)])
+        return Applied.alike(point, shared * lambdas, shared)
 
     def _add_retained(
-        self, agents: dict[str, Any], point: int, weights: list[float] | None
+        self,
+        agents: dict[str, Any],
+        point: int,
+        weights: Mapping[str, float | Sequence[float]],
     ) -> dict[str, Any] | None:
         """Say what a preview retains of each agent; return the same for other methods."""
         energies, parts = self.energies, self.part_factors
@@ -298,22 +325,42 @@ class Analysis:
             for agent in agents.values():
                 agent |= retained_dict(None) | {"factors": factors_dict(None)}
             return None
-
-        def described(retained: list[Retained | None], factors: Any) -> dict[str, dict[str, Any]]:
-            factors = [None] * len(retained) if factors is None else factors
-            own = zip(retained, factors, strict=True)
-            told = (retained_dict(r) | {"factors": factors_dict(f)} for r, f in own)
-            return dict(zip(self.agents, told, strict=True))
-
         lambdas = [agent["lambda"] for agent in agents.values()]
-        factors = parts.of_ram(point, lambdas) if parts and weights is None else None
-        found = described(energies.ram(point, lambdas, weights), factors)
+        if weights:
+            told = self.merged_retained(self._applied(point, lambdas, weights))
+        else:
+            factors = parts.of_ram(point, lambdas) if parts else None
+            told = describe_retained(self.agents, energies.ram(point, lambdas), factors)
         for name, agent in agents.items():
-            agent |= found[name]
+            agent |= told[name]
         return {
-            name: described(energies.scaled_sum(scale), parts and scale * parts.sum)
+            name: describe_retained(
+                self.agents,
+                energies.scaled_sum(scale),
+                None if parts is None else scale * parts.sum,
+            )
             for name, scale in {"average": 1.0 / len(self.agents), "sum": 1.0}.items()
         }
+
+    def merged_retained(self, applied: Applied) -> dict[str, dict[str, Any]]:
+        """Return what a merge retains of each agent. Raises: AnalysisError without sums for it."""
+        energies, parts, sums = self.energies, self.part_factors, self.weighing
+        if energies is None or energies.products is None:
+            raise AnalysisError(
+                "The analysis has no sums by set of agents (more than six, or --no-relations): "
+                "weights cannot be previewed. Merge instead, which measures the same."
+            )
+        if sums is None or parts is None:
+            alike = applied.grouped([range(len(self.tensors))])
+            if alike is None or alike.kept[0] >= 0:
+                said = "Agents were left out: no weights over layers and no filters are known. "
+                raise AnalysisError(f"{said}Analyze these on their own.")
+            of_model = sums_of_products(energies.products[None], energies.n_agents)
+            return describe_retained(self.agents, retained_of(*of_model, alike), None)
+        if self.is_compact:
+            sums, applied = resolve_compact(sums, self.module_weighing, applied, self.groups)
+        retained = retained_of(sums.square, sums.gram, applied)
+        return describe_retained(self.agents, retained, sums.part_factors(applied, parts))
 
     def to_frame(
         self,
@@ -400,20 +447,21 @@ class Analysis:
 
     def ratios(
         self,
-        point: int,
+        point: int | Int[np.ndarray, " tensors"],
         scope: Scope = "global",
         *,
         magnitude: Float[np.ndarray, "tensors agents 2"] | None = None,
     ) -> Float[np.ndarray, "tensors agents"]:
         """Return rho of each agent as seen from each tensor (infinite where unique = 0).
 
-        scope: over the whole model (the paper), the tensor's layer, or the tensor alone.
+        point: on the epsilon grid, or one for each tensor. scope: over the whole model (the paper),
+            the tensor's layer, or the tensor alone.
         magnitude: sums of unique and shared |tau| to take the ratios of, instead of counts.
         """
         if scope not in SCOPES:
             raise SettingsError(f"The scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")
         by = "model" if scope == "global" else scope
-        shared = self.counts.shared[:, point]
+        shared = self.counts.shared[np.arange(len(self.tensors)), point]
         counts = np.stack([shared[..., 0], shared[..., 1:].sum(-1)], axis=-1)
         sums = counts if magnitude is None else magnitude
         return relations.group_ratios(sums, self.groups(by))[self.group_index(by)]

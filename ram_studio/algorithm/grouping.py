@@ -1,4 +1,4 @@
-"""Tensors put into groups: by layer, kind of module, tower or expert.
+"""Tensors put into groups: by layer, kind of module, tower or expert; and how deep they lie.
 
 Experts that are stored as one stack are counted singly beside the tensors (``StackCounts``): they
 are groups like those that are stored one by one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _LABEL_OF: dict[str, Callable[[str], str | None]] = {
     "tensor": lambda name: name,
     "tower": naming.tower_of,
     "expert": _label_of_expert,
+    "place": lambda name: f"{naming.layer_of(name)} {naming.module_of(name)}",
 }
 """What each grouping calls a tensor's group; None where it is in none."""
 
@@ -78,6 +80,28 @@ def index_of(names: Sequence[str], by: str) -> np.ndarray:
     position = {label: i for i, label in enumerate(labels_of(names, by))}
     labels = map(_LABEL_OF[by], names)
     return np.array([-1 if g is None else position[g] for g in labels], dtype=np.int64)
+
+
+def at_depth(value: float | Sequence[Any], depth: float) -> float:
+    """Return a weight at a depth, 0 for the first layer and 1 for the last (mergekit's formula)."""
+    if not isinstance(value, Sequence):
+        return float(value)
+    scaled = depth * (len(value) - 1)
+    below = int(scaled)
+    above = min(len(value) - 1, below + 1)
+    share = scaled - below
+    return (1 - share) * value[below] + share * value[above]
+
+
+def depths_of(names: Sequence[str]) -> list[float]:
+    """Return how deep each tensor of a whole model lies, see ``at_depth``."""
+    labels = [naming.layer_of(name) for name in names]
+    last = max((int(label) for label in labels if label.isdigit()), default=0)
+    ends = {naming.HEAD: 1.0, naming.OTHER: 1.0}
+    return [
+        (int(label) / last if last else 1.0) if label.isdigit() else ends.get(label, 0.0)
+        for label in labels
+    ]
 
 
 def experts_of(

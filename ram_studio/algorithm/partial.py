@@ -142,6 +142,7 @@ def add_partial(found: Sequence[PartialAnalysis]) -> PartialAnalysis:
             rounded=joined("rounded"),
             relations=joined("relations"),
             steps=steps,
+            weighing=joined("weighing"),
             stacks=add_stacks([s.stacks for s in analyses if s.stacks is not None]),
         ),
         parts={number: parts[number] for number in sorted(parts)},

@@ -123,6 +123,22 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
     return result
 
 
+def parse_weights(pairs: list[str] | None) -> dict[str, float | list[float]]:
+    """Return the weights of ``--weight AGENT=W``; several numbers run over the layers.
+
+    Raises: typer.BadParameter (exit code 2) for what is not a number, and as ``parse_pairs``.
+    """
+    found: dict[str, float | list[float]] = {}
+    for name, text in parse_pairs(pairs, "weight AGENT=W").items():
+        try:
+            numbers = [float(number) for number in text.split(",")]
+        except ValueError:
+            said = f"the weight of {name} is {text!r}; give numbers, as {name}=0.7 or {name}=0.2,1"
+            raise typer.BadParameter(said, param_hint="--weight") from None
+        found[name] = numbers if len(numbers) > 1 else numbers[0]
+    return found
+
+
 def parse_method(text: str, option: str) -> tuple[str, dict[str, Any]]:
     """Return METHOD[:KEY=VALUE,...] as a method's name and those of its settings that are given.
 

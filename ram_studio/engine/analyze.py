@@ -185,6 +185,7 @@ def partial_analysis(
         rounded=rounded[0] if rounded else None,
         relations=relation,
         steps=steps,
+        weighing=None if related is None else related.weighing(),
         stacks=stacks,
     )
     plan, number, of = part

@@ -64,19 +64,20 @@ def check(found, expected, scale: float) -> None:
 
 
 @examples(60)
-@given(block=blocks, point=st.sampled_from(POINTS))
-def test_ram_factors_are_those_of_a_plain_loop(block, point):
+@given(block=blocks, point=st.sampled_from(POINTS), last=st.sampled_from([1.0, 0.0, -0.5]))
+def test_ram_factors_are_those_of_a_plain_loop(block, point, last):
+    weights = (*(1.0,) * (len(block.agents) - 1), last)
     active = [members for _, members in changes(block, EPSILON_GRID[point])]
 
     def ram(i, tau):
         on = active[i]
         if len(on) == 1:
-            return Fraction(LAMBDAS[on[0]]) * tau[on[0]]
-        return sum((tau[t] for t in on), Fraction(0)) / max(len(on), 1)
+            return Fraction(LAMBDAS[on[0]]) * Fraction(weights[on[0]]) * tau[on[0]]
+        return sum((Fraction(weights[t]) * tau[t] for t in on), Fraction(0)) / max(len(on), 1)
 
     scale = 1e-12 * max(LAMBDAS) * tau_scale(block)
     lambdas = LAMBDAS[: len(block.agents)]
-    check(factors(block).of_ram(point, lambdas), plain_factors(block, ram), scale)
+    check(factors(block).of_ram(point, lambdas, weights), plain_factors(block, ram), scale)
 
 
 @examples(40)

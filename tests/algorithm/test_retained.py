@@ -26,6 +26,7 @@ from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.relations import RowLayout
 from ram_studio.algorithm.meters.retained import Energies, Retained, build_energies, retained_dict
+from ram_studio.algorithm.meters.weighted import Applied, retained_of, sums_of_products
 
 FACTORS = (1.2, 1.0, 1.155, 11.0, 1.01, 1.1, 1.3)
 
@@ -128,13 +129,16 @@ def test_kept_and_all_else_are_those_of_a_plain_merge(block, point, scale):
 @given(block=of_three, point=st.sampled_from(POINTS), last=st.sampled_from([0.0, -0.5, 1.7]))
 def test_weights_are_those_of_a_plain_merge(block, point, last):
     found, loop = energies(block), Loop(block, EPSILON_GRID[point])
-    weights = (0.7, 2.0, last)[: loop.n]
+    weights = np.array((0.7, 2.0, last)[: loop.n])
 
     def weighted(tau, active, t):
         return Fraction(weights[t]) * ram_part(tau, active, t)
 
     most = math.sqrt(max(found.norm2, default=0.0))
-    for t, own in enumerate(found.ram(point, FACTORS[: loop.n], weights)):
+    own = weights[None]
+    applied = Applied(np.array([point]), own * FACTORS[: loop.n], own, np.array([-1]))
+    sums = sums_of_products(found.products[None], loop.n)
+    for t, own in enumerate(retained_of(*sums, applied)):
         if (norm2 := loop.norm2(t)) == 0:
             assert own is None
             continue
@@ -211,6 +215,5 @@ def test_previews_tables_and_the_profile_tell_it():
     unique, *shared = profile["energy"][9][1]
     by_hand = factors[1] * unique + sum(e / (j + 2) for j, e in enumerate(shared))
     assert by_hand == pytest.approx(expected[1]["retained"]["total"], abs=1e-9)
-    shapes = {"energy": (58, 3, 3), "cross": (58, 3, 3), "meet": (58, 4), "norm2": (3,)}
-    for name, shape in (shapes | {"others_all": (3,)}).items():
+    for name, shape in {"energy": (58, 3, 3), "cross": (58, 3, 3), "norm2": (3,)}.items():
         assert np.shape(profile[name]) == shape

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from engine_zoo import make_zoo
 
+from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 
@@ -123,10 +124,27 @@ def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
     assert caught["tensors"] == ["model.layers.0.mlp.up_proj.weight"]
     assert caught["does"] == {"weights": {"agent1": 0.5}}
     assert (rest["filter"], len(rest["tensors"])) == (None, len(zoo.counted) - 1)
-    assert cli("merge", file, *weights, "--out", tmp_path / "m", "--json")[0] == 0
+    code, made, _ = cli("merge", file, *weights, "--out", tmp_path / "m", "--json")
+    assert code == 0
     kept = read_provenance(tmp_path / "m").recipe
     assert kept.weights == {"agent0": 0.7, "agent2": (0.2, 0.8)}
     assert len(kept.filters) == 1
+    analysis = save_analysis(zoo.analyze(threads=1), tmp_path / "analysis")
+    as_merged = tmp_path / "m" / "ram_studio.json"
+    code, out, err = cli("preview", analysis, "--recipe", as_merged, "--json")
+    assert (code, err) == (0, "")
+    told, merged = json.loads(out), json.loads(made)["agents"]
+    for name, agent in told["agents"].items():
+        # Stored in bfloat16: what rounding did is told apart.
+        retained = merged[name]["retained"]
+        asked = retained["total"] - retained["rounding"]
+        assert agent["retained"]["total"] == pytest.approx(asked, abs=1e-3)
+    code, out, _ = cli("preview", analysis, "--weight", "agent0=0.5", "--json")
+    assert code == 0
+    assert "agent0" not in json.loads(out)["rounding"]["bfloat16"], "no curve below lambda 1"
+    code, _, err = cli("preview", analysis, "--weight", "agent0=0.2,0.8x", "--json")
+    assert code == 2
+    assert "give numbers" in err
     code, _, err = cli("merge", file, "--weight", "maths=1", "--dry-run")
     assert code != 0
     assert "no agent 'maths'" in err

@@ -174,7 +174,7 @@ def test_agents_dropped_from_an_analysis_were_never_there(tmp_path):
     assert (analysis.relations.cancelled, analysis.steps) == (None, None)
     relations = dataclasses.replace(alone.relations, cancelled=None)
     # What an agent alone changed grows when others leave; that is not kept.
-    unknown = {"steps": None, "part_factors": None}
+    unknown = {"steps": None, "part_factors": None, "weighing": None}
     assert_same_analysis(analysis, dataclasses.replace(alone, relations=relations, **unknown))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
-from ram_studio.checkpoints.record.filters import TensorChoice, depths_of
+from ram_studio.algorithm.grouping import depths_of
+from ram_studio.checkpoints.record.filters import TensorChoice
 from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import SettingsError

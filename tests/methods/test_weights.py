@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_zoo import AGENTS, random_elements, write_zoo
 
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, find_grid_index
+from ram_studio.algorithm.grouping import at_depth, depths_of
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
-from ram_studio.checkpoints.record.filters import at_depth, depths_of
+from ram_studio.algorithm.meters.part_factors import measured_factors, part_sums
 from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe, recipe_yaml
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.merge import merge
@@ -26,12 +28,13 @@ from ram_studio.engine.microscope.view import find_tensor, inspect, run_of
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import make_plan
 from ram_studio.engine.parts.steps import merge_part
+from ram_studio.engine.passes.previewing import preview_recipe
 from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading.blocks import blocks_of
 from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
-from ram_studio.errors import SettingsError
+from ram_studio.errors import AnalysisError, SettingsError
 
 UP, DOWN = "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
 Q, BIAS = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.bias"
@@ -278,7 +281,7 @@ def test_what_a_recipe_cannot_say_is_refused(tmp_path):
         ({"filters": [{"match": "router"}]}, "needs weights, densities, settings or keep"),
         ({"filters": [{"keep": "base"}]}, "needs match, layers or both"),
         ({"filters": [{"match": "*", "keep": "math"}]}, "filter 1, keep: there is no agent"),
-        ({"filters": [{"match": "*", "settings": {"epsilon": 0}}]}, "the whole merge"),
+        ({"filters": [{"match": "*", "settings": {"epsilon": -1}}]}, "epsilon"),
         ({"filters": [{"match": "*", "settings": {"rr": 0}}]}, "no setting 'rr'"),
         ({"filters": [{"match": "re:(", "keep": "base"}]}, "is not a regex"),
         ({"densities": {"tool": 0.5}}, "ram+ has no density"),
@@ -306,15 +309,119 @@ def test_a_recipe_with_filters_is_written_and_read_back(tmp_path: Path):
     assert "weights" not in recipe_yaml(make_recipe(values))
 
 
-def test_a_preview_with_weights_is_what_the_merge_measures(tmp_path):
+def preview_cases() -> list[tuple[str, dict, dict, list[dict]]]:
+    """Return method, settings, weights and filters: per layer, by module, with own settings."""
+    mlp = {"match": "*.mlp.*", "weights": {"tool": 0.25, "memory": [1.5, 0.5]}}
+    own = {"match": "*.down_proj.*", "settings": {"epsilon": EPSILON_GRID[30], "r": 1.0}}
+    return [
+        ("ram+", {}, {"coding": 0.7, "memory": 1.6}, []),
+        ("ram+", {"r": 0.4}, {"coding": [0.2, 1.8], "tool": 0.0}, []),
+        ("ram", {}, {"memory": [0.5, 2.0]}, [mlp, {"match": "embeddings", "keep": "base"}]),
+        ("ram+", {}, {}, [{"match": "re:q_proj[.]weight$", "keep": "tool"}, own]),
+        ("ram+s", {"epsilon": EPSILON_GRID[28]}, {}, [{**own, "settings": {"scope": "tensor"}}]),
+        ("ram+m", {}, {"tool": -0.5}, [{**own, "settings": {"epsilon": 0.0}}]),
+    ]
+
+
+def plain_factors(zoo, merged: dict[str, torch.Tensor]) -> list[list[float]]:
+    """Return own and shared factors of stored tensors, cut at epsilon 1e-5."""
+    sums = 0.0
+    for name in zoo.counted:
+        base, agents = zoo.values(name)
+        x = np.array(base, dtype=np.float32)
+        change = merged[name].float().flatten().numpy() - x
+        sums = sums + part_sums(np.array(agents, dtype=np.float32) - x, change)
+    found = measured_factors(sums)
+    return [[found["own"][t], found["shared"][t]] for t in range(len(AGENTS))]
+
+
+@pytest.mark.parametrize(("method", "values", "weights", "filters"), preview_cases())
+def test_a_preview_is_what_the_merge_measures(method, values, weights, filters, tmp_path):
     zoo = write_zoo(tmp_path / "zoo", 7, dtype=torch.float32)
-    weights = {"coding": 0.7, "memory": 1.6}
-    recipe = zoo.recipe(method="ram+", weights=weights)
-    merged = merge(recipe, tmp_path / "out", threads=1, device="cpu").agents
-    told = zoo.analyze(threads=1).preview(rule="ram+", weights=weights)["agents"]
-    for name, agent in merged.items():
-        assert told[name]["retained"]["total"] == pytest.approx(agent.retained.retained, abs=1e-3)
-        assert told[name]["interference"] == pytest.approx(agent.retained.interference, abs=1e-3)
-        asked = told[name]["lambda"] * weights.get(name, 1.0)
-        assert agent.scaling_factor == pytest.approx(asked)
-        assert agent.effective_scaling_factor == pytest.approx(asked, rel=1e-3)
+    recipe = zoo.recipe(method=method, settings=values, weights=weights, filters=filters)
+    agents = merge(recipe, tmp_path / "out", threads=1, device="cpu").agents
+    analysis = zoo.analyze(threads=1)
+    told = preview_recipe(analysis, recipe)
+    factors = plain_factors(zoo, read_folder(tmp_path / "out"))
+    for (name, agent), parts in zip(agents.items(), factors, strict=True):
+        own = told["agents"][name]
+        assert (own["active"], own["unique"]) == (agent.changed, agent.unique)
+        if agent.scaling_factor is not None:  # "ram" counts nothing that a mean could weigh
+            assert own["lambda"] == pytest.approx(agent.scaling_factor)
+        assert own["retained"]["total"] == pytest.approx(agent.retained.retained, abs=1e-3)
+        assert own["interference"] == pytest.approx(agent.retained.interference, abs=1e-3)
+        assert list(own["factors"].values()) == pytest.approx(parts, abs=1e-3)
+    assert [found["filter"] is not None for found in told["filters"]][: len(filters)] == [
+        True for _ in filters
+    ]
+    if not filters:
+        point = find_grid_index(recipe.settings["epsilon"])
+        r = recipe.settings.get("r", 0.0)
+        also = analysis.preview(point, method, r, weights=weights)["agents"]
+        assert also["coding"]["retained"] == told["agents"]["coding"]["retained"]
+        small = analysis.compact().preview(point, method, r, weights=weights)["agents"]
+        for name, agent in also.items():
+            for key in ("retained", "factors"):
+                assert small[name][key] == pytest.approx(agent[key], abs=5e-4)
+
+
+def test_a_compact_analysis_previews_modules_at_the_usual_epsilon(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 7, dtype=torch.float32)
+    analysis = zoo.analyze(threads=1)
+    own = {"match": "*.mlp.*", "weights": {"tool": 0.25}}
+    for epsilon in (1e-5, EPSILON_GRID[30]):
+        recipe = zoo.recipe(method="ram", settings={"epsilon": epsilon}, filters=[own])
+        whole = preview_recipe(analysis, recipe)["agents"]["tool"]["retained"]
+        if epsilon == 1e-5:
+            small = preview_recipe(analysis.compact(), recipe)["agents"]["tool"]["retained"]
+            assert small == pytest.approx(whole, abs=5e-4)
+            continue
+        with pytest.raises(AnalysisError, match="at epsilon 1e-5 only"):
+            preview_recipe(analysis.compact(), recipe)
+    alone = analysis.select(["coding", "tool"])
+    assert alone.preview(weights={"tool": 0.5})["agents"]["tool"]["retained"]["shared"] > 0
+    with pytest.raises(AnalysisError, match="Analyze these on their own"):
+        alone.preview(weights={"tool": [0.5, 1.0]})
+
+
+def test_filters_have_an_epsilon_and_a_scope_of_their_own(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 9, dtype=torch.float32)
+    own = {"match": "*.mlp.*", "settings": {"epsilon": 1.234e-4, "scope": "tensor"}}
+    recipe = zoo.recipe(method="ram+", settings={"epsilon": 2.5e-5, "r": 0.5}, filters=[own])
+    merge(recipe, tmp_path / "out", threads=1, device="cpu")
+    merged = read_folder(tmp_path / "out")
+    counts = {}
+    for name in zoo.counted:
+        base, agents = zoo.values(name)
+        limit = np.float32(1.234e-4 if ".mlp." in name else 2.5e-5)
+        tau = np.array(agents, dtype=np.float32) - np.array(base, dtype=np.float32)
+        moved = np.abs(tau) > limit
+        alone = moved & (moved.sum(0) == 1)
+        counts[name] = alone.sum(1), (moved & ~alone).sum(1), tau.astype(np.float64), moved
+    unique, shared = (sum(found[i] for found in counts.values()) for i in (0, 1))
+    for name, (mine, ours, tau, moved) in counts.items():
+        rho = ours / mine if ".mlp." in name else shared / unique
+        lambdas = 1 + 0.5 * np.minimum(rho, 2.0)
+        kept, c = tau * moved, moved.sum(0)
+        change = np.where(c == 1, (kept * lambdas[:, None]).sum(0), kept.sum(0) / np.maximum(c, 1))
+        base, _ = zoo.values(name)
+        got = merged[name].double().flatten().numpy()
+        np.testing.assert_allclose(got, np.array(base) + change, rtol=2**-23, atol=1e-12)
+    stored = {name: t.contiguous().view(torch.uint8).numpy() for name, t in merged.items()}
+    for name, data in by_torch(recipe, zoo.load()).items():
+        assert stored[name].tobytes() == data, name
+    assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
+
+
+def test_a_filter_trims_by_tensor_where_the_rest_is_trimmed_as_a_whole(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 9)
+    both = {}
+    for scope in ("global", "tensor"):
+        recipe = zoo.recipe(method="ties", settings={"density": 0.3, "scope": scope})
+        merge(recipe, tmp_path / scope, threads=1, device="cpu")
+        both[scope] = read_folder(tmp_path / scope)
+    own = {"match": "*.mlp.*", "settings": {"scope": "tensor"}}
+    recipe = zoo.recipe(method="ties", settings={"density": 0.3}, filters=[own])
+    merge(recipe, tmp_path / "mixed", threads=1, device="cpu")
+    for name, tensor in read_folder(tmp_path / "mixed").items():
+        assert torch.equal(tensor, both["tensor" if ".mlp." in name else "global"][name]), name

@@ -6,12 +6,12 @@ agent changed (its own part), and weights that others changed too (its shared pa
     factor = <merge, tau_t> / |tau_t|^2,    both over the elements of the part
 
 with the merge as a change of the base. At another epsilon, RAM's merge of an element is the mean
-of the agents that changed it, or lambda_s tau_s where only s did, so that
+of the w_s tau_s of those that changed it, or lambda_s w_s tau_s where only s did, so that
 
-    factor = a + sum_s lambda_s b_s
+    factor = sum_s w_s (a_s + lambda_s b_s)
 
-with a and b_s known at every point of the epsilon grid: what the mean brings in, and what s alone
-does. The plain sum has one factor, which every scale (average: 1/N) multiplies.
+with a_s and b_s known at every point of the epsilon grid: what s brings into means, and what it
+does alone. The plain sum has one factor, which every scale (average: 1/N) multiplies.
 """
 
 from __future__ import annotations
@@ -33,32 +33,35 @@ REFERENCE = DEFAULT_INDEX
 class PartFactors:
     """Sums of each agent's tau times merges, over its own [0] and its shared part [1].
 
-    ram: of tau_t times the mean of those that changed an element [0], and times tau_s where only s
-        did [1 + s], at some epsilons.
-    total: of tau_t times the sum of all agents' tau.
+    mean: of tau_t times tau_s / c where s is one of c that changed an element, alone: times tau_s
+        where only s did, at some epsilons.
+    total: of tau_t times tau_s, whatever epsilon.
     energy: of tau_t squared; 0 where the part is empty.
     """
 
-    ram: Float64[np.ndarray, "points agents 2 1+agents"]
-    total: Float64[np.ndarray, "agents 2"]
+    mean: Float64[np.ndarray, "points agents 2 agents"]
+    alone: Float64[np.ndarray, "points agents 2 agents"]
+    total: Float64[np.ndarray, "agents 2 agents"]
     energy: Float64[np.ndarray, "agents 2"]
 
     @classmethod
     def of_rows(cls, rows: Float64[np.ndarray, "points rows"], n_agents: int) -> PartFactors:
         """Return the sums from the kernels' rows (``RowLayout.factors``) of the whole model."""
-        table = rows.reshape(len(rows), n_agents, 2, n_agents + 3)
-        ram = np.ascontiguousarray(table[..., :-2])
-        return cls(ram, table[0, ..., -2].copy(), table[0, ..., -1].copy())
+        n = n_agents
+        table = rows.reshape(len(rows), n, 2, 3 * n + 1)
+        own = (table[..., :n], table[..., n : 2 * n], table[0, ..., 2 * n : -1], table[0, ..., -1])
+        return cls(*(part.copy() for part in own))
 
     @property
     def parts(self) -> Float64[np.ndarray, "points agents 2 1+agents"]:
-        """The numbers a, b_s of each part, see the module; NaN where it is empty."""
-        return _divided(self.ram, self.energy[..., None])
+        """The numbers sum_s a_s, b_1, b_2, ... of each part, see the module; NaN where empty."""
+        rows = np.concatenate([self.mean.sum(-1, keepdims=True), self.alone], axis=-1)
+        return _divided(rows, self.energy[..., None])
 
     @property
     def sum(self) -> Float64[np.ndarray, "agents 2"]:
         """The plain sum's factors; NaN where a part is empty."""
-        return _divided(self.total, self.energy)
+        return _divided(self.total.sum(-1), self.energy)
 
     def keep_agents(self, keep: Sequence[int]) -> PartFactors | None:
         """Return the sums in another order of agents; None when one is left out.
@@ -68,16 +71,19 @@ class PartFactors:
         pick = list(keep)
         if len(pick) != len(self.energy):
             return None
-        ram = self.ram[:, pick][..., [0, *(1 + s for s in pick)]]
-        return PartFactors(ram, self.total[pick], self.energy[pick])
+        mean, alone = (rows[:, pick][..., pick] for rows in (self.mean, self.alone))
+        return PartFactors(mean, alone, self.total[pick][..., pick], self.energy[pick])
 
-    def of_ram(self, point: int, lambdas: Sequence[float]) -> Float64[np.ndarray, "agents 2"]:
+    def of_ram(
+        self, point: int, lambdas: Sequence[float], weights: Sequence[float] | None = None
+    ) -> Float64[np.ndarray, "agents 2"]:
         """Return the factors of a merge of the RAM family at a grid point.
 
-        lambdas: by agent, on what it alone changed.
+        lambdas: by agent, on what it alone changed; weights: by agent, 1 when left out.
         """
-        found = self.parts[point]
-        return found[..., 0] + found[..., 1:] @ np.asarray(lambdas, dtype=np.float64)
+        shared = np.ones(len(lambdas)) if weights is None else np.asarray(weights, dtype=np.float64)
+        unique = shared * np.asarray(lambdas, dtype=np.float64)
+        return _divided(self.mean[point] @ shared + self.alone[point] @ unique, self.energy)
 
 
 def _divided(sums: np.ndarray, energy: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.grouping import depths_of
 from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
-from ram_studio.algorithm.meters.part_factors import PartFactors
+from ram_studio.algorithm.meters.part_factors import REFERENCE, PartFactors
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, PRECISION, StepCounts
@@ -31,14 +33,21 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
     agent t shares with exactly j others), layers, layer_total, layer_active (K x layers x N),
     layer_count (K x layers x (N + 1): elements by overlap count), modules, module_total,
     module_active, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
-    energy, cross (K x N x N), meet (K x (N + 1)), norm2, others_all (N): sums for retained and
-    interference, see ``retained.Energies``, the first two as shares of norm2, in twelve digits;
-    parts, sum, relations and rounding. Each of these is None where the analysis does not have it.
+    energy, cross (K x N x N), norm2 (N): see ``retained.Energies``, the first two as shares of
+    norm2, in twelve digits; parts, sum, weighing, relations and rounding. Each of these is None
+    where the analysis does not have it.
 
     parts: own and shared (K x N x (1 + N)), the numbers a, b_1 ... b_N of an agent's factor
         a + sum of lambda_s b_s on its own and shared part, see ``part_factors``, in seven decimals;
         sum: own and shared (N), those of the plain sum, which a scale multiplies. None where an
         agent has no such part.
+    weighing: what weights take, by layer: depth (of each layer, see ``grouping.depths_of``); total
+        (layers x N x 2 x N), sums of tau_t tau_s over the own and the shared part of t, over the
+        part's sum of tau_t^2; rows, the same of RAM's merge: 16-bit integers in base64, K x layers
+        x N rows of 1 + 2N: what t alone brings into its own part, what each s brings into means of
+        its own part (below the reference epsilon, index ``reference``) or alone into its shared
+        part (from there on; the other is 0), and into means of its shared part; scale (N x 2), of
+        the own and the shared part, by which the integers are multiplied.
     relations: unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
         0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
         whose signs differ, or None), cancelled (K x N |tau| against the sum, or None); pairs (the
@@ -89,18 +98,17 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         "warnings": list(analysis.warnings),
         **_energies(analysis.energies),
         **_part_factors(analysis.part_factors),
+        "weighing": _weighing(analysis),
         "relations": None if analysis.relations is None else _relations(analysis),
         "rounding": None if analysis.steps is None else _rounding(analysis.steps),
     }
 
 
 def _energies(found: Energies | None) -> dict[str, Any]:
-    names = ("energy", "cross", "meet", "norm2", "others_all")
+    names = ("energy", "cross", "norm2")
     if found is None:
         return dict.fromkeys(names)
-    sums = (found.energy, found.cross_shares, found.meet, found.norm2, found.others_all)
-    # The browser's kept is to agree with Analysis.preview to 1e-9, and interference takes
-    # differences.
+    sums = (found.energy, found.cross_shares, found.norm2)
     return {name: _short(values, 12) for name, values in zip(names, sums, strict=True)}
 
 
@@ -115,6 +123,37 @@ def _part_factors(found: PartFactors | None) -> dict[str, Any]:
             for p, kind in kinds
         },
         "sum": {kind: [None if math.isnan(t[p]) else t[p] for t in sums] for p, kind in kinds},
+    }
+
+
+def _weighing(analysis: Analysis) -> dict[str, Any] | None:
+    sums, parts = analysis.weighing, analysis.part_factors
+    if sums is None or parts is None:
+        return None
+    groups = analysis.groups("layer")
+    sums = sums if analysis.is_compact else sums.grouped(groups)
+    inverse = np.divide(1.0, parts.energy, out=np.zeros_like(parts.energy), where=parts.energy > 0)
+    shares = np.swapaxes(sums.factors, 0, 1) * inverse[:, :, None, None]
+    n = len(analysis.agents)
+    (own_mean, own_alone), (mean, alone) = (np.moveaxis(shares[:, :, :, p], -2, 0) for p in (0, 1))
+    is_below = np.arange(len(shares))[:, None, None, None] < REFERENCE
+    rows = np.zeros((*shares.shape[:3], 1 + 2 * n))
+    rows[..., 0] = np.diagonal(own_alone, axis1=2, axis2=3)
+    rows[..., 1 : 1 + n] = np.where(is_below, own_mean, alone)
+    rows[..., 1 + n :] = mean
+    own = np.zeros_like(rows, dtype=np.bool_)
+    own[..., 0] = True
+    own[:REFERENCE, ..., 1 : 1 + n] = True
+    scale = np.stack([np.abs(np.where(part, rows, 0)).max((0, 1, 3)) for part in (own, ~own)], -1)
+    step = np.maximum(scale, 1e-300) / np.iinfo(np.int16).max
+    whole = np.rint(rows / np.where(own, step[:, :1], step[:, 1:])).astype("<i2")
+    depths = depths_of(analysis.names)
+    return {
+        "depth": [depths[group[0]] for group in groups],
+        "reference": REFERENCE,
+        "scale": step.tolist(),
+        "rows": base64.b64encode(whole.tobytes()).decode(),
+        "total": _short(sums.total * inverse[:, :, None]),
     }
 
 

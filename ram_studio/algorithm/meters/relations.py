@@ -67,10 +67,10 @@ class RowLayout:
     cancelled: one per agent, what points against the sum. pairs: PAIR_ROWS per pair.
     products: of tau_a tau_b, see ``products_of``; for more agents than sets are kept for tau_t**2,
     then tau_t times the other changes, both by agent and number of others, and the square of the
-    sum by number of agents. factors: of own and shared parts, agents + 3 by agent and part, see
-    ``part_factors``: times the mean, times what each agent changed alone, and at epsilon 0 only
-    times the whole sum, and squared. sums: products and factors. loose: |tau| and tau**2 of what
-    is not counted in steps, by agent, nearness to an edge and binade.
+    sum by number of agents. factors: of own and shared parts, 3 agents + 1 by agent and part, see
+    ``part_factors``: times each agent's share of the mean, times what each changed alone, and at
+    epsilon 0 only times each agent's tau, and squared. sums: products and factors. loose: |tau| and
+    tau**2 of what is not counted in steps, by agent, nearness to an edge and binade.
     """
 
     def __init__(self, n_agents: int) -> None:
@@ -82,7 +82,7 @@ class RowLayout:
         self.pairs = _next(self.cancelled.stop, PAIR_ROWS * len(pairs_of(n)))
         products = len(products_of(n)) if self.has_sets else 2 * n * n + n
         self.products = _next(self.pairs.stop, products)
-        self.factors = _next(self.products.stop, 2 * n * (n + 3))
+        self.factors = _next(self.products.stop, 2 * n * (3 * n + 1))
         self.sums = slice(self.products.start, self.factors.stop)
         self.loose = _next(self.factors.stop, 4 * EXPONENTS * n)
 

@@ -117,48 +117,31 @@ class Energies:
         retained = keep_sets(self.products, products_of(self.n_agents), products_of(n), keep)
         return Energies.of_products(retained, n)
 
-    def weighted(self, weights: Sequence[float]) -> Energies:
-        """Return the sums as if each agent's tau were multiplied by its weight.
-
-        Raises: ValueError without sums by set (more than six agents).
-        """
-        if self.products is None:
-            raise ValueError("Agents can only be weighted when sums by set were kept.")
-        n = self.n_agents
-        pairs = np.array([weights[a] * weights[b] for _, a, b in products_of(n)])
-        return Energies.of_products(self.products * pairs, n)
-
-    def ram(
-        self, point: int, factors: Sequence[float], weights: Sequence[float] | None = None
-    ) -> list[Retained | None]:
+    def ram(self, point: int, factors: Sequence[float]) -> list[Retained | None]:
         """Return each agent's Retained in a merge of the RAM family at a grid point.
 
-        factors: lambda by agent, on what it alone changed; weights: by agent, 1 when left out.
-
-        Raises: as ``weighted``, with weights.
+        factors: lambda by agent, on what it alone changed.
         """
         n, norm2 = self.n_agents, self.norm2
         counts = np.arange(1, n + 1)
         energy = self.energy[point]
-        sums = self if weights is None else self.weighted(weights)
-        own_weights = [1.0] * n if weights is None else list(weights)
-        scaled = np.square(factors) * sums.square[point, :, 0]
-        means = sums.meet[point, 2:] / counts[1:] ** 2
+        scaled = np.square(factors) * self.square[point, :, 0]
+        means = self.meet[point, 2:] / counts[1:] ** 2
         found = []
         for t in range(n):
             # In a mean of c, interference is (sum - tau_t) / c where t is one of the c, else sum /
             # c.
-            own = sums.square[point, t, 1:] + 2 * sums.cross[point, t, 1:]
+            own = self.square[point, t, 1:] + 2 * self.cross[point, t, 1:]
             rest = (means - own / counts[1:] ** 2).sum() + scaled.sum() - scaled[t]
             unique = float(energy[t, 0])
-            shared = own_weights[t] * float((energy[t, 1:] / counts[1:]).sum())
+            shared = float((energy[t, 1:] / counts[1:]).sum())
             changed = float(energy[t].sum())
             found.append(
                 Retained.of(
                     norm2[t],
                     rest,
                     unique=unique,
-                    boost=(factors[t] * own_weights[t] - 1.0) * unique,
+                    boost=(factors[t] - 1.0) * unique,
                     shared=shared,
                     lost_to_averaging=changed - unique - shared,
                     lost_to_epsilon=max(0.0, 1.0 - changed),

@@ -32,6 +32,7 @@ from ram_studio.algorithm.meters.relations import (
 from ram_studio.algorithm.meters.retained import Energies
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.meters.storage import Finding
+from ram_studio.algorithm.meters.weighted import WeightSums
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.algorithm.partial import ExactSums, PartialAnalysis, parts_text
 from ram_studio.checkpoints.read.content_hash import hash_bytes
@@ -40,7 +41,7 @@ from ram_studio.checkpoints.record.analysis_packing import pack, require, unpack
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import AnalysisError, OutputError, told_as
 
-ANALYSIS_FORMAT = 1
+ANALYSIS_FORMAT = 2
 _DAMAGED = (
     SafetensorError,
     zlib.error,
@@ -54,6 +55,7 @@ _DAMAGED = (
 
 _HEADER, _PACKED = "ram_studio_analysis", "packed"
 _SUMS = ("products", "loose", "layer")
+_WEIGHING = ("weighing", "module_weighing")
 
 
 def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Path:
@@ -118,7 +120,10 @@ def analysis_arrays(analysis: Analysis) -> dict[str, np.ndarray]:
         names = ("square", "cross", "meet") if energies.products is None else ("products",)
         arrays |= _fields("energies", energies, *names)
     if analysis.part_factors is not None:
-        arrays |= _fields("part_factors", analysis.part_factors, "ram", "total", "energy")
+        arrays |= _fields("part_factors", analysis.part_factors, *vars(analysis.part_factors))
+    for name in _WEIGHING:
+        if (sums := getattr(analysis, name)) is not None:
+            arrays |= _fields(name, sums, *vars(sums))
     if analysis.stacks is not None:
         arrays |= {"stacks.numel": analysis.stacks.counts.numel}
         arrays |= _count_arrays("stacks", analysis.stacks.counts)
@@ -252,6 +257,7 @@ def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
         return StackCounts(tuple(labels), counts("stacks", arrays["stacks.numel"]))
 
     factors = _own(arrays, "part_factors")
+    weighing = {name: _own(arrays, name) for name in _WEIGHING}
     return Analysis(
         agents=tuple(header["agents"]),
         tensors=tuple(map(TensorEntry, header["tensors"], map(int, numel))),
@@ -265,6 +271,7 @@ def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
         steps=_build_steps(arrays, header["layers"], n_agents),
         energies=_build_energies(_own(arrays, "energies"), n_agents),
         part_factors=PartFactors(**factors) if factors else None,
+        **{name: WeightSums(**own) for name, own in weighing.items() if own},
         warnings=tuple(header["warnings"]),
         stacks=stacks(header["stacks"]) if header["stacks"] else None,
         is_compact=header["kind"] == "compact",

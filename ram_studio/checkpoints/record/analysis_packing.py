@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from ram_studio.algorithm.analysis import TensorEntry
 from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EPSILON_GRID
+from ram_studio.algorithm.grouping import labels_of
 from ram_studio.algorithm.meters.relations import members_of, pairs_of, products_of
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
@@ -151,7 +151,8 @@ def _expected_shapes(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     require("agents", n_agents <= _MAX_AGENTS)
     related = tensors
     if header["kind"] == "compact":
-        related = len({TensorEntry(name, 0).layer for name in header["tensors"]})
+        related = len(labels_of(header["tensors"], "layer"))
+    modules = len(labels_of(header["tensors"], "place"))
     points, pairs = len(EPSILON_GRID), len(pairs_of(n_agents))
     has_sets = n_agents <= MAX_PATTERN_AGENTS
     members = len(members_of(n_agents)) if has_sets else 0
@@ -170,10 +171,16 @@ def _expected_shapes(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         "energies.square": (points, n_agents, n_agents),
         "energies.cross": (points, n_agents, n_agents),
         "energies.meet": (points, n_agents + 1),
-        "part_factors.ram": (points, n_agents, 2, 1 + n_agents),
-        "part_factors.total": (n_agents, 2),
+        "part_factors.mean": (points, n_agents, 2, n_agents),
+        "part_factors.alone": (points, n_agents, 2, n_agents),
+        "part_factors.total": (n_agents, 2, n_agents),
         "part_factors.energy": (n_agents, 2),
     }
+    for name, groups, at in (("weighing", related, points), ("module_weighing", modules, 2)):
+        shapes[f"{name}.square"] = (groups, at, n_agents, 3)
+        shapes[f"{name}.gram"] = (groups, at, n_agents, n_agents)
+        shapes[f"{name}.factors"] = (groups, at, n_agents, 2, 2, n_agents)
+        shapes[f"{name}.total"] = (groups, n_agents, 2, n_agents)
     for part, groups in {"counts": tensors, "rounded": tensors, "stacks": stacks}.items():
         shapes[f"{part}.patterns"] = (groups, points, 1 << n_agents if has_sets else 0)
         shapes[f"{part}.shared"] = (groups, points, n_agents, n_agents)

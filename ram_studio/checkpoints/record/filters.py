@@ -35,6 +35,7 @@ from pydantic import (
 )
 
 from ram_studio.algorithm import naming
+from ram_studio.algorithm.grouping import at_depth, depths_of
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.errors import SettingsError
 
@@ -161,28 +162,6 @@ class TensorChoice:
     densities: tuple[float, ...] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     keep: str | None = None
-
-
-def at_depth(value: float | Sequence[float], depth: float) -> float:
-    """Return a weight at a depth, 0 for the first layer and 1 for the last (mergekit's formula)."""
-    if not isinstance(value, Sequence):
-        return float(value)
-    scaled = depth * (len(value) - 1)
-    below = int(scaled)
-    above = min(len(value) - 1, below + 1)
-    share = scaled - below
-    return (1 - share) * value[below] + share * value[above]
-
-
-def depths_of(names: Sequence[str]) -> list[float]:
-    """Return how deep each tensor of a whole model lies, see ``at_depth``."""
-    labels = [naming.layer_of(name) for name in names]
-    last = max((int(label) for label in labels if label.isdigit()), default=0)
-    ends = {naming.HEAD: 1.0, naming.OTHER: 1.0}
-    return [
-        (int(label) / last if last else 1.0) if label.isdigit() else ends.get(label, 0.0)
-        for label in labels
-    ]
 
 
 def choose(

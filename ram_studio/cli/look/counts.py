@@ -25,7 +25,12 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
     point = snap(described["epsilon"])
     lost = lost_in(analysis, point)
     weights = described.get("weights", {})
-    factors = {n: a["lambda"] * weights.get(n, 1.0) for n, a in described["agents"].items()}
+    factors = {}
+    for name, agent in described["agents"].items():
+        weight = weights.get(name, 1.0)
+        # What rounding stores is told of one factor of at least 1, not of one for each layer.
+        factor = None if isinstance(weight, list) else agent["lambda"] * weight
+        factors[name] = None if factor is None or factor < 1 else factor
     return described | {
         "relations": relation_preview(analysis, point),
         "rounding": rounding_preview(analysis, point, factors),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.look.counts import print_agents, print_counts, with_relations
+from ram_studio.cli.look.counts import print_agents, print_counts, print_retained, with_relations
 
 
 def preview(
@@ -29,7 +29,17 @@ def preview(
     ] = "model",
     weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="AGENT=W", help="What an agent's tau counts, in every tensor."),
+        typer.Option(
+            metavar="AGENT=W[,W...]",
+            help="What an agent's tau counts; several numbers run over the layers.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of settings: what this recipe's merge retains.",
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -38,6 +48,9 @@ def preview(
     from ram_studio.checkpoints.hub.analyses import find_analysis
 
     loaded = find_analysis(analysis)
+    if recipe is not None:
+        _print_recipe(loaded, recipe, as_json=as_json)
+        return
     if agents is not None:
         loaded = loaded.select([name.strip() for name in agents.split(",")])
     point = snap(epsilon)
@@ -47,7 +60,7 @@ def preview(
             "A merge honours the exact value.",
             file=sys.stderr,
         )
-    weights = _weights(weight)
+    weights = options.parse_weights(weight)
     preview = loaded.preview(point, rule, r, alpha, by=by, weights=weights)
     described = with_relations(loaded, preview)
     if as_json:
@@ -58,20 +71,15 @@ def preview(
         print_agents(group["agents"], title=label)
 
 
-def _weights(pairs: list[str] | None) -> dict[str, float]:
-    """Return the weights of ``--weight AGENT=W``.
+def _print_recipe(analysis: Any, file: str, *, as_json: bool) -> None:
+    from ram_studio.checkpoints.record.provenance import read_recipe
+    from ram_studio.engine.passes.previewing import preview_recipe
 
-    Raises: SettingsError for several numbers, which only a merge can measure.
-    """
-    from ram_studio.errors import SettingsError
-
-    found = {}
-    for name, text in options.parse_pairs(pairs, "weight AGENT=W").items():
-        try:
-            found[name] = float(text)
-        except ValueError:
-            raise SettingsError(
-                f"The weight of {name} is {text!r}; a preview takes one number. What weights over "
-                "layers retain shows in the merge."
-            ) from None
-    return found
+    found = preview_recipe(analysis, read_recipe(file))
+    if as_json:
+        print(json.dumps(found))
+        return
+    print_agents(found["agents"], "recipe")
+    print_retained(found["agents"], "retained")
+    for one in found["filters"]:
+        print(f"{one['filter'] or 'all others'}: {len(one['tensors'])} tensors")

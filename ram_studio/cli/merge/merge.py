@@ -226,7 +226,7 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
             print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
     values["settings"] = {**values["settings"], **own}
     if asked.weight:
-        values["weights"] = {**values.get("weights", {}), **_weights(asked.weight)}
+        values["weights"] = {**values.get("weights", {}), **options.parse_weights(asked.weight)}
     return make_recipe(values, where="merge")
 
 
@@ -239,12 +239,6 @@ def _found(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     if winner.note:
         print(f"note: {winner.note}", file=sys.stderr)
     return {"method": winner.method, "settings": winner.settings, "weights": winner.weights}
-
-
-def _weights(pairs: list[str]) -> dict[str, Any]:
-    """Return the weights of ``--weight AGENT=W``; several numbers run over the layers."""
-    found = options.parse_pairs(pairs, "weight AGENT=W")
-    return {name: text.split(",") if "," in text else text for name, text in found.items()}
 
 
 def _print_filters(recipe: Recipe, as_json: bool) -> None:

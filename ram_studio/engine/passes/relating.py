@@ -23,6 +23,7 @@ from ram_studio.algorithm.kernels.relating import (
 from ram_studio.algorithm.meters import relations, rounding_meter
 from ram_studio.algorithm.meters.relations import EXPONENTS, Relations, RowLayout
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts, add_up
+from ram_studio.algorithm.meters.weighted import WeightSums
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.partial import ExactSums
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -125,6 +126,11 @@ class RelationTally:
         """Return the statistics per tensor, once every block was added."""
         self._finish_tensor()
         return relations.build_relations(self._table, self._dots, counts)
+
+    def weighing(self) -> WeightSums | None:
+        """Return the sums by tensor that weights need, once every block was added."""
+        self._finish_tensor()
+        return WeightSums.of_table(self._table, self.layout.n_agents)
 
     def magnitude(self, counts: OverlapCounts) -> np.ndarray:
         """Return only ``Relations.magnitude``, for a tally of nothing else."""

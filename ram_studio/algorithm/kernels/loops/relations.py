@@ -219,15 +219,15 @@ def _add_products(tau, order, interval, active, to):
 
 @loop(forceinline=True)
 def _factor_row(agent, part, to):
-    """Return the first row of an agent's own (part 0) or shared part (1)."""
-    return to.factors + (2 * agent + part) * (to.dots.shape[0] + 3)
+    """Return the first row of an agent's own (part 0) or shared part (1), see ``RowLayout``."""
+    return to.factors + (2 * agent + part) * (3 * to.dots.shape[0] + 1)
 
 
 @loop(forceinline=True)
 def _add_factors(tau, order, interval, active, to):
-    """Add tau_t times RAM's merge of an element to the parts of the agents that it is a part of.
+    """Add tau_t times what each agent brings into RAM's merge to the parts that an element is in.
 
-    Those moved by more than the reference epsilon: they come first in ``order``.
+    Of the agents moved by more than the reference epsilon: they come first in ``order``.
     """
     rows, n = to.rows, to.dots.shape[0]
     members = 0
@@ -236,16 +236,17 @@ def _add_factors(tau, order, interval, active, to):
     for member in range(members):
         own = np.float64(tau[order[member]])
         row = _factor_row(order[member], np.int64(members > 1), to)
-        total = 0.0
         for last in range(active):
-            total += np.float64(tau[order[last]])
+            rows[row + 2 * n + order[last], 1] += own * np.float64(tau[order[last]])
             upper = interval[last]
             lower = interval[last + 1] if last + 1 < active else 0
-            if lower < upper:
-                place = row if last > 0 else row + 1 + order[0]
-                _add_between(place, upper, lower, own * (total / (last + 1)), to)
-        rows[row + 1 + n, 1] += own * total
-        rows[row + 2 + n, 1] += own * own
+            if lower == upper:
+                continue
+            first = row if last > 0 else row + n
+            for other in range(last + 1):
+                value = own * (np.float64(tau[order[other]]) / (last + 1))
+                _add_between(first + order[other], upper, lower, value, to)
+        rows[row + 3 * n, 1] += own * own
 
 
 @loop
@@ -255,7 +256,7 @@ def _add_own_products(t, changes, to):
     row = _product_row(1 << t, t, t, to) if to.has_sets else to.products + t * n
     together = row if to.has_sets else to.products + 2 * n * n
     own_part = _factor_row(t, 0, to)
-    to.touched[own_part : own_part + n + 3] = 1
+    to.touched[own_part : own_part + 3 * n + 1] = 1
     to.touched[row] = 1
     to.touched[together] = 1
     total = 0.0
@@ -268,10 +269,10 @@ def _add_own_products(t, changes, to):
         if not to.has_sets:
             to.rows[together, v] += tau * tau
         of_part = tau * tau if v >= to.reference else 0.0
-        to.rows[own_part + 1 + t, v] += of_part
+        to.rows[own_part + n + t, v] += of_part
         total += of_part
-    to.rows[own_part + 1 + n, 1] += total
-    to.rows[own_part + 2 + n, 1] += total
+    to.rows[own_part + 2 * n + t, 1] += total
+    to.rows[own_part + 3 * n, 1] += total
 
 
 @loop
@@ -315,29 +316,26 @@ def _add_pair_factors(a, b, pair, to):
     """Add to the parts of agents a < b the elements that exactly these changed."""
     rows, n = to.rows, to.dots.shape[0]
     for t in (a, b):
-        to.touched[_factor_row(t, 0, to) : _factor_row(t, 1, to) + n + 3] = 1
+        to.touched[_factor_row(t, 0, to) : _factor_row(t, 1, to) + 3 * n + 1] = 1
     for at in range(pair.shape[1]):
         v, w = _interval_of(pair[2, at], to), _interval_of(pair[3, at], to)
         if max(v, w) < to.reference:
             continue
         tau_a, tau_b, both = np.float64(pair[2, at]), np.float64(pair[3, at]), min(v, w)
-        total, part = tau_a + tau_b, np.int64(both >= to.reference)
+        part = np.int64(both >= to.reference)
         # Above the lower of the two only the other is active.
         upper, alone, moved = (v, a, tau_a) if v > w else (w, b, tau_b)
-        if v >= to.reference:
-            row = _factor_row(a, part, to)
-            rows[row, both] += tau_a * (total * 0.5)
-            rows[row + 1 + alone, upper] += tau_a * moved
-            rows[row + 1 + alone, both] -= tau_a * moved
-            rows[row + 1 + n, 1] += tau_a * total
-            rows[row + 2 + n, 1] += tau_a * tau_a
-        if w >= to.reference:
-            row = _factor_row(b, part, to)
-            rows[row, both] += tau_b * (total * 0.5)
-            rows[row + 1 + alone, upper] += tau_b * moved
-            rows[row + 1 + alone, both] -= tau_b * moved
-            rows[row + 1 + n, 1] += tau_b * total
-            rows[row + 2 + n, 1] += tau_b * tau_b
+        for t, own, of in ((a, tau_a, v), (b, tau_b, w)):
+            if of < to.reference:
+                continue
+            row = _factor_row(t, part, to)
+            rows[row + a, both] += own * (tau_a * 0.5)
+            rows[row + b, both] += own * (tau_b * 0.5)
+            rows[row + n + alone, upper] += own * moved
+            rows[row + n + alone, both] -= own * moved
+            rows[row + 2 * n + a, 1] += own * tau_a
+            rows[row + 2 * n + b, 1] += own * tau_b
+            rows[row + 3 * n, 1] += own * own
 
 
 @loop(fastmath={"reassoc", "contract"})

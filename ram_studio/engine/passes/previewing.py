@@ -1,0 +1,114 @@
+"""What a merge by a recipe would retain, told from an analysis: no checkpoint is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ram_studio.algorithm import scaling
+from ram_studio.algorithm.analysis import Analysis, Scope
+from ram_studio.algorithm.epsilon_grid import find_grid_index
+from ram_studio.algorithm.meters.weighted import Applied
+from ram_studio.algorithm.methods import make_settings
+from ram_studio.checkpoints.read.describe import BASE_NAME
+from ram_studio.checkpoints.record.filters import TensorChoice, caught_by
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.errors import SettingsError
+
+
+def preview_recipe(analysis: Analysis, recipe: Recipe) -> dict[str, Any]:
+    """Return what a recipe's merge retains of every agent, ready for JSON.
+
+    Its weights over layers and its filters are taken into account, also their own epsilon and
+    scope: each tensor is told at its own. The analysis must have the recipe's agents.
+
+    Returns: "agents", by name: total, active, unique, shared, overlap, density, rho, lambda (the
+    mean over unique elements, weights too), retained, interference and factors as in
+    ``Analysis.preview``; "filters": what each catches, see ``filters.caught_by``.
+
+    Raises: SettingsError for a method that is not of the RAM family, for shared "ties", and for an
+    epsilon that is not on the grid; AnalysisError where the analysis lacks sums that this takes.
+    """
+    if recipe.method not in scaling.RULES:
+        raise SettingsError(
+            f"The method is {recipe.method}; weights and filters are previewed for "
+            f"{', '.join(scaling.RULES)}. Merge instead, which measures the same."
+        )
+    analysis = analysis.select(tuple(recipe.agents))
+    choices = recipe.choices(analysis.names) or [TensorChoice()] * len(analysis.tensors)
+    made = {
+        found: make_settings(
+            recipe.method, recipe.every_settings[0 if found is None else found + 1]
+        )
+        for found in {choice.filter for choice in choices}
+    }
+    every = [made[choice.filter] for choice in choices]
+    points = np.array([_point(settings) for settings in every])
+    lambdas = _lambdas(analysis, recipe.method, every, points)
+    shared = np.array([choice.weights or (1.0,) * len(analysis.agents) for choice in choices])
+    kept = np.full(len(choices), -1)
+    for row, choice in enumerate(choices):
+        if choice.keep is not None:
+            shared[row] = 0.0
+            kept[row] = -1 if choice.keep == BASE_NAME else analysis.agents.index(choice.keep)
+    applied = Applied(points, shared * lambdas, shared, kept)
+    told = analysis.merged_retained(applied)
+    agents = _counted(analysis, points)
+    unique = analysis.counts.shared[np.arange(len(points)), points, :, 0]
+    asked = applied.unique.copy()
+    asked[kept >= 0, kept[kept >= 0]] = 1.0
+    for t, (name, agent) in enumerate(agents.items()):
+        total = unique[:, t].sum()
+        mean = float((unique[:, t] * asked[:, t]).sum() / total) if total else 1.0
+        agent |= {"lambda": mean, **told[name]}
+    return {"agents": agents, "filters": caught_by(analysis.names, recipe.filters, choices)}
+
+
+def _point(settings: Any) -> int:
+    point = find_grid_index(settings.epsilon)
+    if point is None:
+        raise SettingsError(
+            f"epsilon {settings.epsilon:g} is not on the analysis's grid; preview a value of "
+            "`ram-studio preview --json`, or merge, which takes any."
+        )
+    if settings.shared != "mean":
+        raise SettingsError(
+            'shared is "ties", which no preview tells; merge instead, which measures the same.'
+        )
+    return point
+
+
+def _lambdas(
+    analysis: Analysis, method: str, settings: list[Any], points: np.ndarray
+) -> np.ndarray:
+    """Return lambda by tensor and agent: rho over the scope, each tensor at its own epsilon."""
+    magnitude = None
+    if method == scaling.MAGNITUDE_RULE:
+        magnitude = analysis.known_relations().magnitude[np.arange(len(points)), points]
+    scopes: list[Scope] = [getattr(own, "scope", "global") for own in settings]
+    by_scope = {scope: analysis.ratios(points, scope, magnitude=magnitude) for scope in set(scopes)}
+    rows = []
+    for row, (own, scope) in enumerate(zip(settings, scopes, strict=True)):
+        ratios = by_scope[scope][row]
+        alpha = getattr(own, "alpha", scaling.DEFAULT_ALPHA)
+        rows.append(scaling.scaling_factors(ratios, method, getattr(own, "r", 0.0), alpha))
+    return np.array(rows)
+
+
+def _counted(analysis: Analysis, points: np.ndarray) -> dict[str, dict[str, Any]]:
+    shared = analysis.counts.shared[np.arange(len(points)), points].sum(0)
+    found = {}
+    for name, others in zip(analysis.agents, shared.tolist(), strict=True):
+        unique, rest = others[0], sum(others[1:])
+        rho = scaling.overlap_unique_ratio(rest, unique)
+        found[name] = {
+            "total": analysis.total,
+            "active": unique + rest,
+            "unique": unique,
+            "shared": rest,
+            "overlap": others,
+            "density": (unique + rest) / analysis.total if analysis.total else 0.0,
+            "rho": None if rho == float("inf") else rho,
+        }
+    return found
