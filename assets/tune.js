@@ -4,6 +4,7 @@
 import { isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { linkOf } from "./canvas/model/links.js";
 import { METHODS, settingsText } from "./canvas/model/methods.js";
+import { weightsLine } from "./canvas/model/weights.js";
 import { download, pictures } from "./canvas/paint/pictures.js";
 import { accept, hold, onChange, onPaint, redraw, setPin, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
@@ -116,16 +117,17 @@ export const update = (text) => {
   follow(); // it says the whole then
 };
 
-/** What Merge's form is told when another method is chosen here, or set otherwise: [method, ...a value for each of
- * its own controls]. controls: [{ name, methods }], method and values: the form's now. */
-export const mergeForm = (controls, text, method, values) => {
+/** What Merge's form is told when another method is chosen here, or set otherwise: [method, weights, ...a value for
+ * each of its own controls]. controls: [{ name, methods }], method, weights and values: the form's now. */
+export const mergeForm = (controls, text, method, weights, values) => {
   const said = text ? JSON.parse(text) : {};
   const { dials = [], fixed = {} } = METHODS[said.method] ?? {};
   const own = { ...fixed, ...Object.fromEntries(dials.filter((key) => key !== "point").map((key) => [key, said[key]])) };
   const before = told;
-  told = JSON.stringify([said.method, own]);
-  if (!said.method || told === before || document.body.dataset.step === "merge") return [method, ...values];
-  return [said.method, ...controls.map(({ name, methods }, i) => (methods.includes(said.method) ? own[name] ?? values[i] : values[i]))];
+  const line = weightsLine(said.weights);
+  told = JSON.stringify([said.method, own, line]);
+  if (!said.method || told === before || document.body.dataset.step === "merge") return [method, weights, ...values];
+  return [said.method, line, ...controls.map(({ name, methods }, i) => (methods.includes(said.method) ? own[name] ?? values[i] : values[i]))];
 };
 
 const paintElsewhere = () => {

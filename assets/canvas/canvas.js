@@ -86,7 +86,7 @@ const paintRoot = () => {
 /** A new set of models, or null. What was chosen stays. */
 export const setCanvasProfile = (profile) => {
   const before = state.profile && state.settings && nameOf(state.settings, state.profile.agents.length);
-  Object.assign(state, { profile, pin: null, layer: null, weight: null });
+  Object.assign(state, { profile, pin: null, layer: null, weight: null, weighed: null });
   shown.near = null;
   if (!profile) return;
   profile.axis = axisOf(profile);
@@ -133,6 +133,7 @@ export const relayout = (how) => {
 export const reset = () => {
   const { profile } = state;
   state.dial = "point";
+  state.weighed = null;
   choose(usualOf(profile.defaults.rule, profile), "method");
 };
 

@@ -3,10 +3,12 @@
 import { dialOf, METHODS, usualOf } from "./model/methods.js";
 import { nearestRow } from "./model/nearest.js";
 import { factorsOf, outcomeOf } from "./model/outcome.js";
+import { ownWeights } from "./model/weights.js";
 
 /** @type {any} profile: of the loaded models; settings: see model/methods.js; dial: the one in hand; pin: settings
- * of A; layer: a row that is pointed at; weight: under the microscope; lesson: the scene's number. */
-export const state = { profile: null, settings: null, dial: "point", pin: null, layer: null, weight: null, lesson: null };
+ * of A; layer: a row that is pointed at; weight: under the microscope; lesson: the scene's number; weighed: the agent whose
+ * weights are in hand, null while none are shown. */
+export const state = { profile: null, settings: null, dial: "point", pin: null, layer: null, weight: null, lesson: null, weighed: null };
 
 /** Of the last frame: result and factors of the settings, near: the measured row shown for them, the same of A,
  * previous: the row before, how: what moved it ("drag", "method", "pick" or "size"). @type {any} */
@@ -62,6 +64,8 @@ export const clean = (settings) => {
   if (!METHODS[found.method]) found.method = "ram+";
   found.point = clamp(Math.round(found.point), 0, profile.epsilon_grid.length - 1);
   for (const [key, [low, high]] of Object.entries(LIMITS)) found[key] = clamp(Number(found[key]), low, high);
+  const named = Object.entries(found.weights ?? {}).filter(([name]) => profile.agents.includes(name));
+  found.weights = ownWeights(Object.fromEntries(named));
   return found;
 };
 
@@ -70,6 +74,7 @@ const take = (settings, how) => {
   state.settings = clean(settings);
   const { dials } = METHODS[state.settings.method];
   if (!dials.includes(state.dial)) [state.dial] = dials;
+  if (state.settings.weights) state.weighed ??= 0;
   redraw(how ?? (before?.method === state.settings.method ? "drag" : "method"));
 };
 
@@ -84,6 +89,24 @@ export const accept = (said) => {
   const isOther = said.method && said.method !== state.settings.method;
   take({ ...(isOther ? usualOf(said.method, state.profile) : state.settings), ...said }, "method");
 };
+
+/** Show the weights of an agent, or, with null, take all away. */
+export const weigh = (agent) => {
+  state.weighed = agent;
+  if (agent === null) choose({ weights: null });
+  else redraw();
+};
+
+/** Give the agent in hand another weight: a number, or a list over the layers. */
+export const setWeight = (agent, weight) => {
+  state.weighed = agent;
+  choose({ weights: { ...state.settings.weights, [state.profile.agents[agent]]: weight } }, "drag");
+};
+
+export const weightOf = (agent) => state.settings.weights?.[state.profile.agents[agent]] ?? 1;
+
+/** The table, where it says something of these weights. */
+export const tableHere = () => (state.settings.weights && !shown.near ? null : state.profile.skills);
 
 /** Take another dial in hand. */
 export const hold = (key) => {

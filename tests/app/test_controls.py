@@ -11,6 +11,7 @@ from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.merge import controls, recipes
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import load_set
+from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.checkpoints.record.filters import Filter
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.errors import SettingsError
@@ -122,15 +123,15 @@ def test_a_wrong_recipe_is_named(loaded: Loaded, tmp_path: Path, text: str, said
 def test_weights_of_the_form_reach_the_recipe_and_come_back_from_one(loaded, tmp_path):
     first, second, *_ = loaded.agents
     line = f"{first}=0.7, {second}=0.2 0.8"
-    recipe = recipes.recipe_from(loaded, "ram+", {}, weights=line)
+    recipe = recipes.recipe_from(loaded, "ram+", {}, weights=read_weights(line))
     assert recipe.weights == {first: 0.7, second: (0.2, 0.8)}
-    assert recipes.weights_text(recipe) == line
+    assert weights_text(recipe.weights) == line
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_yaml(recipe))
-    assert recipes.weights_text(recipes.take(str(path), loaded).recipe) == line
+    assert weights_text(recipes.take(str(path), loaded).recipe.weights) == line
     for wrong, said in (("0.7", "write each agent once"), (f"{first}=much", "weights")):
         with pytest.raises(SettingsError, match=said):
-            recipes.recipe_from(loaded, "ram+", {}, weights=wrong)
+            recipes.recipe_from(loaded, "ram+", {}, weights=read_weights(wrong))
     own = {"match": "embeddings", "keep": "base"}
     path.write_text(recipe_yaml(recipe.model_copy(update={"filters": (Filter(**own),)})))
     assert any("filters" in note for note in recipes.take(str(path), loaded).notes)

@@ -58,6 +58,9 @@ def test_a_link_is_read_and_clamped() -> None:
     assert read_link({"rule": "sum"}).settings == {"method": "task-arithmetic", "scale": 1.0}
     rival = read_link({"rule": "ties", "density": "0.5", "scale": "99"}).settings
     assert rival == {"method": "ties", "density": 0.5, "scale": 10.0}
+    weighed = read_link({"weights": "coding=0.7, memory=0.2 0.8, tool=1e999"}).settings
+    assert weighed == {"weights": {"coding": 0.7, "memory": [0.2, 0.8]}}
+    assert read_link({"weights": "coding"}) == Link()
 
 
 def test_what_tune_shows_is_read_and_clamped() -> None:
@@ -65,6 +68,9 @@ def test_what_tune_shows_is_read_and_clamped() -> None:
     said = read_tuned('{"method": "ties", "point": 999, "r": -1, "alpha": "x", "density": 0.5}')
     assert said == Tuned("ties", len(EPSILON_GRID) - 1, 0.0, 2.0, {"density": 0.5})
     assert said.settings == {"density": 0.5}
+    wrong = '"b": "x", "c": [], "d": {"e": 1}, "f": 1e9'
+    weighed = read_tuned(f'{{"weights": {{"a": [0, 1], {wrong}}}}}')
+    assert weighed.weights == {"a": [0.0, 1.0]}
     assert read_tuned('{"method": "<b>"}').method == "ram+"
     assert set(Tuned().settings) == {"epsilon", "r", "alpha"}
     for set_name in ("shared-style", "independent", "dense"):

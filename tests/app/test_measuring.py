@@ -46,6 +46,14 @@ def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace
         r for r in shipped["rows"] if r["method"] == "ram+" and r["settings"] == row["settings"]
     ]
     assert row["right"] == theirs["right"]
+    # With weights it is another merge, which no plain setting shows.
+    weights = {"tool": 0.0, "coding": [0.5, 1.0]}
+    weighed = tuned_recipe(session.models, DEFAULT._replace(weights=weights))
+    measure_work(weighed, session, workspace)(print, CancelToken())
+    rows = {len(r["settings"]): r for r in measured_rows(session, workspace)["rows"]}
+    assert rows[3]["right"] == row["right"]
+    assert rows[4]["settings"] == {**settings, "weights": weights}
+    assert rows[4]["right"] != row["right"]
     # Of other models nothing of it counts.
     session.load(load_set("dense"))
     assert measured_rows(session, workspace) is None
@@ -57,7 +65,8 @@ def test_every_method_of_the_canvas_has_a_recipe_and_plain_merges_are_rows(sessi
         assert recipe.method == method
         assert recipe.settings.get("scale", 0.8) == 0.8
         assert measured._is_of(recipe.model_dump(), session.models)
-    others = {"dtype": "float32", "rounding": "stochastic", "base": "other", "agents": {"a": "b"}}
+    others = {"densities": {"coding": 0.5}, "filters": [{"match": "head", "keep": "base"}]}
+    others |= {"dtype": "float32", "rounding": "stochastic", "base": "other", "agents": {"a": "b"}}
     for name, value in others.items():
         assert not measured._is_of({**recipe.model_dump(), name: value}, session.models), name
 
@@ -89,6 +98,10 @@ def test_twelve_settings_are_rows_of_the_canvas_and_stand_once(session, agents: 
     other = own_test.rows_to_test(tuned_recipe(loaded, DEFAULT._replace(r=0.5)), loaded)
     assert len(other) == 13
     assert next(iter(other.values())).settings["r"] == 0.5
+    weighed = own_test.rows_to_test(
+        tuned_recipe(loaded, DEFAULT._replace(weights={"tool": 0})), loaded
+    )
+    assert len(weighed) == 13
 
 
 def test_own_models_are_tested_setting_by_setting_stopped_and_taken_up(

@@ -133,6 +133,60 @@ def test_the_stage_follows_a_drag_within_a_frame(example) -> None:
     assert example.page.evaluate(_FRAMES) == [1] * 20
 
 
+# How many frames it takes until the agents' rows show a weight: by slider, mute, a layer's keys.
+_WEIGHED = """async () => {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const agents = [...document.querySelectorAll(".cv-agent")];
+  const applied = () => agents.map((row) => [row.dataset.own, row.dataset.shared]).join();
+  const slider = document.querySelector("[data-weigh=coding]");
+  const rows = document.querySelector(".cv-rows");
+  const moves = [0.5, 1.5].map((weight) => () => {
+    slider.value = weight;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  const key = (name) => () =>
+    rows.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+  const mute = () => document.querySelector("[data-mute=coding]").click();
+  moves.push(mute, mute);
+  for (const name of ["ArrowDown", "ArrowDown"]) key(name)();
+  moves.push(key("ArrowLeft"), key("ArrowLeft"), key("Delete"));
+  const found = [];
+  for (const move of moves) {
+    const before = applied();
+    move();
+    let frames = 0;
+    do { await frame(); frames += 1; } while (applied() === before && frames < 9);
+    found.push(frames);
+  }
+  return found;
+}"""
+
+
+def test_weights_follow_within_a_frame_and_reach_link_and_merge(example) -> None:
+    page = example.page
+    page.click("[data-choose='ram+']")
+    page.click(".cv-more")
+    page.click("#open-weights")
+    example.settle()
+    asked = len(example.requests)
+    assert page.evaluate(_WEIGHED) == [1] * 7
+    assert len(example.requests) == asked, "no move asks the server"
+    # The first layer was bent, and reset to 1.
+    page.wait_for_function("() => /weights=coding%3D1[+]1.5(&|$)/.test(location.search)")
+    assert page.get_attribute(".cv", "data-tested") == "none"
+    assert "Not tested with these weights" in page.inner_text("[data-part=verdict-text]")
+    example.settle()
+    page.click(".cv-main.next")
+    page.click("#merge-more > button")
+    page.wait_for_function(
+        "() => document.querySelector('#weights :is(input, textarea)')?.value === 'coding=1 1.5'"
+    )
+    page.evaluate("() => window.RAM.open('tune')")
+    page.click("#weights-off")
+    page.wait_for_selector(".cv[data-tested=here]")
+    example.settle()
+
+
 def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> None:
     page = example.page
     stage = " ".join(page.inner_text(".cv").split())

@@ -6,6 +6,7 @@
 // "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 a prompt, domain
 // after domain, answers: an index into answers[prompt] each; factors {own, shared} of methods without a formula.
 import { settingsOf } from "./methods.js";
+import { ownWeights } from "./weights.js";
 
 const Z = 1.96;
 
@@ -67,11 +68,11 @@ export const skillsOf = (table, profile) => {
   const items = kept.flatMap((d) => Array.from({ length: n }, (_, i) => d * n + i));
   const rows = table.rows.flatMap((row, id) => decoded(row, id, items, n, profile) ?? []);
   const sources = Object.fromEntries(rows.filter((r) => !r.set).map((r) => [r.name, r]));
-  const merges = rows.filter((r) => r.set);
+  const merges = rows.filter((r) => r.set && !ownWeights(r.set.weights));
   const solvedBy = items.map((_, i) => merges.reduce((count, row) => count + row.right[i], 0));
   const { right } = sources.base;
   return {
-    n, rows, sources, merges, items, base: sources.base, asked: items.length,
+    n, rows, sources, merges, items, weighted: rows.filter((r) => r.set && ownWeights(r.set.weights)), base: sources.base, asked: items.length,
     domains: kept.map((d) => table.domains[d]),
     agents: kept.map((d) => learned[d]),
     specialists: kept.map((d) => (learned[d] === null ? null : sources[profile.agents[learned[d]]])),

@@ -3,12 +3,17 @@
 // each key means and checks what stands there; here it is only written.
 import { addressOf } from "../../link.js";
 import { METHODS, nameOf } from "./methods.js";
+import { weightsLine } from "./weights.js";
 
 // The dials of a setting with their values, as a link has them; a named place has none.
 const dialsOf = (profile, settings) => {
   const name = nameOf(settings, profile.agents.length);
   const keys = METHODS[name]?.dials ?? [];
-  return [name, keys.map((key) => (key === "point" ? ["epsilon", profile.epsilon_grid[settings.point]] : [key, settings[key]]))];
+  const weights = weightsLine(settings.weights);
+  return [name, [
+    ...keys.map((key) => (key === "point" ? ["epsilon", profile.epsilon_grid[settings.point]] : [key, settings[key]])),
+    ...(weights ? [["weights", weights]] : []),
+  ]];
 };
 
 /** The address of what is shown. now: the present one, whose theme stays; state: the store's. */

@@ -1,8 +1,9 @@
 // @ts-check
 // The methods that a table may hold and Tune can choose, under one name each, and the dials of each. Pure.
+import { areSameWeights, weightsText } from "./weights.js";
 import { epsilonText, plain } from "./words.js";
 
-/** @typedef {{ method: string, point: number, r: number, alpha: number, scale: number, density: number, drop_rate: number }} Settings
+/** @typedef {{ method: string, point: number, r: number, alpha: number, scale: number, density: number, drop_rate: number, weights?: import("./weights.js").Weights | null }} Settings
  * @typedef {{ key: string, name: string, symbol: string, title: string, steps: number[], ticks: number[], x: (v: number) => number, text: (v: number) => string }} Dial */
 
 const upTo = (most, step) => Array.from({ length: Math.round(most / step) + 1 }, (_, i) => Number((i * step).toFixed(4)));
@@ -18,7 +19,7 @@ const DIALS = {
   drop_rate: { name: "drop rate", symbol: "drop", title: "Share dropped at random (drop rate)", steps: upTo(0.95, 0.05), ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], x: (v) => v },
 };
 
-const USUAL = { point: 22, r: 0.1, alpha: 2, scale: 1, density: 0.2, drop_rate: 0.5 };
+const USUAL = { point: 22, r: 0.1, alpha: 2, scale: 1, density: 0.2, drop_rate: 0.5, weights: null };
 const ram = (title, dials, says) => ({ title, dials, says, isRam: true });
 const other = (title, dials, says, fixed = {}) => ({ title, dials, says, fixed, isRam: false });
 
@@ -69,8 +70,11 @@ export const usualOf = (name, profile) => ({
   method: methodOf(name),
 });
 
-/** A setting in words: RAM+ epsilon 10⁻⁵, r 0.1, alpha 2. */
-export const settingsText = (settings, profile) => {
+/** A setting in words: RAM+ epsilon 10⁻⁵, r 0.1, alpha 2, coding × 0.7. */
+export const settingsText = (settings, profile) =>
+  [methodText(settings, profile), weightsText(settings.weights)].filter(Boolean).join(", ");
+
+const methodText = (settings, profile) => {
   const n = profile.agents.length;
   const name = nameOf(settings, n);
   if (name === "average") return `Average (scale 1/${n})`;
@@ -85,15 +89,15 @@ export const valueText = (profile, key, value) => (key === "point" ? epsilonText
 export const settingsOf = (method, recipe, point, profile) => {
   const known = METHODS[method];
   if (!known || (known.isRam && point === null)) return null;
-  const own = known.dials.map((key) => (key === "point" ? "epsilon" : key));
+  const own = [...known.dials.map((key) => (key === "point" ? "epsilon" : key)), "weights"];
   if (!Object.keys(recipe).every((key) => own.includes(key) || key in (known.fixed ?? {}))) return null;
   if (!Object.entries(known.fixed ?? {}).every(([key, value]) => recipe[key] === value)) return null;
   const given = Object.fromEntries(Object.entries(recipe).filter(([key, value]) => key in DIALS && value !== null));
-  return { ...usualOf(method, profile), ...given, ...(known.isRam ? { point } : {}) };
+  return { ...usualOf(method, profile), ...given, ...(known.isRam ? { point } : {}), weights: recipe.weights ?? null };
 };
 
-/** Whether two settings are one: of the same method, equal on its dials. */
-export const areSame = (a, b) => a.method === b.method && METHODS[a.method].dials.every((key) => isSame(a[key], b[key]));
+/** Whether two settings are one: of the same method and weights, equal on its dials. */
+export const areSame = (a, b) => a.method === b.method && areSameWeights(a.weights, b.weights) && METHODS[a.method].dials.every((key) => isSame(a[key], b[key]));
 
 /** A dial of a method: measured values are its steps, where there are some. @returns {Dial} */
 export const dialOf = (profile, method, key) => {

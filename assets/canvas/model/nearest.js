@@ -3,6 +3,7 @@
 // interpolated between two rows. Knows nothing of the page.
 import { areSame, dialOf, methodOf, METHODS, usualOf } from "./methods.js";
 import { factorsOf, outcomeOf } from "./outcome.js";
+import { areSameWeights, ownWeights } from "./weights.js";
 
 /** @typedef {import("./data.js").Row} Row @typedef {{ row: Row, isExact: boolean }} Near */
 
@@ -31,6 +32,7 @@ const apart = (profile, point, a, b) => a.reduce((far, lambda, t) =>
 /** The measured merge with exactly these weights: settings with the same counts and lambdas are the same. */
 export const exactRow = (profile, settings) => {
   const { skills } = profile;
+  if (ownWeights(settings.weights)) return weightedRow(profile, settings);
   if (!METHODS[settings.method].isRam) {
     if (settings.method === "task-arithmetic" && !settings.scale) return skills.base;
     return skills.merges.find(({ set }) => areSame(set, settings)) ?? null;
@@ -42,12 +44,23 @@ export const exactRow = (profile, settings) => {
   return byCounts.get(counts[settings.point])?.find((one) => apart(profile, settings.point, one.lambdas, lambdas) < 1e-6)?.row ?? null;
 };
 
+// With weights nothing is near: only the very same merge tells.
+const weightedRow = (profile, settings) => {
+  const found = profile.skills.weighted.filter(({ set }) => areSameWeights(set.weights, settings.weights));
+  if (!METHODS[settings.method].isRam) return found.find(({ set }) => areSame(set, settings)) ?? null;
+  const counts = String(profile.overlap[settings.point]);
+  const lambdas = lambdasOf(profile, settings);
+  return found.find(({ set }) => METHODS[set.method].isRam && String(profile.overlap[set.point]) === counts
+    && apart(profile, settings.point, lambdasOf(profile, set), lambdas) < 1e-6) ?? null;
+};
+
 /** The measured row that a setting shows, or null: of RAM's rules the nearest by log10 epsilon and lambda, of
  * others by their dials. @returns {Near | null} */
 export const nearestRow = (profile, settings) => {
   if (!profile.skills) return null;
   const exact = exactRow(profile, settings);
   if (exact) return { row: exact, isExact: true };
+  if (ownWeights(settings.weights)) return null;
   const rows = METHODS[settings.method].isRam ? ramDistances(profile, settings) : dialDistances(profile, settings);
   const best = rows.reduce((a, b) => (b.far < a.far - 1e-9 ? b : a), { row: null, far: Infinity });
   return best.row && { row: best.row, isExact: false };
@@ -72,11 +85,11 @@ const dialDistances = (profile, settings) => {
 export const along = (profile, settings, key) => {
   const { method } = settings;
   const { curves } = indexOf(profile);
-  const id = JSON.stringify([method, key, ...METHODS[method].dials.filter((other) => other !== key).map((other) => settings[other])]);
+  const id = JSON.stringify([method, key, ownWeights(settings.weights), ...METHODS[method].dials.filter((other) => other !== key).map((other) => settings[other])]);
   if (!curves.has(id)) {
     const { steps } = dialOf(profile, method, key);
     const points = steps.flatMap((value) => { const row = exactRow(profile, { ...settings, [key]: value }); return row ? [{ value, row }] : []; });
-    if (method === "task-arithmetic" && points[0]?.value !== 0) points.unshift({ value: 0, row: profile.skills.base });
+    if (method === "task-arithmetic" && !ownWeights(settings.weights) && points[0]?.value !== 0) points.unshift({ value: 0, row: profile.skills.base });
     curves.set(id, points);
   }
   return curves.get(id);

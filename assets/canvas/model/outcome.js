@@ -3,6 +3,7 @@
 // reach the merge. Arithmetic on the profile's counts and sums; nothing is estimated. Knows nothing of the page.
 import { compute, sum } from "../../numbers.js";
 import { METHODS } from "./methods.js";
+import { ownWeights, weighedFactors } from "./weights.js";
 
 /** rho and lambda of every agent; lambda is null where the method has none. byCount[j]: weights that j + 1 changed. */
 export const outcomeOf = (profile, settings) => {
@@ -26,6 +27,12 @@ const mean = (values) => {
 export const factorsOf = (profile, result, near = null) => {
   const { settings, agents, isRam } = result;
   const found = (own, shared, isExact = true) => ({ own, shared, isExact, ownMean: mean(own), sharedMean: mean(shared) });
+  if (ownWeights(settings.weights)) {
+    const lambdas = isRam ? agents.map((a) => a.lambda) : null;
+    const hasFormula = isRam ? !lambdas.includes(null) : settings.method === "task-arithmetic";
+    const told = hasFormula ? weighedFactors(profile, settings, lambdas) : near?.row.factors;
+    return told ? found(told.own, told.shared) : null;
+  }
   if (isRam) {
     if (!profile.parts || agents.some((a) => a.lambda === null)) return null;
     const at = (rows) => rows.map((row) => row && row.slice(1).reduce((f, b, s) => f + b * agents[s].lambda, row[0]));

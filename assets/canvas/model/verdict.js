@@ -5,6 +5,7 @@ import { sum } from "../../numbers.js";
 import { compareRows } from "./data.js";
 import { METHODS, settingsText } from "./methods.js";
 import { paperRow, rivalRow } from "./nearest.js";
+import { ownWeights } from "./weights.js";
 import { brief, capital, listText, timesText } from "./words.js";
 
 /** @typedef {{ key: string, tone: string, lead: string, rest: string, note: string, damaged: number[] }} Verdict */
@@ -38,7 +39,7 @@ const reasonOf = (result, factors) => {
   if (!factors) return "";
   const asked = result.isRam ? sum(result.agents.map((a) => a.lambda)) / result.agents.length : 0;
   const left = result.isRam ? 1 - factors.ownMean / asked : 0;
-  if (left > LEFT_OUT) return `Epsilon leaves out ${brief(left, 0)} of what only one agent changed.`;
+  if (left > LEFT_OUT && !ownWeights(result.settings.weights)) return `Epsilon leaves out ${brief(left, 0)} of what only one agent changed.`;
   if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${brief(factors.ownMean, 0)} of each agent's own change is applied.`;
   return factors.ownMean > TOO_MUCH ? `Own changes are overshot: applied ${timesText(factors.ownMean)} times.` : "";
 };
@@ -172,9 +173,11 @@ export const verdictOf = (profile, result, near, factors) => {
   const text = settingsText(result.settings, profile);
   const { skills } = profile;
   if (result.isRam && !result.changed) return { ...NOTHING, note: `${text}.`, damaged: [] };
-  if (!skills) {
+  const isWeighted = Boolean(ownWeights(result.settings.weights));
+  if (!skills || (isWeighted && !near)) {
     return {
-      key: "untested", tone: "", lead: "Not tested yet.", rest: expectationLine(profile, result), damaged: [],
+      key: "untested", tone: "", lead: isWeighted ? "Not tested with these weights." : "Not tested yet.", damaged: [],
+      rest: isWeighted ? reasonOf(result, factors) : expectationLine(profile, result),
       note: factors ? `${text}. Exact so far: own parts applied ${timesText(factors.ownMean)} times, shared parts ${timesText(factors.sharedMean)} times.` : `${text}.`,
     };
   }

@@ -178,13 +178,30 @@ const setText = (node, text) => { if (node.textContent !== text) node.textConten
 const paintAnswers = () => {
   const { skills } = state.profile;
   const row = shown.near?.row;
-  if (!skills || !row) return;
+  if (!skills) return;
+  if (!row) {
+    cards.forEach(showUntested);
+    return;
+  }
   const pinned = shown.pinned?.near?.row ?? null;
   for (const one of cards) {
     bringForward(one, skills, row, pinned);
     paintCard(one, skills, row, pinned);
     drawDots(one, skills, row, pinned);
   }
+};
+
+// Nothing is measured with these weights: the merge's dots and answer go.
+const showUntested = (one) => {
+  const { canvas, card, score, against, lines, dots } = one;
+  if (score.dataset.of === "") return;
+  [score.dataset.of, card.dataset.solved, one.drawn] = ["", "", null];
+  score.replaceChildren(put(score, "small", {}, "not tested"));
+  score.title = "";
+  setText(against, "");
+  lines.merge.row.hidden = true;
+  canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+  dots.setAttribute("aria-valuetext", "This merge was not tested with these weights.");
 };
 
 const paintCard = (one, skills, row, pinned) => {

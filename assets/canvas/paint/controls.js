@@ -3,7 +3,7 @@
 import { put } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
 import { bestOf, nearestRow, rowsOf, startOf } from "../model/nearest.js";
-import { choose, dialInHand, hold, onPaint, setPin, shown, state } from "../store.js";
+import { choose, dialInHand, hold, onPaint, setPin, shown, state, weigh } from "../store.js";
 import { mountMenu } from "./popups.js";
 
 let chips = [];
@@ -17,7 +17,7 @@ export const chooseMethod = (name) => {
   const { isRam } = METHODS[methodOf(name)];
   const { point, r, alpha } = state.settings;
   const kept = isRam && METHODS[state.settings.method].isRam ? { point, r, alpha } : {};
-  choose({ ...startOf(state.profile, name), ...kept }, "method");
+  choose({ ...startOf(state.profile, name), ...kept, weights: state.settings.weights }, "method");
 };
 
 // ---------------------------------------------------------------- methods
@@ -41,7 +41,10 @@ export const mountMethods = (root) => {
   });
   more = put(box, "button", { type: "button", class: "cv-more" });
   more.append(put(more, "b", {}, "More"), " ▾");
-  mountMenu(box, more, MORE.map((name) => ({ text: nameTitle(name), id: `method-${name}`, run: () => chooseMethod(name) })));
+  mountMenu(box, more, [
+    ...MORE.map((name) => ({ text: nameTitle(name), id: `method-${name}`, run: () => chooseMethod(name) })),
+    { text: "Weights of agents and layers", id: "open-weights", run: () => weigh(state.weighed ?? 0) },
+  ]);
   onPaint(paintMethods);
   return box;
 };

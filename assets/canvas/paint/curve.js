@@ -7,7 +7,7 @@ import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { along, paperRow, rivalRow } from "../model/nearest.js";
 import { factorsOf, outcomeOf } from "../model/outcome.js";
 import { rivalText } from "../model/verdict.js";
-import { choose, dialInHand, onPaint, shown, state } from "../store.js";
+import { choose, dialInHand, onPaint, shown, state, tableHere } from "../store.js";
 
 const EXACT_MOST = 3; // times a part is applied, at the top of the axis
 let part = null;
@@ -91,9 +91,8 @@ const spread = (labels, gap, low, high) => {
 };
 
 const draw = (dial) => {
-  const { profile, settings } = state;
   const { unit, x0, x1, y1 } = frame;
-  const { skills } = profile;
+  const skills = tableHere();
   part.plot.replaceChildren();
   hand = null;
   const svg = put(part.plot, "svg", { "aria-hidden": "true" });
@@ -109,7 +108,7 @@ const draw = (dial) => {
   drawTicks(svg, dial);
   if (skills) drawMeasured(svg, dial);
   else drawExact(svg, dial);
-  drawHand(svg, profile.skills ? skills.domains.length : 0);
+  drawHand(svg, skills ? skills.domains.length : 0);
 };
 
 const drawTicks = (svg, dial) => {
@@ -230,11 +229,12 @@ const drawHand = (svg, skills) => {
 // ---------------------------------------------------------------- painting a move
 
 const paintCurve = () => {
-  const { profile, settings, pin } = state;
+  const { settings, pin } = state;
   const { near, factors } = shown;
   const dial = dialInHand();
   const others = METHODS[settings.method].dials.filter((key) => key !== state.dial).map((key) => settings[key]);
-  const key = JSON.stringify([settings.method, state.dial, others, profile.skills ? profile.skills.rows.length : 0]);
+  const skills = tableHere();
+  const key = JSON.stringify([settings.method, state.dial, others, settings.weights, skills ? skills.rows.length : 0]);
   if (laid !== key) {
     const next = laid === "" ? frameOf(part.plot) : frame;
     if (!next || next.width < 20) return;
@@ -242,17 +242,17 @@ const paintCurve = () => {
     draw(dial);
     paintNote();
   }
-  const words = profile.skills ? "Prompts solved" : "Change applied";
+  const words = skills ? "Prompts solved" : "Change applied";
   const title = dial ? `${words}, by` : words;
   if (part.title.textContent !== title) part.title.textContent = title;
   if (!dial || !hand) return;
-  const share = near ? near.row.total / profile.skills.asked : Math.min(1, (factors?.ownMean ?? 0) / EXACT_MOST);
+  const share = near ? near.row.total / skills.asked : Math.min(1, (factors?.ownMean ?? 0) / EXACT_MOST);
   const isSure = near ? near.isExact : true;
   hand.group.setAttribute("transform", `translate(${xOf(dial, settings[dial.key])} 0)`);
   hand.knob.setAttribute("cy", yOf(share));
   hand.knob.classList.toggle("near", !isSure);
   hand.arrows.setAttribute("transform", `translate(0 ${yOf(share)})`);
-  hand.marks.forEach((mark, d) => mark.setAttribute("transform", `translate(${-0.475 * frame.unit} ${yOf(near.row.score[d] / profile.skills.n) - 0.475 * frame.unit}) scale(${(0.95 * frame.unit) / 12})`));
+  hand.marks.forEach((mark, d) => mark.setAttribute("transform", `translate(${-0.475 * frame.unit} ${yOf(near.row.score[d] / skills.n) - 0.475 * frame.unit}) scale(${(0.95 * frame.unit) / 12})`));
   hand.tag.textContent = `${dial.text(settings[dial.key])}${isSure ? "" : " · nearest"}`;
   const isBeside = pin && METHODS[pin.method].dials.includes(dial.key) && (dial.key !== "scale" || pin.method === settings.method);
   hand.ghost.style.display = isBeside ? "" : "none";
@@ -274,8 +274,7 @@ export const paintSpoken = (node, dial) => {
 
 // What "best other" is.
 const paintNote = () => {
-  const { profile } = state;
-  const said = profile.skills ? rivalText(profile) : "";
+  const said = tableHere() ? rivalText(state.profile) : "";
   part.note.hidden = !said;
   if (!said) return;
   part.note.textContent = `* ${said}`;

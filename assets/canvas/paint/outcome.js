@@ -62,7 +62,7 @@ export const mountMini = (parent, attributes) => {
     const x = (value) => EDGE + (width - 2 * EDGE) * dial.x(value);
     const y = (share) => height - 5 - (height - 12) * share;
     const others = METHODS[settings.method].dials.filter((key) => key !== dial.key).map((key) => settings[key]);
-    const key = [settings.method, dial.key, others, width, height, profile.skills?.rows.length].join();
+    const key = JSON.stringify([settings.method, dial.key, others, settings.weights, width, height, profile.skills?.rows.length]);
     if (key !== laid) {
       laid = key;
       plot.replaceChildren();

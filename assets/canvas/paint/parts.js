@@ -2,8 +2,9 @@
 // Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
 // all methods, on scales of their own; a tick stands at 1.
 import { marker, put } from "../../nodes.js";
-import { onPaint, shown, state } from "../store.js";
+import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
 import { nameOf, nameSays } from "../model/methods.js";
+import { LEAST, MOST, scaled, STEP, weightText } from "../model/weights.js";
 import { lambdaText, ratioText, timesText } from "../model/words.js";
 
 const KINDS = [
@@ -16,7 +17,11 @@ let rows = [];
 
 export const mountParts = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-parts", "data-part": "parts", "aria-label": "How much of each agent's change is applied" });
-  put(put(box, "div", { class: "cv-top" }), "h2", {}, "What the merge applies");
+  const top = put(box, "div", { class: "cv-top" });
+  put(top, "h2", {}, "What the merge applies");
+  const off = put(top, "button", { type: "button", class: "cv-btn cv-weigh-off", id: "weights-off" }, "Remove");
+  off.title = "Count every agent once in every layer";
+  off.addEventListener("click", () => weigh(null));
   const head = put(box, "div", { class: "cv-two" });
   for (const { css, word, one, about } of KINDS) {
     const title = put(head, "div", { class: "cv-value", title: about });
@@ -39,10 +44,39 @@ export const setParts = () => {
     put(who, "b", { title: name }, name);
     const rho = put(who, "span", { class: "cv-muted" });
     const lambda = put(who, "b", { class: "cv-lambda cv-unique-ink" });
+    const weight = mountWeight(box, name, t);
     const two = put(box, "div", { class: "cv-two" });
-    return { box, rho, lambda, bars: KINDS.map((kind) => mountBar(two, kind)) };
+    return { box, rho, lambda, weight, bars: KINDS.map((kind) => mountBar(two, kind)) };
   });
   part.list.classList.toggle("many", rows.length > 4);
+};
+
+// How much an agent counts: a slider, and a button that takes it out and brings it back.
+const mountWeight = (box, name, t) => {
+  const line = put(box, "div", { class: "cv-weigh" });
+  const mute = put(line, "button", { type: "button", class: "cv-btn", "data-mute": name, "aria-label": `Mute ${name}` }, "Mute");
+  const slider = put(line, "input", { type: "range", min: LEAST, max: MOST, step: STEP, "data-weigh": name, "aria-label": `Weight of ${name}` });
+  const value = put(line, "b");
+  let before = 1;
+  mute.addEventListener("click", () => {
+    const now = weightOf(t);
+    if (now !== 0) before = now;
+    setWeight(t, now === 0 ? before : 0);
+  });
+  slider.addEventListener("input", () => setWeight(t, scaled(weightOf(t), Number(slider.value))));
+  slider.addEventListener("focus", () => weigh(t));
+  line.addEventListener("dblclick", () => setWeight(t, 1));
+  return { line, mute, slider, value };
+};
+
+const paintWeight = ({ line, mute, slider, value }, t) => {
+  const weight = weightOf(t);
+  const mean = String(Array.isArray(weight) ? weight.reduce((a, b) => a + b) / weight.length : weight);
+  line.classList.toggle("held", state.weighed === t);
+  mute.setAttribute("aria-pressed", String(weight === 0));
+  if (Number(slider.value) !== Number(mean)) slider.value = mean;
+  slider.setAttribute("aria-valuetext", weightText(weight));
+  setText(value, `× ${weightText(weight)}`);
 };
 
 const mountBar = (two, { css, most }) => {
@@ -61,8 +95,10 @@ const setText = (node, text) => { if (node.textContent !== text) node.textConten
 const paintParts = () => {
   const { profile, settings } = state;
   const { result, factors, pinned } = shown;
+  part.box.classList.toggle("weighing", state.weighed !== null);
   result.agents.forEach((agent, t) => {
-    const { box, rho, lambda, bars } = rows[t];
+    const { box, rho, lambda, weight, bars } = rows[t];
+    if (state.weighed !== null) paintWeight(weight, t);
     setText(rho, `ρ ${ratioText(agent.ratio)}`);
     setText(lambda, `λ ${lambdaText(agent.lambda)}`);
     const found = KINDS.map(({ key }) => factors?.[key][t] ?? null);
@@ -80,6 +116,7 @@ const paintParts = () => {
       value.classList.toggle("cv-warn-ink", x !== null && isOff(x));
     });
     const words = [`rho ${ratioText(agent.ratio)}`, `lambda ${agent.lambda === null ? "none" : lambdaText(agent.lambda)}`];
+    if (settings.weights) words.push(`weight ${weightText(weightOf(t))}`);
     KINDS.forEach(({ word }, i) => { if (found[i] !== null) words.push(`${word} applied ${timesText(found[i])} times`); });
     const label = `${agent.name}: ${words.join(", ")}`;
     if (box.getAttribute("aria-label") !== label) box.setAttribute("aria-label", label);
@@ -89,6 +126,7 @@ const paintParts = () => {
 
 const noteOf = (profile, result, factors) => {
   if (result.agents.some((a) => result.isRam && a.lambda === null)) return "ρ by size needs statistics that this analysis lacks: analyze again.";
+  if (result.settings.weights && !factors) return "Not known for these weights before one merge: press Test now.";
   const says = nameSays(nameOf(result.settings, profile.agents.length), profile.agents.length);
   return `${says}${!factors || factors.isExact ? "" : " Bars: nearest measured setting."}`;
 };

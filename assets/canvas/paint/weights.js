@@ -5,8 +5,9 @@ import { named, put } from "../../nodes.js";
 import { count, sum } from "../../numbers.js";
 import { histogramOf } from "../model/histogram.js";
 import { METHODS, stepAt } from "../model/methods.js";
-import { brief, epsilonText, layerTitle, rowName } from "../model/words.js";
-import { choose, onPaint, redraw, shown, state } from "../store.js";
+import { bent, expanded, LEAST, MOST, STEP, straightened, weightAt } from "../model/weights.js";
+import { brief, epsilonText, layerTitle, plain, rowName } from "../model/words.js";
+import { choose, onPaint, redraw, setWeight, shown, state, weightOf } from "../store.js";
 import { agentColor, colors, forgetColors } from "./colors.js";
 import { frameOf } from "./curve.js";
 import { hideTip, showTip } from "./popups.js";
@@ -187,11 +188,68 @@ const drawBar = (pen, y, height, [unique, shared]) => {
   fill(colors().shared, unique, shared);
 };
 
+// Who shares what counts as changed, of all layers and of each.
+const drawBars = (pen) => {
+  const { profile, settings } = state;
+  const { unit, rowHeight, rowsTop } = frame;
+  const height = Math.max(1, Math.min(0.95 * unit, rowHeight * 0.62));
+  profile.layer_count[settings.point].forEach((row, l) => drawBar(pen, rowsTop + (l + 1) * rowHeight - height - (rowHeight > 14 ? 1 : rowHeight * 0.19), height, shareOf(row, profile.layer_total[l])));
+  const [unique, shared] = [shown.result.byCount[0], sum(shown.result.byCount.slice(1))].map((n) => n / (profile.total || 1));
+  drawBar(pen, frame.allBottom - 1.15 * unit, 1.15 * unit, [unique, shared]);
+  writeNumbers([["unique", `${brief(unique)} unique`], ["shared", `${brief(shared)} shared`]]);
+};
+
+// ---------------------------------------------------------------- the ramp
+
+const numbered = (profile) => profile.layers.flatMap((layer, row) => (/^\d+$/.test(layer) ? [row] : []));
+
+const weightX = (weight) => frame.bars.left + (frame.bars.width * Math.max(LEAST, Math.min(MOST, weight))) / MOST;
+
+const middleOf = (row) => frame.rowsTop + (row + 0.5) * frame.rowHeight;
+
+// In place of the bars: how much the agent in hand counts in each layer; the handles are the layers' own.
+const drawRamp = (pen) => {
+  const { profile, weighed } = state;
+  const { unit, rowHeight, rowsTop, base } = frame;
+  pen.fillStyle = colors().hair;
+  pen.fillRect(frame.bars.left, rowsTop, frame.bars.width, base - rowsTop);
+  pen.fillStyle = colors().outline;
+  pen.fillRect(weightX(1), rowsTop, 1, base - rowsTop);
+  const rows = numbered(profile);
+  const values = expanded(weightOf(weighed), rows.length);
+  pen.strokeStyle = pen.fillStyle = agentColor(weighed);
+  pen.lineWidth = 2.5;
+  pen.beginPath();
+  profile.layers.forEach((_, row) => pen.lineTo(weightX(weightHere(row)), middleOf(row)));
+  pen.stroke();
+  rows.forEach((row, l) => {
+    pen.beginPath();
+    pen.arc(weightX(values[l]), middleOf(row), Math.max(2, Math.min(0.42 * unit, rowHeight * 0.45)) * (row === state.layer ? 1.4 : 1), 0, 7);
+    pen.fill();
+  });
+  writeNumbers([["ink", profile.agents[weighed]], ["muted", "drag a layer"]]);
+};
+
+/** What the agent in hand counts in a row's layer. */
+const weightHere = (row) => weightAt(weightOf(state.weighed), state.profile.weighing?.depth[row] ?? 1);
+
+const isOnRamp = (x) => state.weighed !== null && x > frame.bars.left - frame.unit;
+
+/** Change the agent in hand in one layer's row; change(weight, n, layer). */
+const reweigh = (row, change) => {
+  const rows = numbered(state.profile);
+  if (rows.includes(row)) setWeight(state.weighed, change(weightOf(state.weighed), rows.length, rows.indexOf(row)));
+};
+
+const steps = (weight) => Number((Math.round(Math.max(LEAST, Math.min(MOST, weight)) / STEP) * STEP).toFixed(2));
+
+const dragRamp = (row, x) => reweigh(row, (weight, n, l) => bent(weight, n, l, steps(((x - frame.bars.left) / frame.bars.width) * MOST)));
+
 const paintWeights = () => {
   const { profile, settings, pin } = state;
   if (!frame) layWeights();
   if (!frame) return;
-  const { canvas, line, pill, ghost, sides, numbers } = part;
+  const { canvas, plot, line, pill, ghost, sides } = part;
   const { ratio, unit, rowHeight, rowsTop } = frame;
   const x = frame.x(settings.point);
   const edge = shown.result.isRam ? Math.round(x * ratio) : 0;
@@ -205,17 +263,13 @@ const paintWeights = () => {
   if (edge) pen.drawImage(plots.cold, 0, 0, edge, canvas.height, 0, 0, edge, canvas.height);
   if (edge < canvas.width) pen.drawImage(plots.hot, edge, 0, canvas.width - edge, canvas.height, edge, 0, canvas.width - edge, canvas.height);
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  const counts = profile.layer_count[settings.point];
-  const height = Math.max(1, Math.min(0.95 * unit, rowHeight * 0.62));
-  counts.forEach((row, l) => drawBar(pen, rowsTop + (l + 1) * rowHeight - height - (rowHeight > 14 ? 1 : rowHeight * 0.19), height, shareOf(row, profile.layer_total[l])));
-  const [unique, shared] = [shown.result.byCount[0], sum(shown.result.byCount.slice(1))].map((n) => n / (profile.total || 1));
-  drawBar(pen, frame.allBottom - 1.15 * unit, 1.15 * unit, [unique, shared]);
-  writeNumbers(numbers, [["unique", unique], ["shared", shared]]);
+  plot.dataset.weighed = state.weighed === null ? "" : profile.agents[state.weighed];
+  if (state.weighed === null) drawBars(pen); else drawRamp(pen);
   line.style.transform = `translateX(${Math.max(x, frame.x0 + 0.6 * unit)}px)`;
   line.classList.toggle("unused", !shown.result.isRam);
   pill.textContent = `ε ${epsilonText(profile.epsilon_grid[settings.point])}`;
   pill.setAttribute("aria-valuenow", String(profile.axis.steps.indexOf(settings.point)));
-  pill.setAttribute("aria-valuetext", `${epsilonText(profile.epsilon_grid[settings.point])}, ${brief(unique + shared)} of the weights changed`);
+  pill.setAttribute("aria-valuetext", `${epsilonText(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
   pill.setAttribute("aria-disabled", String(!shown.result.isRam));
   sides[0].style.transform = `translateX(calc(${x - 3.6 * unit}px - 100%))`;
   sides[1].style.transform = `translateX(${x + 3.6 * unit}px)`;
@@ -225,12 +279,13 @@ const paintWeights = () => {
   if (!ghost.hidden) ghost.style.transform = `translateX(${frame.x(pin.point)}px)`;
 };
 
-const writeNumbers = (box, shares) => {
-  const key = shares.map(([, share]) => brief(share)).join();
-  if (box.dataset.key === key) return;
-  box.dataset.key = key;
-  box.replaceChildren();
-  for (const [word, share] of shares) put(box, "b", { class: `cv-${word}-ink` }, `${brief(share)} ${word}`);
+const writeNumbers = (words) => {
+  const { numbers } = part;
+  const key = words.join();
+  if (numbers.dataset.key === key) return;
+  numbers.dataset.key = key;
+  numbers.replaceChildren();
+  for (const [css, text] of words) put(numbers, "b", { class: `cv-${css}${css === "muted" ? "" : "-ink"}` }, text);
 };
 
 // ---------------------------------------------------------------- pointer
@@ -260,9 +315,12 @@ const wirePointer = () => {
   plot.addEventListener("pointerdown", (event) => {
     if (!frame || event.button > 0) return;
     const { x, layer } = placeOf(event);
-    held = { x, isMoved: false, layer: pill.contains(event.target) ? null : layer };
+    const ramp = layer !== null && isOnRamp(x) ? layer : null;
+    held = { x, isMoved: false, layer: pill.contains(event.target) ? null : layer, ramp };
     plot.setPointerCapture(event.pointerId);
-    if (held.layer === null && x < frame.x1 + frame.unit) {
+    hideTip();
+    if (ramp !== null) pointTo(ramp);
+    else if (held.layer === null && x < frame.x1 + frame.unit) {
       moveTo(x);
       event.preventDefault();
       pill.focus({ preventScroll: true });
@@ -273,17 +331,23 @@ const wirePointer = () => {
     const { x, layer } = placeOf(event);
     if (held) {
       held.isMoved ||= Math.abs(x - held.x) > CLICK;
-      if (held.isMoved && held.x < frame.x1 + frame.unit) moveTo(x);
+      if (held.isMoved && held.ramp !== null) dragRamp(held.ramp, x);
+      else if (held.isMoved && held.x < frame.x1 + frame.unit) moveTo(x);
       return;
     }
     pointTo(layer);
-    rows.style.cursor = layer !== null && openLayer ? "pointer" : "ew-resize";
+    rows.style.cursor = layer !== null && openLayer && !isOnRamp(x) ? "pointer" : "ew-resize";
     if (layer === null || event.pointerType === "touch") hideTip();
+    else if (isOnRamp(x)) showTip(event, `ramp${layerText(layer)}`, (box) => put(box, "span", {}, `${layerTitle(state.profile.layers[layer])} × ${plain(weightHere(layer))} · double-click: reset`));
     else showTip(event, `${layer}|${state.settings.point}`, (box) => fillTip(box, layer));
   });
   plot.addEventListener("pointerup", () => {
-    if (held && !held.isMoved && held.layer !== null) openLayer?.(held.layer);
+    if (held && !held.isMoved && held.layer !== null && held.ramp === null) openLayer?.(held.layer);
     held = null;
+  });
+  plot.addEventListener("dblclick", (event) => {
+    const { x, layer } = placeOf(event);
+    if (layer !== null && isOnRamp(x)) reweigh(layer, straightened);
   });
   plot.addEventListener("pointercancel", () => { held = null; });
   plot.addEventListener("pointerleave", () => { pointTo(null); hideTip(); });
@@ -306,8 +370,13 @@ const fillTip = (box, layer) => {
 const layerText = (layer) => {
   const { profile, settings } = state;
   const [unique, shared] = shareOf(profile.layer_count[settings.point][layer], profile.layer_total[layer]);
+  if (state.weighed !== null) {
+    return `${layerTitle(profile.layers[layer])}: ${profile.agents[state.weighed]} counts ${plain(weightHere(layer))} times. Left and right change it, Delete resets it.`;
+  }
   return `${layerTitle(profile.layers[layer])}: ${brief(unique)} of its weights unique, ${brief(shared)} shared, ${brief(Math.max(0, 1 - unique - shared))} unchanged.${openLayer ? " Enter shows single weights." : ""}`;
 };
+
+const NUDGES = { ArrowRight: STEP, ArrowLeft: -STEP };
 
 const wireKeys = () => {
   const { pill, rows } = part;
@@ -327,6 +396,9 @@ const wireKeys = () => {
     if (event.key === "ArrowDown") pointTo(Math.min(last, (state.layer ?? -1) + 1));
     else if (event.key === "ArrowUp") pointTo(Math.max(0, (state.layer ?? last + 1) - 1));
     else if (event.key === "Enter" && state.layer !== null) openLayer?.(state.layer);
+    else if (state.weighed !== null && state.layer !== null && event.key in NUDGES) {
+      reweigh(state.layer, (weight, n, l) => bent(weight, n, l, steps(expanded(weight, n)[l] + NUDGES[event.key])));
+    } else if (state.weighed !== null && state.layer !== null && event.key === "Delete") reweigh(state.layer, straightened);
     else return;
     event.preventDefault();
     say();

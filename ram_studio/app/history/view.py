@@ -39,7 +39,14 @@ def list_html(
         scope=_PRIVATE if is_private else _PUBLIC,
         time=_time,
         settings=settings_text,
-        link=lambda merge: merge and tune_query(merge.set_name, merge.method, merge.settings),
+        link=lambda merge: (
+            merge
+            and tune_query(
+                merge.set_name,
+                merge.method,
+                {**merge.settings, "weights": merge.recipe.get("weights")},
+            )
+        ),
     )
 
 

@@ -29,6 +29,7 @@ from ram_studio.app.session.jobs import (
 )
 from ram_studio.app.session.session import Loaded, Merged, Session
 from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.app.shell import download_link
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import RamStudioError
@@ -159,7 +160,7 @@ class MergePanel:
             rounding=data[self.rounding],
             seed=data[self.seed] or 0,
             other_base=bool(data[self.other_base]),
-            weights=data[self.weights] or "",
+            weights=read_weights(data[self.weights] or ""),
         )
 
     def _show(self, session: Session) -> Updates:
@@ -201,9 +202,10 @@ class MergePanel:
         told = json.dumps([{"name": c.name, "methods": c.methods} for c in controls.CONTROLS])
         tuning.value.change(
             fn=None,
-            inputs=[tuning.value, self.method, *self.own],
-            outputs=[self.method, *self.own],
-            js=f"(text, method, ...own) => window.RAM.mergeForm({told}, text, method, own)",
+            inputs=[tuning.value, self.method, self.weights, *self.own],
+            outputs=[self.method, self.weights, *self.own],
+            js=f"(text, method, weights, ...own) => "
+            f"window.RAM.mergeForm({told}, text, method, weights, own)",
         )
 
     def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
@@ -241,6 +243,7 @@ class MergePanel:
             *taken.notes,
         ]
         tuned: dict[str, Any] = {"point": taken.point, "r": taken.r, "alpha": taken.alpha}
+        tuned["weights"] = recipe.model_dump()["weights"]
         if recipe.method in RULES:
             tuned["method"] = recipe.method
         tone: templates.Tone = "note" if taken.notes else "good"
@@ -252,7 +255,7 @@ class MergePanel:
             self.dtype: recipe.dtype or "",
             self.rounding: recipe.rounding,
             self.seed: recipe.seed,
-            self.weights: recipes.weights_text(recipe),
+            self.weights: weights_text(recipe.weights),
         }
 
     def _wire_merge(self) -> None:

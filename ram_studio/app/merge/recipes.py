@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
@@ -32,11 +33,11 @@ def recipe_from(
     rounding: str = "nearest",
     seed: float = 0,
     other_base: bool = False,
-    weights: str = "",
+    weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> Recipe:
     """Return the validated recipe of a merge of what is loaded.
 
-    weights: as ``read_weights`` takes them.
+    weights: as in a recipe.
 
     Raises: SettingsError that names the field.
     """
@@ -53,35 +54,10 @@ def recipe_from(
         "rounding": rounding,
         "seed": whole,
         "other_base": "accept" if other_base else "refuse",
-        "weights": read_weights(weights),
+        "weights": dict(weights),
         **loaded.options,
     }
     return make_recipe(values, where="The merge")
-
-
-def read_weights(text: str) -> dict[str, list[str] | str]:
-    """Return the weights that a line names: ``coding=0.7, memory=0.2 0.8`` (over the layers).
-
-    Raises: SettingsError for a part without a name or a number.
-    """
-    found: dict[str, list[str] | str] = {}
-    for part in filter(None, map(str.strip, (text or "")[:4096].split(","))):
-        name, _, numbers = part.partition("=")
-        values = numbers.split()
-        if not name.strip() or not values or name.strip() in found:
-            raise SettingsError(
-                f"The weights have {printable(part, 60)!r}; write each agent once, as coding=0.7."
-            )
-        found[name.strip()] = values if len(values) > 1 else values[0]
-    return found
-
-
-def weights_text(recipe: Recipe) -> str:
-    """Return a recipe's weights as the line that ``read_weights`` takes."""
-    return ", ".join(
-        f"{name}={' '.join(map(str, w)) if isinstance(w, tuple) else w}"
-        for name, w in recipe.weights.items()
-    )
 
 
 def recipe_text(recipe: Recipe, settings: Settings) -> str:

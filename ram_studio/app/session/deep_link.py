@@ -5,6 +5,7 @@
 | ``set`` | the shipped set to load: ``shared-style``, ``independent`` or ``dense`` |
 | ``rule`` | Tune's method, as recipes name it, or ``average`` or ``sum`` |
 | ``epsilon``, ``r``, ``alpha``, ``scale``, ``density``, ``drop_rate`` | its settings |
+| ``weights`` | of agents, as Merge's form has them: ``coding=0.7, memory=0.2 0.8`` |
 | ``dial`` | the one in hand: ``point`` (epsilon), or one of the other names |
 | ``step`` | the step to open, ``tune`` where a set is named |
 | ``pin`` | the settings of A: ``RULE~NAME=VALUE~...``; what is left out is usual |
@@ -28,6 +29,7 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import TITLES
+from ram_studio.app.session.weights import usable_weights, weights_text
 
 R_MAX = 1.0
 ALPHA_MAX = 10.0
@@ -69,7 +71,8 @@ def scene_of(lesson: str | None) -> str | None:
 class Link(NamedTuple):
     """What the address asks for; None where it says nothing usable.
 
-    settings, pin: of Tune, by name: method, point (on the epsilon grid), r, alpha and TUNE_DIALS.
+    settings, pin: of Tune, by name: method, point (on the epsilon grid), r, alpha, TUNE_DIALS and
+    weights.
     tensor: not yet compared with what is loaded, see ``view``.
     """
 
@@ -137,6 +140,8 @@ def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
         value = _number(values.get(name), most)
         if value is not None:
             found[name] = value
+    if weights := usable_weights(values.get("weights")):
+        found["weights"] = weights
     return found
 
 
@@ -164,7 +169,7 @@ def _whole(text: str | None) -> int | None:
 def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> str:
     """Return a query that opens Tune with a merge's settings; empty for methods it cannot show.
 
-    settings: the recipe's; those that are no numbers are left out.
+    settings: the recipe's, perhaps with its weights; those that are no numbers are left out.
     """
     if rule not in SHOWN:
         return ""
@@ -173,4 +178,6 @@ def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> 
         value = settings.get(name)
         if isinstance(value, (int, float)):
             known[name] = repr(value)
+    if weights := settings.get("weights"):
+        known["weights"] = weights_text(weights)
     return urlencode({**known, "rule": rule})

@@ -29,6 +29,7 @@ from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_R, DEFAULT_RULE
 from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX, TUNE_DIALS
 from ram_studio.app.session.jobs import Updates
 from ram_studio.app.session.session import Session
+from ram_studio.app.session.weights import usable_weights
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 
@@ -64,6 +65,7 @@ class Tuned(NamedTuple):
     r: float = DEFAULT_R
     alpha: float = DEFAULT_ALPHA
     own: Mapping[str, Any] = MappingProxyType({})
+    weights: Mapping[str, float | list[float]] = MappingProxyType({})
 
     @property
     def epsilon(self) -> float:
@@ -93,7 +95,7 @@ class Tuned(NamedTuple):
 def read_tuned(text: str | None) -> Tuned:
     """Return what the browser says, clamped; what it leaves out is the paper's.
 
-    text: JSON with any of method, point, r, alpha and further settings' names.
+    text: JSON with any of method, point, r, alpha, further settings' names and weights.
     """
     try:
         said = json.loads(text or "{}")
@@ -114,6 +116,7 @@ def read_tuned(text: str | None) -> Tuned:
         number("r", DEFAULT_R, R_MAX),
         number("alpha", DEFAULT_ALPHA, ALPHA_MAX),
         {name: said[name] for name in (*TUNE_DIALS, "solver") if name in said},
+        usable_weights(said.get("weights")),
     )
 
 

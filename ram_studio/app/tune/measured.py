@@ -47,7 +47,7 @@ def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
 
     Raises: SettingsError that names the field.
     """
-    return recipe_from(loaded, tuned.method, tuned.settings)
+    return recipe_from(loaded, tuned.method, tuned.settings, weights=tuned.weights)
 
 
 def measure_work(
@@ -119,7 +119,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
             is_asked = run.suite == SUITE and run.suite_version == ALL_SUITES[SUITE].version
             if merge is None or not is_asked or run.answered < len(prompts):
                 continue
-            key = json.dumps([merge.method, dict(merge.settings)], sort_keys=True)
+            key = _key(merge)
             # Of the files as they are now: what was asked before is of others.
             if key in rows or run.created < written or not _is_of(merge.recipe, loaded):
                 continue
@@ -127,7 +127,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
             if all(prompt in known for prompt in prompts):
                 asked = [known[prompt] for prompt in prompts]
                 questions = [a.question for a in asked]
-                rows[key] = _row(merge.method, merge.settings, asked)
+                rows[key] = _row(merge, asked)
             if len(rows) == MOST_ROWS:
                 break
     return skill_table(questions, list(rows.values())) if rows else None
@@ -166,9 +166,8 @@ def _own_rows(common: own.Common, merges: Mapping[str, PastMerge]) -> dict[str, 
     rows: dict[str, Measured] = {}
     for fingerprint, known in common.merges.items():
         merge = merges[fingerprint]
-        key = json.dumps([merge.method, dict(merge.settings)], sort_keys=True)
         asked = [known[question] for question in common.questions]
-        rows.setdefault(key, _row(merge.method, merge.settings, asked))
+        rows.setdefault(_key(merge), _row(merge, asked))
     sources = [
         Measured("source", name, {}, None, _replies([known[key] for key in common.questions]))
         for name, known in common.sources.items()
@@ -182,20 +181,31 @@ def _replies(asked: Sequence[StoredAnswer]) -> dict[str, Answer]:
     return {a.question.id: a.answer for a in asked}
 
 
-def _row(method: str, settings: Mapping[str, Any], asked: Sequence[StoredAnswer]) -> Measured:
+def _key(merge: PastMerge) -> str:
+    own = [merge.method, dict(merge.settings), merge.recipe.get("weights") or {}]
+    return json.dumps(own, sort_keys=True)
+
+
+def _row(merge: PastMerge, asked: Sequence[StoredAnswer]) -> Measured:
+    method, settings = merge.method, merge.settings
     epsilon = settings.get("epsilon")
     point = None if epsilon is None else find_grid_index(float(epsilon))
     answers = _replies(asked)
     usual = METHODS[method].settings.model_fields
     # As the shipped rows: what was chosen, and Tune's three.
     own_settings = {n: v for n, v in settings.items() if n in TUNED or v != usual[n].default}
+    if weights := merge.recipe.get("weights"):
+        own_settings["weights"] = weights
     return Measured("merge", method, own_settings, point, answers)
 
 
 def _is_of(recipe: Mapping[str, Any], loaded: Loaded) -> bool:
-    """Whether a recipe merges the loaded models, all of them and stored as the base is."""
+    """Whether a recipe merges the loaded models, all of them and stored as the base is.
+
+    Densities and filters are nothing that Tune can show.
+    """
     plain = {"dtype": None, "rounding": "nearest"}
-    return (
+    return not (recipe.get("densities") or recipe.get("filters")) and (
         recipe.get("base") == loaded.base
         and recipe.get("agents") == dict(loaded.agents)
         and all(recipe.get(name, usual) == usual for name, usual in plain.items())

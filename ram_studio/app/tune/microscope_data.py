@@ -167,8 +167,16 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
     else:
         spans = scope.run_of(tensor, start, COUNT)
     output: dict[str, Any] = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
+    known = {agent.name for agent in report.agents}
+    weights = {name: w for name, w in form.tuned.weights.items() if name in known}
     recipes = {
-        label: scope.recipe_for(report, choice.method, choice.settings(form.tuned.values), **output)
+        label: scope.recipe_for(
+            report,
+            choice.method,
+            choice.settings(form.tuned.values),
+            weights=weights if METHODS[choice.method].takes_weights else {},
+            **output,
+        )
         for label, choice in _METHODS.items()
     }
     view = scope.inspect(report, tensor, spans, recipes, form.tuned.epsilon, loaded.analysis)

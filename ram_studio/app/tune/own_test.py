@@ -23,6 +23,7 @@ from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import open_answers
 from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.weights import weights_text
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.tune.own import Common
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
@@ -70,7 +71,9 @@ def rows_to_test(shown: Recipe, loaded: Loaded) -> dict[str, Recipe]:
     """Return recipes by label: what the stage shows, then the twelve; equal ones stand once."""
     plain = recipe_from(loaded, "ram+", {})
     twelve = rows_of(plain, settings_to_test(len(loaded.agents)))
-    return {label_of(shown.method, shown.settings): shown} | twelve
+    label = label_of(shown.method, shown.settings)
+    label += f", {weights_text(shown.weights)}" if shown.weights else ""
+    return {label: shown} | twelve
 
 
 def questions_to_ask(session: Session, workspace: Workspace) -> EvalSettings:

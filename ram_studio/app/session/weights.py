@@ -1,0 +1,67 @@
+"""Weights of agents as the page has them: one line of text in a form or a link, or JSON.
+
+coding=0.7, memory=0.2 0.8        (several numbers run over the layers)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.errors import SettingsError
+
+MOST = 4096
+"""Characters of a line."""
+
+_MOST_NUMBERS = 1000
+
+
+def read_weights(text: str) -> dict[str, list[str] | str]:
+    """Return the weights that a line names.
+
+    Raises: SettingsError for a part without a name or a number.
+    """
+    found: dict[str, list[str] | str] = {}
+    for part in filter(None, map(str.strip, (text or "")[:MOST].split(","))):
+        name, _, numbers = part.partition("=")
+        values = numbers.split()
+        if not name.strip() or not values or name.strip() in found:
+            raise SettingsError(
+                f"The weights have {printable(part, 60)!r}; write each agent once, as coding=0.7."
+            )
+        found[name.strip()] = values if len(values) > 1 else values[0]
+    return found
+
+
+def weights_text(weights: Mapping[str, float | Sequence[float]]) -> str:
+    """Return weights as the line that ``read_weights`` takes."""
+    return ", ".join(
+        f"{name}={' '.join(f'{x:g}' for x in w) if isinstance(w, Sequence) else f'{w:g}'}"
+        for name, w in weights.items()
+    )
+
+
+def usable_weights(said: Any) -> dict[str, float | list[float]]:
+    """Return what is usable of weights by agent, as a link or the browser says them.
+
+    said: a line of text, or numbers and lists of numbers by name; what is neither is left out.
+    """
+    if isinstance(said, str):
+        try:
+            said = read_weights(said)
+        except SettingsError:
+            return {}
+    if not isinstance(said, Mapping):
+        return {}
+    found: dict[str, float | list[float]] = {}
+    for name, given in said.items():
+        values = given if isinstance(given, list) else [given]
+        try:
+            numbers = [float(value) for value in values[:_MOST_NUMBERS]]
+        except (TypeError, ValueError):
+            continue
+        if numbers and all(math.isfinite(x) and abs(x) <= 100 for x in numbers):
+            found[str(name)] = numbers if len(numbers) > 1 else numbers[0]
+    return found
