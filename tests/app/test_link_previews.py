@@ -73,6 +73,10 @@ def test_a_merges_preview_tells_what_was_measured(app_url: str) -> None:
     assert "Nearest" not in tags["og:description"]
     beside = _tags(app_url, set="shared-style", r="0.123", epsilon="3e-5")
     assert "Nearest measured setting" in beside["og:description"]
+    weighed = _tags(app_url, set="shared-style", weights="coding=0.5, tool=0 1")
+    assert weighed["title"] == "RAM+ with weights · RAM Studio"
+    assert weighed["og:description"].startswith("coding=0.5, tool=0 1: not tested with")
+    assert "weights=coding" in weighed["og:url"]
 
 
 def test_what_a_link_says_is_escaped_and_known(app_url: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from engine_zoo import read_folder
+from engine_zoo import read_folder, write_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_zoo import AGENTS, random_elements, write_zoo
@@ -189,7 +189,7 @@ def by_torch(recipe, report) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("method", "values"), CASES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_weights_and_filters_give_the_formula(method, values, dtype, tmp_path):
     zoo = write_zoo(tmp_path / "zoo", 3, dtype=dtype)
     has_scale = method != "ram+"
@@ -205,13 +205,56 @@ def test_weights_and_filters_give_the_formula(method, values, dtype, tmp_path):
         )
         got = merged[name].double().flatten()
         # One rounding: half a last place, and float32's digits before it.
-        half = (2.0**-8 if dtype == torch.bfloat16 else 2.0**-24) * (1 + 1e-3)
-        assert ((got - wanted).abs() <= half * wanted.abs() + 1e-9).all(), name
+        digits = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}[dtype]
+        half = 2.0**-digits * (1 + 1e-3)
+        least = 2.0**-25 if dtype == torch.float16 else 1e-9  # half of its smallest number
+        assert ((got - wanted).abs() <= half * wanted.abs() + least).all(), name
     stored = {name: t.contiguous().view(torch.uint8).numpy() for name, t in merged.items()}
     for name, data in by_torch(recipe, zoo.load()).items():
         assert stored[name].tobytes() == data, name
     assert result.provenance.recipe == recipe
     assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
+
+
+OF_WHOLE_CHANGES = [
+    ("magmax", {}),
+    ("warp", {}),
+    ("model-stock", {}),
+    ("sce", {"select": 1.0}),
+    ("iso-c", {}),
+    ("tsv-m", {}),
+    ("wudi", {"solver": "closed"}),
+]
+
+
+@pytest.mark.parametrize(("method", "values"), OF_WHOLE_CHANGES)
+def test_a_weight_is_a_longer_task_vector(method, values, tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 8, dtype=torch.float32)
+    own = [{"match": "*.mlp.*", "layers": [1, 1], "weights": {"tool": 0.25}}]
+    made = merge(
+        zoo.recipe(method=method, settings=values, weights=WEIGHTS, filters=own),
+        tmp_path / "out",
+        threads=1,
+        device="cpu",
+    )
+    for t, agent in enumerate(AGENTS):
+        scaled = {}
+        for name, base in zoo.base.items():
+            tau = zoo.agents[agent][name].double() - base.double()
+            scaled[name] = (base.double() + weights_at(name)[t] * tau).float()
+        write_folder(tmp_path / "scaled" / agent, scaled, tied=True)
+    agents = {agent: str(tmp_path / "scaled" / agent) for agent in AGENTS}
+    recipe = made.provenance.recipe.model_copy(
+        update={"agents": agents, "weights": {}, "filters": ()}
+    )
+    merge(recipe, tmp_path / "again", threads=1, device="cpu")
+    one, two = read_folder(tmp_path / "out"), read_folder(tmp_path / "again")
+    for name, base in zoo.base.items():
+        change = one[name] - base
+        # The scaled agents were rounded to float32.
+        most = float(change.abs().max())
+        assert most > 0
+        assert float((one[name] - two[name]).abs().max()) < 2e-3 * most + 2e-8, name
 
 
 def test_parts_and_the_microscope_resolve_a_recipe_alike(tmp_path):

@@ -35,13 +35,14 @@ from ram_studio.app.session.deep_link import (
     scene_of,
 )
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
+from ram_studio.app.session.weights import weights_text
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
 
 NAME = "RAM Studio"
 NUMBERS = ("epsilon", "r", "alpha", "scale", "density", "drop_rate")
 KEYS = (
-    *("set", "rule", *NUMBERS, "dial", "step", "pin"),
+    *("set", "rule", *NUMBERS, "weights", "dial", "step", "pin"),
     *("focus", "tensor", "element", "lesson", "present"),
 )
 """All that an address can say, see deep_link.py; what else stands there is left out."""
@@ -133,10 +134,11 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     try:
         found = outcomes_of(set_name)
         outcome = shown_row(found, query if link.set_name else {})
-        pinned = shown_row(found, _pinned(query["pin"])) if link.pin else None
+        is_pinned = link.pin is not None and "weights" not in link.pin
+        pinned = shown_row(found, _pinned(query["pin"])) if is_pinned else None
     except (RamStudioError, KeyError):
         return Preview(NAME, _WHY, None)
-    picture = (set_name, outcome.number)
+    picture: tuple[str, int] | None = (set_name, outcome.number)
     if (scene := scene_of(link.lesson)) is not None:
         title = f"{SCENES[scene]} · the 5-minute lesson · {NAME}"
         return Preview(title, f"Guess first, then see. {_WHY}", picture)
@@ -155,6 +157,9 @@ def preview_of(query: Mapping[str, str]) -> Preview:
         f"{found.find(SUM).total} of {outcome.prompts}."
     )
     title = headline(outcome)[:-1]
+    if weights := link.settings.get("weights"):  # of which nothing is measured here
+        title, picture = f"{outcome.title} with weights", None
+        said = f"{weights_text(weights)}: not tested with these weights. Without them: {said}"
     if pinned is not None:
         title = f"{title}, A ({pinned.title}) {pinned.total}"
     if link.step in _STEPS:
