@@ -216,10 +216,9 @@ def test_weights_and_filters_give_the_formula(method, values, dtype, tmp_path):
     assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
 
 
+# Of the others a weight is a share of a mean direction (warp, model-stock) or of models (linear).
 OF_WHOLE_CHANGES = [
     ("magmax", {}),
-    ("warp", {}),
-    ("model-stock", {}),
     ("sce", {"select": 1.0}),
     ("iso-c", {}),
     ("tsv-m", {}),
