@@ -33,7 +33,7 @@ def make_merges(folder: Path, seed: int, methods: Sequence[str]) -> list[str]:
 
 def scored(entry: Entry, number: int) -> Entry:
     """Return an entry with another name, scores of its own, and every third with a badge."""
-    verified = None if number % 3 else Verified(10, 10, "1", "2026-01-01")
+    verified = None if number % 3 else Verified(10, "1", "2026-01-01")
     scores = tuple(
         StatedScore(name, DomainScore(40, (number * step) % 41), "version 1, greedy")
         for name, step in (("tool", 7), ("math", 11))
@@ -106,7 +106,7 @@ def test_a_hundred_merges_are_sorted_and_filtered_at_once(
     assert max(took) < 1000, took
     page.click("[data-sort=title]")
     page.click("tbody tr:nth-child(1) .verified summary")
-    assert "every byte recomputed from the sources is the same" in page.inner_text("tbody")
+    assert "All 10 bytes and its numbers were computed again" in page.inner_text("tbody")
     page.fill("#search", "owner3 merge-00")
     assert len(shown()) == 2
     assert "damaged <b>" in page.inner_text("section")

@@ -18,7 +18,7 @@ from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.record.mergekit import import_mergekit
-from ram_studio.checkpoints.record.provenance import read_provenance
+from ram_studio.checkpoints.record.provenance import checksum_of, read_provenance
 from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
@@ -119,7 +119,7 @@ def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
     assert set(built.left_out) == {"me/base", "me/gone"}
     (made,) = built.entries
     assert made.verified is not None, made.notes
-    assert made.verified.compared == made.verified.total > 0
+    assert made.verified.nbytes > 0
     assert [s.name for s in made.scores] == ["gsm8k", "tool"]
     assert made.scores[1].score == DomainScore(8, 5)
     page = built.page.read_text()
@@ -138,6 +138,18 @@ def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
         build_gallery(["me/merged"], tmp_path / "third", check=True)
     (unchecked,) = build_gallery(["me/merged"], tmp_path / "third").entries
     assert unchecked.verified is None
+
+
+def test_a_provenance_with_other_numbers_gets_no_badge(zoo: Zoo, tmp_path: Path) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "merged").out
+    told = json.loads((merged / "ram_studio.json").read_text())
+    told["agents"]["agent0"]["retained"]["total"] += 0.01
+    told["checksum"] = checksum_of(told)
+    (merged / "ram_studio.json").write_text(json.dumps(told))
+    (unchecked,) = build_gallery([str(merged)], tmp_path / "site").entries
+    assert unchecked.verified is None
+    with pytest.raises(EvaluationError, match="says retained is"):
+        build_gallery([str(merged)], tmp_path / "checked", check=True)
 
 
 def test_only_a_whole_benchmark_of_the_hub_goes_to_its_leaderboard(

@@ -222,7 +222,7 @@ def _of_card(data: bytes) -> dict[str, StatedScore]:
     text = data.decode("utf-8", "replace")
     head = re.match(r"\s*---\r?\n(.*?)\r?\n---\s", text, re.DOTALL)
     found: dict[str, StatedScore] = {}
-    if head is None:
+    if head is None or len(head[1]) > MOST_RESULT_BYTES:
         return found
     try:
         for model in load_plain(head[1].encode(), "card")["model-index"]:
