@@ -93,10 +93,12 @@ def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
     answer_all(store, merged, "gsm8k", whole, 2)
     answer_all(store, merged, "tool", questions("tool", 8), 5)
     commands(["push", str(merged), "me/merged"], standalone_mode=False)
+    repository = hub.repositories["me/merged"]
+    edited = repository.commits[repository.branches["main"]]
+    edited["README.md"] += b"\nWritten by hand on the Hub.\n"
     command = ["push", str(merged), "me/merged", "--scores", "--analysis", str(analysis)]
     commands([*command, "--store", str(store.path)], standalone_mode=False)
     assert "was there already, 4 files added or renewed" in capsys.readouterr().out
-    repository = hub.repositories["me/merged"]
     there = repository.commits[repository.branches["main"]]
     # The Hub's library reads what it shows.
     (entry,) = huggingface_hub.parse_eval_result_entries(
@@ -107,6 +109,7 @@ def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
     (result,) = card.data.eval_results
     assert (card.data.model_name, result.dataset_name) == ("me/merged", "tool")
     assert result.metric_value == 62.5
+    assert b"Written by hand on the Hub." in there["README.md"]
     assert result.metric_name.startswith("5 of 8 right, 95 % interval 30.6 to 86.3; version 1")
     assert there["README.md"].count(b"Reinforced Agent Merging") == (
         (merged / "README.md").read_bytes().count(b"Reinforced Agent Merging")
@@ -136,8 +139,11 @@ def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
     repository.commit({**there, "model.bin": b"pickled"}, "main")
     with pytest.raises(EvaluationError, match=r"`model.bin` is not in the provenance"):
         build_gallery(["me/merged"], tmp_path / "third", check=True)
+    repository.commit({**there, "other.analysis": b""}, "main")
     (unchecked,) = build_gallery(["me/merged"], tmp_path / "third").entries
     assert unchecked.verified is None
+    assert unchecked.notes == ("No canvas: 2 compact analyses, expected one.",)
+    assert not (unchecked.folder / "ram_studio.analysis").exists()
 
 
 def test_a_provenance_with_other_numbers_gets_no_badge(zoo: Zoo, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ linked to, and of a provenance nothing is believed but what `verify` found again
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -36,6 +37,7 @@ from ram_studio.evals.publish.scores import (
 from ram_studio.evals.store import AnswerStore
 
 MOST_PROVENANCE_BYTES = 4_000_000
+MOST_AGENTS = 64
 _MOST_RESULT_FILES = 30
 _ANALYSIS = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
 
@@ -102,8 +104,12 @@ def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
     ):
         raise _too_large(size)
     provenance = provenance_of(files)
+    if len(provenance.agents) > MOST_AGENTS:
+        raise VerificationError(
+            f"It has {len(provenance.agents)} agents, at most {MOST_AGENTS} are shown."
+        )
     notes: list[str] = []
-    analysis = _analysis_of(files, provenance, notes)
+    analysis = _analysis_of(files, names or files.names(), provenance, notes)
     scores = {stated.name: stated for stated in stated_scores(files)}
     if repository is None and store is not None:
         scores |= _own_scores(folder, store)
@@ -140,30 +146,33 @@ def _fetched(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
         info: Any = hub_api().model_info(
             repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
         )
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        names = tuple(file.rfilename for file in info.siblings or [])
+        sizes = {f.rfilename: int(f.size) for f in info.siblings or [] if f.size is not None}
         if PROVENANCE_FILE not in sizes:
             raise VerificationError(f"{repository} has no {PROVENANCE_FILE}.")
         if (size := sizes[PROVENANCE_FILE]) > MOST_PROVENANCE_BYTES:
             raise _too_large(size)
         places = {name: fetch_file(repository, name, revision=info.sha) for name in _wanted(sizes)}
-    return places[PROVENANCE_FILE].parent, repository, str(info.sha), tuple(sizes)
+    return places[PROVENANCE_FILE].parent, repository, str(info.sha), names
 
 
 def _wanted(sizes: dict[str, int]) -> list[str]:
     """Return the files that describe a merge and are no larger than such files are."""
     limits = {"README.md": MOST_CARD_BYTES, PROVENANCE_FILE: MOST_PROVENANCE_BYTES}
-    for name in sizes:
-        if _ANALYSIS.fullmatch(name):
-            limits[name] = MOST_COMPACT_BYTES
+    analyses = [name for name in sizes if _ANALYSIS.fullmatch(name)]
+    if len(analyses) == 1:
+        limits[analyses[0]] = MOST_COMPACT_BYTES
     results = [n for n in sizes if n.startswith(RESULTS_FOLDER) and n.endswith(".yaml")]
     limits |= dict.fromkeys(sorted(results)[:_MOST_RESULT_FILES], MOST_RESULT_BYTES)
     return [name for name, limit in limits.items() if sizes.get(name, limit + 1) <= limit]
 
 
-def _analysis_of(files: Folder, provenance: Provenance, notes: list[str]) -> Analysis | None:
-    names = [name for name in files.names() if _ANALYSIS.fullmatch(name)]
+def _analysis_of(
+    files: Folder, listed: Iterable[str], provenance: Provenance, notes: list[str]
+) -> Analysis | None:
+    names = [name for name in listed if _ANALYSIS.fullmatch(name)]
     if len(names) != 1:
-        notes.append("No canvas: no compact analysis." if not names else "Several analyses.")
+        notes.append(f"No canvas: {len(names) or 'no'} compact analyses, expected one.")
         return None
     try:
         analysis = read_foreign(files.folder / names[0], only_compact=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ from ram_studio.checkpoints.record.card import public_recipe
 from ram_studio.checkpoints.record.mergekit import export_mergekit
 from ram_studio.checkpoints.record.provenance import Provenance, read_provenance
 from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
-from ram_studio.errors import AnalysisError, EvaluationError, SettingsError
+from ram_studio.errors import AnalysisError, EvaluationError, HubError, SettingsError
 from ram_studio.evals.publish.scores import card_with, hub_results, stored_scores
 from ram_studio.evals.store import AnswerStore
 
@@ -55,9 +56,19 @@ def score_files(folder: Path, repository: str, store: AnswerStore) -> dict[str, 
         )
     files, results = hub_results(store, runs)
     if results:
-        text = (folder / "README.md").read_text(encoding="utf-8")
-        files["README.md"] = card_with(text, repository, results).encode()
+        files["README.md"] = card_with(_card(folder, repository), repository, results).encode()
     return files
+
+
+def _card(folder: Path, repository: str) -> str:
+    """Return the card in the repository, which its owner may have edited, or the folder's."""
+    from ram_studio.checkpoints.hub.repository import talking_to
+    from ram_studio.checkpoints.hub.transfer import fetch_file
+
+    card = folder / "README.md"
+    with suppress(HubError), talking_to(repository, None, None):
+        card = fetch_file(repository, "README.md")
+    return card.read_text(encoding="utf-8")
 
 
 def analysis_file(provenance: Provenance, file: Path) -> dict[str, bytes]:
