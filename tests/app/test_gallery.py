@@ -109,12 +109,15 @@ def test_a_hundred_merges_are_sorted_and_filtered_at_once(
     assert "All 10 bytes and its numbers were computed again" in page.inner_text("tbody")
     page.fill("#search", "owner3 merge-00")
     assert len(shown()) == 2
+    # What axe looks at for long is the number of rows.
+    file.write_text(gallery_page(many[:4], {"owner/bad": "damaged <b>"}, "Merges"))
+    page.reload()
     assert "damaged <b>" in page.inner_text("section")
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page_faults(page, "body") == []
-    assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
+    assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
     assert said == []
     page.close()
 
