@@ -45,14 +45,9 @@ Dtype = Annotated[
 
 
 @dataclasses.dataclass
-class Policies:
-    """What to do where an agent does not fit; the check refuses other words."""
+class Reading:
+    """How to read an agent whose files do not say it."""
 
-    missing: Annotated[
-        str, typer.Option(help="Tensor missing in an agent: error or keep-base.")
-    ] = "error"
-    extra: Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")] = "error"
-    rows: Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")] = "exact"
     names: Annotated[
         str,
         typer.Option(help="Names of a text model for a base with more towers: exact or mapped."),
@@ -60,6 +55,17 @@ class Policies:
     experts_packing: Annotated[
         str, typer.Option(help="LoRA on stacked experts: ask, rank-major or expert-major.")
     ] = "ask"
+
+
+@dataclasses.dataclass
+class Policies(Reading):
+    """What to do where an agent does not fit; the check refuses other words."""
+
+    missing: Annotated[
+        str, typer.Option(help="Tensor missing in an agent: error or keep-base.")
+    ] = "error"
+    extra: Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")] = "error"
+    rows: Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")] = "exact"
 
 
 class _DataclassOptions:

@@ -17,10 +17,12 @@ from ram_studio.algorithm.exact_sums import ExactSum, rounded
 from ram_studio.algorithm.grouping import expert_label, labels_of
 from ram_studio.checkpoints.fit.compatibility import (
     MergeTensor,
+    NamesPolicy,
     check_compatibility,
 )
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, plural
+from ram_studio.checkpoints.virtual.expert_adapters import Packing
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.plan import Backend
@@ -159,6 +161,8 @@ def diff(
     model: str | Path,
     *,
     adapter: str | Path | None = None,
+    names: NamesPolicy = "exact",
+    experts_packing: Packing = "ask",
     **run: Unpack[RunKeywords],
 ) -> Diff:
     """Compare a model, a merge, an adapter or a delta with the model it should differ from.
@@ -168,6 +172,7 @@ def diff(
     Args:
         base, model: folders, URLs or Hub ids.
         adapter: an adapter or an agent of the base: how much of its update the model carries.
+        names, experts_packing: how to read them, see ``check_compatibility``.
         run: threads, block_elements, on_progress, cancel, see RunKeywords.
 
     Raises: CheckpointError, CompatibilityError (other shapes), HubError, Stopped.
@@ -177,7 +182,15 @@ def diff(
     sources |= {} if adapter is None else {ADAPTER_NAME: adapter}
     opened = [open_checkpoint(s, name=name, cancel=cancel) for name, s in sources.items()]
     below, other = opened[0], opened[1]
-    fit = check_compatibility(below, opened[1:], missing="keep-base", extra="ignore", rows="common")
+    fit = check_compatibility(
+        below,
+        opened[1:],
+        missing="keep-base",
+        extra="ignore",
+        rows="common",
+        names=names,
+        experts_packing=experts_packing,
+    )
     is_part = other.adapter is not None or other.delta is not None
     missing = () if is_part else tuple(t.name for t in fit.tensors if t.agents[0] is t.base)
     extra = () if is_part else tuple(sorted(fit.agents[0].tensors.keys() - fit.base.tensors.keys()))

@@ -229,12 +229,20 @@ def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli,
     assert 'warning: Agent "far" changed about' in said
 
 
-def test_a_merge_can_keep_an_agents_tokenizer(cli, tmp_path):
+def test_a_merge_can_keep_an_agents_tokenizer_and_stop_tokens(cli, tmp_path):
     tool = tmp_path / "tool"
     shutil.copytree(asset_path("independent", "tool"), tool)
     (tool / "chat_template.jinja").write_text("{{ messages }} of the tool agent")
+    (tool / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
     options = ["--base", str(asset_path("independent", "base")), "--agent", f"tool={tool}"]
     assert cli("merge", *options, "--tokenizer-from", "tool", "--out", tmp_path / "out")[0] == 0
+    shown = cli("inspect", *options)[1]
+    assert re.search(r"chat template: base +tool *\n", shown)
+    assert "{{ messages }} of the tool agent" in shown
+    assert "set stop_tokens: union" in " ".join(shown.split())
+    assert cli("merge", *options, "--stop-tokens", "union", "--out", tmp_path / "union")[0] == 0
+    stops = json.loads((tmp_path / "union" / "generation_config.json").read_text())["eos_token_id"]
+    assert stops == [0, 1, 2]  # the base's first
     retained = (tmp_path / "out" / "chat_template.jinja").read_text()
     assert retained == "{{ messages }} of the tool agent"
     code, _, said = cli(

@@ -12,6 +12,7 @@ from ram_studio.cli.progress import progress_bars
 from ram_studio.cli.tables import number_text, print_table
 
 
+@options.grouped
 def diff(
     base: Annotated[str, typer.Argument(help="The model it should differ from: folder or Hub id.")],
     model: Annotated[str, typer.Argument(help="A merge, an agent, an adapter or a delta of it.")],
@@ -20,6 +21,7 @@ def diff(
         str | None, typer.Option(help="An adapter or agent: how much of its update MODEL carries.")
     ] = None,
     by: Annotated[str, typer.Option(help="module, layer, expert, tower or tensor.")] = "module",
+    reading: options.Reading,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
@@ -32,7 +34,12 @@ def diff(
 
     with progress_bars(quiet=as_json) as (on_progress, _):
         found = compare_models(
-            base, model, adapter=adapter, threads=threads, on_progress=on_progress
+            base,
+            model,
+            adapter=adapter,
+            threads=threads,
+            on_progress=on_progress,
+            **vars(reading),
         )
     if as_json:
         print(json.dumps(found.to_dict(by)))
