@@ -9,7 +9,7 @@ whether that is meant, only the user knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,15 +36,18 @@ def map_names(
     Raises: CompatibilityError where other names, or the language model alone, were found and not
     confirmed.
     """
+    if agent.delta is not None or agent.tensors.keys() == base.tensors.keys():
+        return agent, None
     ours, theirs = _prefix(base.tensors), _prefix(_plain(name) for name in agent.tensors)
-    if agent.delta is not None or ours is None or theirs is None:
+    if ours is None or theirs is None:
         return agent, None
     towers = sum(tower_of(name) != LANGUAGE for name in base.tensors)
     is_alone = agent.adapter is None and towers > 0
     is_alone &= all(tower_of(name) == LANGUAGE for name in agent.tensors)
     if ours == theirs and (not is_alone or policies["missing"] == "keep-base"):
         return agent, None
-    names = {name: _renamed(name, theirs, ours, base) for name in agent.tensors}
+    known = _modules(base.tensors)
+    names = {name: _renamed(name, theirs, ours, known) for name in agent.tensors}
     if not all(names.values()):
         return agent, None
     found = f"it names its layers {quoted(f'{theirs}layers...')}, the base {quoted(f'{ours}...')}"
@@ -76,17 +79,25 @@ def _prefix(names: Iterable[str]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _renamed(name: str, theirs: str, ours: str, base: Checkpoint) -> str | None:
+def _modules(names: Iterable[str]) -> set[str]:
+    """Return the names of tensors and of all modules that they are in."""
+    found = set(names)
+    for name in tuple(found):
+        while (name := name.rpartition(".")[0]) and name not in found:
+            found.add(name)
+    return found
+
+
+def _renamed(name: str, theirs: str, ours: str, known: Container[str]) -> str | None:
     """Return a tensor's name by the base's prefix, None where the base has none of that name.
 
-    Of adapters the name of a factor, whose module must be in the base.
+    Of adapters the name of a factor, whose module must be in the base. known: see ``_modules``.
     """
     plain = _plain(name)
     module = _FACTORS.split(plain)[0]
     for old, new in ((theirs, ours), ("", ours.removesuffix("model.")), ("", "")):
         if not module.startswith(old):
             continue
-        made = new + module.removeprefix(old)
-        if made in base.tensors or any(one.startswith(f"{made}.") for one in base.tensors):
+        if new + module.removeprefix(old) in known:
             return name[: len(name) - len(plain)] + new + plain.removeprefix(old)
     return None

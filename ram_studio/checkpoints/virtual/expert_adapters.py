@@ -23,6 +23,7 @@ import numpy as np
 from ram_studio.checkpoints.read.describe import quoted, shown_shape
 from ram_studio.checkpoints.read.tensors import (
     MERGED_DTYPES,
+    TensorCache,
     TensorInfo,
     TensorReader,
     VirtualTensor,
@@ -85,7 +86,7 @@ class LowRankStack(VirtualTensor):
         origin = (first // rows * rows + first % rows // group * group) * columns
         parts = []
         for expert in range(first // rows, -(-last // rows)):
-            left, right = self.factors(reader.decoded, expert, reader)
+            left, right = self.factors(reader.decoded, expert, reader.cache)
             if self.is_turned:
                 left, right = right.T, left.T
             begin = max(origin // columns - expert * rows, 0)
@@ -98,19 +99,17 @@ class LowRankStack(VirtualTensor):
                 parts.append(np.where(update != 0, base + update, base).astype(np.float32))
         return np.concatenate(parts)[start - origin :][:count]
 
-    def factors(
-        self, read: Read, expert: int, reader: TensorReader | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def factors(self, read: Read, expert: int, cache: TensorCache) -> tuple[np.ndarray, np.ndarray]:
         """Return B (out, rank) and A (rank, in) of an expert in float64.
 
-        reader: what holds lora_B between calls; by default it is read again.
+        cache: holds lora_B between calls, of which every expert has single columns.
         """
         rank, out, wide = self.rank, self.left.shape[0], self.right.shape[1]
 
         def whole() -> np.ndarray:
             return read(self.left, 0, self.left.numel).reshape(self.left.shape)
 
-        stored = whole() if reader is None else reader.cache.get(self.left, whole)
+        stored = cache.get(self.left, whole)
         step = 1 if self.is_expert_major else self.experts
         begin = expert * rank if self.is_expert_major else expert
         left = np.ascontiguousarray(stored[:, begin : begin + rank * step : step], np.float64)
@@ -136,11 +135,11 @@ def norms_text(stack: LowRankStack, other: LowRankStack, read: Read | None) -> s
     """
     if read is None:
         return ""
-    told = []
+    told, cache = [], TensorCache()
     for name, one in (("rank-major", stack), ("expert-major", other)):
         norms = []
         for expert in range(one.experts):
-            left, right = one.factors(read, expert)
+            left, right = one.factors(read, expert, cache)
             # |B A|^2 = tr(B'B AA'), without the matrix itself.
             norms.append(max(0.0, float(((left.T @ left) * (right @ right.T)).sum())))
         still = sum(norm == 0 for norm in norms)
