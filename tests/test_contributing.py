@@ -66,7 +66,7 @@ SCRIPT = """
 import json, sys
 import ram_studio as rs
 from typer.testing import CliRunner
-from ram_studio.app.details.panel import FIGURES
+from ram_studio.algorithm.figures.catalog import FIGURES
 from ram_studio.cli.main import commands
 
 def run(*words):

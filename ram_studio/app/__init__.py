@@ -53,9 +53,9 @@ def _warm(settings: Settings) -> None:
     """Compile and import while nobody, or only the first user, waits for it."""
     from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
     from ram_studio.algorithm.kernels.warming import warm
-    from ram_studio.app.details.panel import shown
     from ram_studio.app.public.machine import lower_priority
     from ram_studio.app.session.sets import DEFAULT_SET, TITLES, load_set, set_profile
+    from ram_studio.app.tune.details_panel import shown
 
     if settings.is_public:
         lower_priority()

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ram_studio.app.details.panel import FIGURES as DRAWN
+from ram_studio.algorithm.figures.catalog import FIGURES as DRAWN
 
 FIGURES = {
     "Kept by rounding, by layer": "[data-part=rounding-chart] path",

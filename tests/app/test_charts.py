@@ -11,11 +11,12 @@ from random_analyses import make_analysis
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.figures import palette
+from ram_studio.algorithm.figures.catalog import FIGURES
 from ram_studio.algorithm.figures.layer_map import layer_map
 from ram_studio.algorithm.figures.parts_charts import experts, towers
 from ram_studio.algorithm.figures.patterns import patterns
-from ram_studio.app.details.panel import FIGURES, shown
 from ram_studio.app.session.sets import load_set
+from ram_studio.app.tune.details_panel import shown
 from ram_studio.evals.report import colors
 
 

@@ -14,12 +14,12 @@ from random_analyses import make_analysis
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
-from ram_studio.app.details import panel as details
 from ram_studio.app.load.view import fit_html, report_of, storage_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import rounding_caution
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import load_set
+from ram_studio.app.tune import details_panel as details
 from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.resources import asset_path

@@ -93,7 +93,7 @@ class ExperimentPanel:
             self.axis = unchecked(axis)
             with gr.Column(elem_classes=["box", "chart"]):
                 head = {"title": self.title, "note": "Average score with its 95 % interval."}
-                html(render("details/head.html.j2", **head), elem_classes="chart-head")
+                html(render("tune/figure_head.html.j2", **head), elem_classes="chart-head")
                 shape = {"show_label": False, "elem_id": f"{self.prefix}-chart"}
                 self.chart = gr.Plot(container=False, **shape)
             self.found = html(elem_id=f"{self.prefix}-found")

@@ -12,10 +12,10 @@ import gradio as gr
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
-from ram_studio.app.details.panel import DetailsPanel
 from ram_studio.app.load import watch
 from ram_studio.app.session.sets import profile_of
 from ram_studio.app.session.shared import Shared, Tuning
+from ram_studio.app.tune.details_panel import DetailsPanel
 from ram_studio.app.tune.measure_panel import MeasurePanel
 from ram_studio.app.tune.microscope_panel import ScopePanel
 

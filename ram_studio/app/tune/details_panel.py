@@ -149,7 +149,7 @@ class DetailsPanel:
 
 
 def _head(title: str, note: str) -> Markup:
-    return templates.render("details/head.html.j2", title=title, note=note)
+    return templates.render("tune/figure_head.html.j2", title=title, note=note)
 
 
 def _plot(name: str, figure: Figure) -> tuple[gr.Column, gr.Plot]:
