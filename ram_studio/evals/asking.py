@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import Engine, ShouldStop
+from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
 from ram_studio.evals.conversations import Conversations
+from ram_studio.evals.paraphrases import SUITES, reworded
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import NO_ANSWER, Answer, Question, QuestionsBySuite, Reply, Verdict
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
-from ram_studio.evals.report.score import with_samples
+from ram_studio.evals.report.score import with_paraphrases, with_samples
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
@@ -31,6 +32,7 @@ class SuiteRun:
     with each answer beside the versions of the engine's software. rerun: forget stored answers.
     baselines: judged on every question for the chance level; None leaves it out.
     on_marks: told how a domain's questions stand, whenever answers to it came in.
+    wording: of the questions, 0 for their own, see `paraphrases`.
     run: id in the store, None before `answers` or without a store; runs: all of several samples.
     """
 
@@ -44,6 +46,7 @@ class SuiteRun:
     merge: Mapping[str, Any] | None = None
     baselines: TrivialBaselines | None = None
     on_marks: OnMarks | None = None
+    wording: int = 0
     run: int | None = field(default=None, init=False)
     runs: dict[int, None] = field(default_factory=dict, init=False)
 
@@ -147,6 +150,7 @@ class SuiteRun:
     def _key(self) -> RunKey:
         pieces = self.settings.pieces_of(self.suite)
         identity = {**self.engine.identity, **(pieces.key if pieces else {})}
+        identity |= {"wording": self.wording} if self.wording else {}
         return RunKey.of(identity, self.suite.name, self.suite.version)
 
     @property
@@ -197,30 +201,45 @@ def ask_suites(
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
 ) -> list[tuple[Question, Answer]]:
-    """Return one model's first answers to several suites, each with the verdicts on all samples.
+    """Return one model's first answers to several suites, with the verdicts on all samples.
+
+    And on all wordings, where there are several.
 
     Args: runs: of one model, all asked in one way. asked: questions by suite.
 
     Raises: what `SuiteRun.answers` raises.
     """
-    samples: list[list[tuple[Question, Answer]]] = []
-    once: list[tuple[Question, Answer]] = []
-    decodings = runs[0].settings.decodings if runs else ()
-    for number, decoding in enumerate(decodings):
+    found: list[list[list[tuple[Question, Answer]]]] = [[] for _ in runs]
+    plans = [_rounds(run) for run in runs]
+    for decoding, wording in dict.fromkeys(one for plan in plans for one in plan):
         runs[0].engine.decoding = decoding
+        for run, plan, rows in zip(runs, plans, found, strict=True):
+            if (decoding, wording) not in plan:
+                continue
 
-        def tell(model: str, domain: str, done: int, total: int, before: int = number) -> None:
-            # Of all samples together.
-            if on_progress:
-                on_progress(model, domain, before * total + done, len(decodings) * total)
+            def tell(model: str, domain: str, done: int, total: int, of: int = len(plan),
+                     before: int = len(rows)) -> None:  # fmt: skip
+                # Of all rounds together.
+                if on_progress:
+                    on_progress(model, domain, before * total + done, of * total)
 
-        samples.append([])
-        for run in runs:
-            if not run.suite.draws_samples:
-                samples[-1] += run.answers(asked[run.suite.name], tell, should_stop)
-            elif number == 0:
-                once += run.answers(asked[run.suite.name], on_progress, should_stop)
-    return with_samples(samples) + once
+            questions = asked[run.suite.name]
+            if wording:
+                run = replace(run, wording=wording, baselines=None, on_marks=None)
+                questions = [reworded(question, wording) for question in questions]
+            rows.append(run.answers(questions, tell, should_stop))
+    told: list[tuple[Question, Answer]] = []
+    for plan, rows in zip(plans, found, strict=True):
+        drawn = sum(not wording for _, wording in plan)
+        told += with_paraphrases(with_samples(rows[:drawn]), [rows[0], *rows[drawn:]])
+    return told
+
+
+def _rounds(run: SuiteRun) -> list[tuple[Decoding, int]]:
+    """Return how a suite's questions are asked, one time after the other: how, in which wording."""
+    drawn = run.settings.decodings[: 1 if run.suite.draws_samples else None]
+    wordings = range(1, run.settings.paraphrases if run.suite.name in SUITES else 1)
+    return [*((decoding, 0) for decoding in drawn), *((drawn[0], n) for n in wordings)]
 
 
 def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:

@@ -52,11 +52,11 @@ def evaluate_on_ray(
     asked = EvalSettings.of(settings, **fields)
     check_models(models, asked)
     is_plain = asked.engine == "transformers" and asked.pieces is None and asked.until is None
-    if not is_plain or HEALTH in asked.suites:
+    if not is_plain or HEALTH in asked.suites or asked.paraphrases > 1:
         raise EvaluationError(
             "On Ray models answer by the engine 'transformers', read texts whole, answer all "
-            "questions, and health is not measured: leave the suite, the mode, --ci-width or the "
-            "engine out, or leave out --ray."
+            "questions in one wording, and health is not measured: leave the suite, the mode, "
+            "--ci-width, --paraphrases or the engine out, or leave out --ray."
         )
     with contextlib.ExitStack() as undo:
         ray = undo.enter_context(connected(address))

@@ -18,6 +18,10 @@ NO_ANSWER: tuple[Finish, ...] = ("timed_out", *UNSCORED)
 """How a question ends without anything to judge; one that timed out counts as wrong."""
 TIMED_OUT = "timed_out"
 """The key in `Verdict.facts`: true where the judge ran out of time, which counts as wrong."""
+CLUSTER = "cluster"
+"""The key in `Verdict.facts`: equal for questions that share a document."""
+PARAPHRASES = "paraphrases"
+"""The key in `Answer.facts`: whether the answer to each wording of the question is right."""
 SAMPLES = "samples"
 """The key in `Answer.facts`: whether each of the samples that was answered is right."""
 

@@ -149,6 +149,14 @@ class EvalSettings(BaseModel):
         le=64,
         step=1,
     )
+    paraphrases: int = _setting(
+        1,
+        "Wordings per question",
+        "Ask shipped suites in up to 3 wordings; the spread of scores stands beside the interval.",
+        ge=1,
+        le=3,
+        step=1,
+    )
     data: Path | None = _setting(
         None,
         "Folder of data sets",
@@ -303,13 +311,15 @@ class EvalSettings(BaseModel):
     def recorded(self, engine: Engine) -> dict[str, object]:
         """Return the settings under which an engine is asked, as the store and reports have them.
 
-        They are those of the first sample; "samples" is told where there are several.
+        They are those of the first sample; "samples" and "paraphrases" are told where there are
+        several.
         """
         engine.decoding = self.decodings[0]
         found = {name: value for name, value in engine.identity.items() if name != "fingerprint"}
         for pieces in filter(None, map(self.pieces_of, self.question_suites)):
             found |= pieces.key
-        return {**found, "samples": self.samples} if self.samples > 1 else found
+        several = {"samples": self.samples, "paraphrases": self.paraphrases}
+        return found | {name: count for name, count in several.items() if count > 1}
 
 
 def described_fields(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:

@@ -3,17 +3,20 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from marked_report import marked_report
 from scipy.stats import binomtest
+from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import CLUSTER, Answer
 from ram_studio.evals.report.comparison import PairedCounts, holm
 from ram_studio.evals.report.eval_result import EvalResult
-from ram_studio.evals.report.score import Average, DomainScore, as_json
+from ram_studio.evals.report.score import Average, DomainScore, as_json, effective_size
 
 ROW = {"code": "1100", "tool": "1000", "memory": "1111", "follow": "1110"}
 
@@ -160,3 +163,25 @@ def test_unknown_names_are_refused():
     ):
         with pytest.raises(EvaluationError, match=said):
             report.compare_all(**options)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_errors_are_cluster_robust_where_questions_share_a_document(seed):
+    drawn = random.Random(seed)
+    clusters = [[drawn.random() < drawn.choice([0.1, 0.9])] * drawn.randint(1, 5)
+                for _ in range(drawn.randint(5, 30))]  # fmt: skip
+    answers = [Answer("", right, facts={CLUSTER: str(number)})
+               for number, own in enumerate(clusters) for right in own]  # fmt: skip
+    score = DomainScore.of(answers)
+    y = np.array([answer.is_correct for answer in answers], float)
+    groups = [int(answer.facts[CLUSTER]) for answer in answers]
+    fit = OLS(y, np.ones((len(y), 1))).fit(cov_type="cluster", cov_kwds={"groups": groups})
+    plain = DomainScore(score.n, score.correct)
+    assert score.stderr == pytest.approx(max(fit.bse[0], plain.stderr))
+    assert score.ci95[1] - score.ci95[0] >= plain.ci95[1] - plain.ci95[0]
+    # Of one question each, nothing changes.
+    assert DomainScore.of([replace(a, facts={}) for a in answers]) == plain
+    # Five documents that are all right say as much as five questions.
+    assert effective_size([[True] * 4] * 5) == 5
+    mean = Average.over([score, plain])
+    assert mean.stderr == pytest.approx(math.hypot(score.stderr, plain.stderr) / 2)

@@ -20,7 +20,10 @@ from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.score import (
     Average,
     DomainScore,
+    ParaphraseScores,
     SampleScores,
+    paraphrase_rows,
+    paraphrase_scores,
     sample_rows,
     sample_scores,
 )
@@ -209,7 +212,8 @@ class DomainResult(DomainScore):
 
     chance_level: the score of trivial answers; null where it is not known. categories: the score of
     each kind of question. samples: what several samples of each question show; null where there is
-    one. summary: figures as the suite's publishers make them.
+    one. summary: figures as the suite's publishers make them. paraphrases: what several wordings
+    show; null where there is one.
     """
 
     chance_level: float | None
@@ -217,6 +221,7 @@ class DomainResult(DomainScore):
     categories: dict[str, DomainScore]
     samples: SampleScores | None
     summary: dict[str, float]
+    paraphrases: ParaphraseScores | None
 
 
 @dataclass(frozen=True)
@@ -259,6 +264,8 @@ def _domain(report: EvalReport, answers: Sequence[Answer], domain: str) -> Domai
         categories,
         sample_scores(answers),
         summary,
+        paraphrase_scores(answers),
+        effective_n=score.effective_n,
     )
 
 
@@ -321,11 +328,14 @@ class EvalResult:
 
     @property
     def sample_rows(self) -> list[tuple[str, list[str]]]:
-        """What several samples show, a row for each figure; see `score.sample_rows`."""
-        return sample_rows(
-            {d: own.samples for d, own in model.domains.items() if own.samples is not None}
-            for model in self.models.values()
-        )
+        """What several samples and wordings show, a row for each figure."""
+        models = [model.domains.items() for model in self.models.values()]
+        return [
+            *sample_rows({d: own.samples for d, own in row if own.samples} for row in models),
+            *paraphrase_rows(
+                {d: own.paraphrases for d, own in row if own.paraphrases} for row in models
+            ),
+        ]
 
     def category_rows(self) -> list[tuple[str, list[DomainScore]]]:
         """Return ("domain: kind of question", each model's score), where a domain has several."""

@@ -20,28 +20,40 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from statistics import NormalDist
 from typing import Any
 
 from pydantic import Field, TypeAdapter, computed_field
 from pydantic.dataclasses import dataclass
 
-from ram_studio.evals.question import SAMPLES, Answer, Question
+from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer, Question
 
 
 @dataclass(frozen=True)
 class DomainScore:
-    """How many of `n` answers are right, and how far chance alone could move that."""
+    """How many of `n` answers are right, and how far chance alone could move that.
+
+    effective_n: how many questions of their own would tell as much, where some share a document;
+    None where none do.
+    """
 
     n: int
     correct: int
+    _: KW_ONLY
+    effective_n: float | None = None
 
     @staticmethod
     def of(answers: Iterable[Answer]) -> DomainScore:
         """Return the score of these answers; questions that were not answered are left out."""
-        marks = [answer.is_correct for answer in answers if answer.is_scored]
-        return DomainScore(len(marks), sum(marks))
+        scored = [answer for answer in answers if answer.is_scored]
+        marks = [answer.is_correct for answer in scored]
+        clusters: dict[Any, list[bool]] = {}
+        for place, answer in enumerate(scored):
+            clusters.setdefault(answer.facts.get(CLUSTER, place), []).append(answer.is_correct)
+        alone = len(clusters) == len(scored)
+        effective = None if alone else effective_size(list(clusters.values()))
+        return DomainScore(len(marks), sum(marks), effective_n=effective)
 
     @computed_field
     @property
@@ -52,8 +64,11 @@ class DomainScore:
     @computed_field
     @property
     def stderr(self) -> float:
-        """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: use `ci95` there. NaN for n = 0."""
-        return math.sqrt(self.score * (1.0 - self.score) / self.n) if self.n else math.nan
+        """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: use `ci95` there. NaN for n = 0.
+
+        Where questions share documents it is the cluster-robust one, if that is larger.
+        """
+        return math.sqrt(self.score * (1.0 - self.score) / self._weight) if self.n else math.nan
 
     @computed_field
     @property
@@ -64,7 +79,7 @@ class DomainScore:
     @property
     def _weight(self) -> float:
         """How many questions of one kind would tell as much."""
-        return self.n
+        return self.n if self.effective_n is None else self.effective_n
 
     def interval_at(self, level: float) -> tuple[float, float]:
         """Return the Wilson interval of the score at a level such as 0.99; (0, 1) for n = 0."""
@@ -84,6 +99,25 @@ class DomainScore:
         """Return {"score", "low95", "high95"} for a table's row; None where nothing was asked."""
         values = (self.score, *self.ci95) if self.n else (None, None, None)
         return dict(zip(("score", "low95", "high95"), values, strict=True))
+
+
+def effective_size(clusters: Sequence[Sequence[bool]]) -> float:
+    """Return how many questions of their own would have the cluster-robust standard error.
+
+    That error is sqrt(G / (G - 1) * sum of each cluster's summed residuals, squared) / n, with G
+    clusters. At most n, which clusters of answers that differ would exceed; at least 1. Where
+    all answers are alike they tell nothing of that, and each cluster counts as one question.
+
+    Args: clusters: answers to questions that share a document, right or wrong.
+    """
+    n, groups = sum(map(len, clusters)), len(clusters)
+    mean = sum(map(sum, clusters)) / n
+    squares = math.fsum((sum(own) - len(own) * mean) ** 2 for own in clusters)
+    if groups < 2 or not squares:
+        # Clusters that are each half right at a mean of one half hide no error either.
+        return float(groups if mean in (0.0, 1.0) or groups < 2 else n)
+    variance = groups / (groups - 1) * squares / n**2
+    return max(1.0, min(float(n), mean * (1.0 - mean) / variance))
 
 
 @dataclass(frozen=True)
@@ -123,7 +157,7 @@ class Average(DomainScore):
         near = [(part.correct + added) / (part.n + 2 * added) for part in self.parts]
         share = math.fsum(near) / len(near)
         parts = zip(near, self.parts, strict=True)
-        squares = math.fsum(p * (1.0 - p) / part.n for p, part in parts)
+        squares = math.fsum(p * (1.0 - p) / part._weight for p, part in parts)
         return len(near) ** 2 * share * (1.0 - share) / squares
 
 
@@ -169,22 +203,84 @@ def sample_scores(answers: Iterable[Answer]) -> SampleScores | None:
     n = max(map(len, rows))
     right = [sum(row) for row in rows if len(row) == n]
     shares = [c / n for c in right]
-    padded = [0.0, 1.0, *shares]
-    middle = math.fsum(padded) / len(padded)
-    squares = math.fsum((share - middle) ** 2 for share in padded)
-    half = 1.96 * math.sqrt(squares) / len(padded)
     sizes = sorted({*(2**i for i in range(n.bit_length()) if 2**i <= n), n})
     return SampleScores(
         n,
         len(shares),
         math.fsum(shares) / len(shares),
-        (max(0.0, middle - half), min(1.0, middle + half)),
+        _interval(shares),
         {
             str(k): math.fsum(1.0 - math.comb(n - c, k) / math.comb(n, k) for c in right)
             / len(right)
             for k in sizes
         },
     )
+
+
+def _interval(shares: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of a mean of shares, see `SampleScores`."""
+    padded = [0.0, 1.0, *shares]
+    middle = math.fsum(padded) / len(padded)
+    half = 1.96 * math.sqrt(math.fsum((s - middle) ** 2 for s in padded)) / len(padded)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True)
+class ParaphraseScores:
+    """What several wordings of each question show.
+
+    questions: those answered in all wordings, which alone count. scores: by wording; mean, and its
+    interval over questions as in `SampleScores`; spread: between the best and the worst wording.
+    """
+
+    questions: int
+    scores: tuple[float, ...]
+    mean: float
+    ci95: tuple[float, float]
+    spread: float
+
+
+def with_paraphrases(
+    answered: Sequence[tuple[Question, Answer]],
+    wordings: Sequence[Sequence[tuple[Question, Answer]]],
+) -> list[tuple[Question, Answer]]:
+    """Return answers, each with what became of all wordings of its question, in the same order."""
+    if len(wordings) == 1:
+        return list(answered)
+    marks = [
+        [answer.is_correct for _, answer in row if answer.is_scored]
+        for row in zip(*wordings, strict=True)
+    ]
+    return [
+        (question, replace(answer, facts={**answer.facts, PARAPHRASES: own}))
+        for (question, answer), own in zip(answered, marks, strict=True)
+    ]
+
+
+def paraphrase_scores(answers: Iterable[Answer]) -> ParaphraseScores | None:
+    """Return what several wordings of these questions show; None where there is one of each."""
+    rows = [answer.facts[PARAPHRASES] for answer in answers if answer.facts.get(PARAPHRASES)]
+    if not rows:
+        return None
+    n = max(map(len, rows))
+    whole = [row for row in rows if len(row) == n]
+    scores = tuple(sum(column) / len(whole) for column in zip(*whole, strict=True))
+    shares = [sum(row) / n for row in whole]
+    mean, spread = math.fsum(shares) / len(shares), max(scores) - min(scores)
+    return ParaphraseScores(len(whole), scores, mean, _interval(shares), spread)
+
+
+def paraphrase_rows(models: Iterable[dict[str, ParaphraseScores]]) -> list[tuple[str, list[str]]]:
+    """Return what several wordings show as `sample_rows` does; models: by domain."""
+    asked = list(models)
+    rows = []
+    for domain, first in {d: found for own in asked for d, found in own.items()}.items():
+        texts = [
+            f"{f.mean:.3f} [{f.ci95[0]:.2f}, {f.ci95[1]:.2f}], spread {f.spread:.3f}" if f else "-"
+            for f in (found.get(domain) for found in asked)
+        ]
+        rows.append((f"{domain}: mean of {len(first.scores)} wordings", texts))
+    return rows
 
 
 def sample_rows(models: Iterable[dict[str, SampleScores]]) -> list[tuple[str, list[str]]]:

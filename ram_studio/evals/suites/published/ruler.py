@@ -22,7 +22,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.question import CLUSTER, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published.rows import DataSet, Row
 from ram_studio.evals.suites.suite import Make, SuiteSettings, Tally, balanced, reading
@@ -230,7 +230,7 @@ def _question(
         category=f"{name} {length}",
         prompt=prompt,
         gold=entry.answers[0],
-        spec={"answers": list(entry.answers), "filled": filled},
+        spec={"answers": list(entry.answers), "filled": filled, "cluster": f"{entry.own}"},
         max_new_tokens=MAX_NEW_TOKENS,
         reading=(text, f"{_ASK}\n\nQuestion: {entry.question}"),
     )
@@ -245,7 +245,11 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     notes = [] if is_right else [f"not said: {question.gold[:60]}"]
     if filled < LEAST_FILLED:
         notes.append(f"the text fills {filled:.0%} of its length")
-    return Verdict(is_right, "; ".join(notes), {"filled": filled})
+    facts = {"filled": filled}
+    if "cluster" in question.spec:
+        # The same question at another length, and other questions about the same documents.
+        facts[CLUSTER] = question.spec["cluster"]
+    return Verdict(is_right, "; ".join(notes), facts)
 
 
 def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
