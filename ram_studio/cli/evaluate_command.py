@@ -44,7 +44,12 @@ class Answering:
         typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
     ] = "transformers"
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")
+        str | None,
+        typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval or forgetting."),
+    ] = None
+    shots: Annotated[
+        int | None,
+        typer.Option(min=0, help="Worked examples before each item of lm-eval's tasks."),
     ] = None
     include_path: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
@@ -66,6 +71,10 @@ class Answering:
             "--include-path": (
                 self.include_path is not None and not is_harness,
                 "these are lm-eval's; add --engine lm-eval",
+            ),
+            "--shots": (
+                self.shots is not None and not is_harness,
+                "the suites are asked without examples; add --engine lm-eval",
             ),
             "--ci-width": (
                 is_harness and settings.ci_width is not None,
@@ -101,7 +110,7 @@ class Answering:
         from ram_studio.evals.run import evaluate as ask
 
         if self.tasks is not None:
-            hooks["include_path"] = self.include_path
+            hooks |= {"include_path": self.include_path, "shots": self.shots}
             return evaluate_with_harness(sources, self.tasks, settings, **hooks)
         if self.ray is not None:
             return evaluate_on_ray(sources, self.ray, settings, **hooks)

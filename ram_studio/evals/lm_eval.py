@@ -34,6 +34,10 @@ from ram_studio.evals.store import AnswerStore, RunKey, store_or_temporary
 HARNESS_VERSION = 1
 """Of this adapter: raised when it reads the harness's results differently."""
 
+RECIPES = {"forgetting": ("arc_easy", "hellaswag", "piqa", "winogrande")}
+"""Tasks by a name of ours. forgetting: what a model knew before it was an agent, by log-likelihood
+alone, so that neither its format nor its chat counts."""
+
 # On a CPU a larger batch gains nothing, and the harness pads it to its longest prompt.
 CPU_BATCH_SIZE = 16
 
@@ -44,6 +48,7 @@ def evaluate_with_harness(
     settings: EvalSettings | None = None,
     *,
     include_path: str | Path | None = None,
+    shots: int | None = None,
     store: AnswerStore | None = None,
     rerun: bool = False,
     on_progress: Progress | None = None,
@@ -57,9 +62,11 @@ def evaluate_with_harness(
 
     Args:
         models: name -> local folder.
-        tasks: names of tasks or groups, as a sequence or one text with commas.
+        tasks: names of tasks, groups or RECIPES, as a sequence or one text with commas.
         settings: of which limit (most items per task, its first ones), chat and device count.
         include_path: folder with task files (YAML) of one's own.
+        shots: worked examples before each item, from the split that the task takes them of; None
+            for each task's own number.
         store, rerun: as for `run.evaluate`.
         on_progress: called with (model, task, done, total) as tasks begin and end. should_stop:
             polled between tasks.
@@ -87,7 +94,7 @@ def evaluate_with_harness(
     for model, folder in models.items():
         start = time.perf_counter()
         engine = LocalEngine(folder, device=asked.device, chat=asked.chat)
-        runner = _Runner(model, engine, manager, asked.limit, _digest(include_path))
+        runner = _Runner(model, engine, manager, asked.limit, _digest(include_path), shots)
         answered: list[tuple[Question, Answer]] = []
         with store_or_temporary(store) as answers:
             for task in names:
@@ -102,6 +109,7 @@ def evaluate_with_harness(
                 "they cannot be compared. Evaluate again with rerun."
             )
         how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
+        how |= {"prompts": "lm-eval", "shots": "each task's own" if shots is None else shots}
         seconds = time.perf_counter() - start
         suites = [f"{HARNESS}{task}" for task in names]
         results[model] = ModelAnswers.of(
@@ -121,7 +129,8 @@ def _check_installed() -> None:
 
 def _names(tasks: str | Sequence[str]) -> tuple[str, ...]:
     given = tasks.split(",") if isinstance(tasks, str) else tasks
-    names = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+    each = (RECIPES.get(name.strip(), (name.strip(),)) for name in given if name.strip())
+    names = tuple(dict.fromkeys(name for own in each for name in own))
     if not names:
         raise EvaluationError("No task of lm-eval was named. Name some, such as gsm8k,ifeval.")
     return names
@@ -151,7 +160,8 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
 class _Runner:
     """One model in the harness, loaded when the first task has to be run.
 
-    limit: most items per task. task_files: digest of task files of one's own.
+    limit: most items per task. task_files: digest of task files of one's own. shots: see
+    `evaluate_with_harness`.
     """
 
     name: str
@@ -159,6 +169,7 @@ class _Runner:
     manager: Any
     limit: Any
     task_files: str | None
+    shots: int | None = None
 
     def answers(self, task: str, store: AnswerStore, rerun: bool) -> list[tuple[Question, Answer]]:
         """Return a task's questions with their answers: out of the store, else by running it."""
@@ -171,6 +182,7 @@ class _Runner:
             lm_eval=software["lm_eval"],
             limit=self.limit,
             tasks=self.task_files,
+            **({} if self.shots is None else {"shots": self.shots}),
         )
         run = store.open_run(key, model=self.name, path=str(self.engine.path), rerun=rerun)
         if not store.answers(run):
@@ -191,6 +203,7 @@ class _Runner:
                     model=self._loaded,
                     tasks=[task],
                     limit=self.limit,
+                    num_fewshot=self.shots,
                     apply_chat_template=self.engine.is_chat,
                     log_samples=True,
                     bootstrap_iters=0,

@@ -1,11 +1,14 @@
 """Tasks of lm-eval: how its samples are read, and, where it is installed, a task run for real."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals import lm_eval
 from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
 from ram_studio.evals.report.eval_report import skills_of
 from ram_studio.evals.report.eval_result import EvalResult
@@ -75,6 +78,35 @@ def test_results_without_right_and_wrong_are_refused():
     for nothing in ({"samples": {}}, {}):
         with pytest.raises(EvaluationError, match="gave no answers"):
             rows_of(nothing, {})
+
+
+def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path):
+    calls = []
+
+    def simple_evaluate(**given):
+        calls.append(given)
+        return {"samples": {given["tasks"][0]: [sample(0, 1.0, "acc")]}}
+
+    found = SimpleNamespace(all_tasks=lm_eval.RECIPES["forgetting"])
+    fakes = {
+        "lm_eval": SimpleNamespace(simple_evaluate=simple_evaluate),
+        "lm_eval.tasks": SimpleNamespace(TaskManager=lambda include_path: found),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setattr(lm_eval, "find_spec", lambda name: fakes[name])
+    monkeypatch.setattr(lm_eval, "versions", lambda *names: {"lm_eval": "0"})
+    monkeypatch.setattr(lm_eval._Runner, "_loaded", None)
+    models = {"m": asset_path("independent", "base")}
+    with AnswerStore(tmp_path / "s") as store:
+        for shots in (None, 5, 5):
+            report = evaluate_with_harness(models, "forgetting", store=store, shots=shots)
+        # Answers after other examples are others; the same are not asked for again.
+        assert [call["num_fewshot"] for call in calls] == [None] * 4 + [5] * 4
+        assert sum(run.settings.get("shots") == 5 for run in store.runs()) == 4
+    assert tuple(report.items) == lm_eval.RECIPES["forgetting"]
+    told = report.models["m"].settings
+    assert (told["prompts"], told["shots"]) == ("lm-eval", 5)
 
 
 def test_without_lm_eval_the_error_names_the_extra(monkeypatch):
