@@ -105,13 +105,13 @@ class Answering:
 
     def ask(self, sources: dict[str, Any], settings: EvalSettings, **hooks: Any) -> Any:
         """Return the report of suites or, where tasks are named, of lm-eval."""
-        from ram_studio.evals.lm_eval import evaluate_with_harness
+        from ram_studio.evals.lm_eval import Tasks, evaluate_with_harness
         from ram_studio.evals.on_ray import evaluate_on_ray
         from ram_studio.evals.run import evaluate as ask
 
         if self.tasks is not None:
-            hooks |= {"include_path": self.include_path, "shots": self.shots}
-            return evaluate_with_harness(sources, self.tasks, settings, **hooks)
+            hooks["include_path"] = self.include_path
+            return evaluate_with_harness(sources, Tasks(self.tasks, self.shots), settings, **hooks)
         if self.ray is not None:
             return evaluate_on_ray(sources, self.ray, settings, **hooks)
         return ask(sources, settings, **hooks)

@@ -42,13 +42,24 @@ alone, so that neither its format nor its chat counts."""
 CPU_BATCH_SIZE = 16
 
 
+@dataclass(frozen=True)
+class Tasks:
+    """Names of tasks, and how they are asked.
+
+    shots: worked examples before each item, from the split that the task takes them of; None for
+    each task's own number.
+    """
+
+    names: str | Sequence[str]
+    shots: int | None = None
+
+
 def evaluate_with_harness(
     models: Mapping[str, str | Path],
-    tasks: str | Sequence[str],
+    tasks: str | Sequence[str] | Tasks,
     settings: EvalSettings | None = None,
     *,
     include_path: str | Path | None = None,
-    shots: int | None = None,
     store: AnswerStore | None = None,
     rerun: bool = False,
     on_progress: Progress | None = None,
@@ -62,11 +73,10 @@ def evaluate_with_harness(
 
     Args:
         models: name -> local folder.
-        tasks: names of tasks, groups or RECIPES, as a sequence or one text with commas.
+        tasks: names of tasks, groups or RECIPES, as a sequence or one text with commas; or with
+            how they are asked.
         settings: of which limit (most items per task, its first ones), chat and device count.
         include_path: folder with task files (YAML) of one's own.
-        shots: worked examples before each item, from the split that the task takes them of; None
-            for each task's own number.
         store, rerun: as for `run.evaluate`.
         on_progress: called with (model, task, done, total) as tasks begin and end. should_stop:
             polled between tasks.
@@ -79,7 +89,8 @@ def evaluate_with_harness(
     asked = settings or EvalSettings()
     check_models(models, asked)
     _check_installed()
-    names = _names(tasks)
+    wanted = tasks if isinstance(tasks, Tasks) else Tasks(tasks)
+    names, shots = _names(wanted.names), wanted.shots
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, include_path)
     items: list[Question] = []
@@ -161,7 +172,7 @@ class _Runner:
     """One model in the harness, loaded when the first task has to be run.
 
     limit: most items per task. task_files: digest of task files of one's own. shots: see
-    `evaluate_with_harness`.
+    `Tasks`.
     """
 
     name: str

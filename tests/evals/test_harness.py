@@ -100,7 +100,7 @@ def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path
     models = {"m": asset_path("independent", "base")}
     with AnswerStore(tmp_path / "s") as store:
         for shots in (None, 5, 5):
-            report = evaluate_with_harness(models, "forgetting", store=store, shots=shots)
+            report = evaluate_with_harness(models, lm_eval.Tasks("forgetting", shots), store=store)
         # Answers after other examples are others; the same are not asked for again.
         assert [call["num_fewshot"] for call in calls] == [None] * 4 + [5] * 4
         assert sum(run.settings.get("shots") == 5 for run in store.runs()) == 4
