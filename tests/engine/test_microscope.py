@@ -31,6 +31,7 @@ SETTINGS = {
     "two-regions": {"unique_scale": 0.5, "shared_scale": 1.5},
 }
 UNSHOWN = ["slerp", "warp", "model-stock", "sce", "fisher", "wudi", "tsv-m", "iso-c"]
+UNSHOWN += ["resmerge", "project"]
 SHOWN = [name for name in METHODS if name not in UNSHOWN]
 
 

@@ -1,4 +1,4 @@
-"""WUDI, TSV-M and Iso-C against the published loss and formulas, and what must hold of them."""
+"""Matrix methods against the published loss and formulas in numpy, and what must hold of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from random_zoo import write_zoo
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.algorithm.methods.whole.matrices import is_linear
 from ram_studio.engine.merge import merge
+from ram_studio.errors import SettingsError
 
 LINEAR = "model.layers.0.mlp.up_proj.weight"
 EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
@@ -43,13 +44,15 @@ def random_taus(seed: int, agents: int, *shape: int, share: float = 0.4) -> torc
     return (taus * (torch.rand(taus.shape, generator=generator) < share)).double()
 
 
-def merged_tau(method: str, taus: torch.Tensor, name: str = LINEAR, **values) -> torch.Tensor:
-    """Return what the method adds to a base of zeros, through float32 as files store it."""
+def merged_tau(
+    method: str, taus: torch.Tensor, name: str = LINEAR, base: torch.Tensor | None = None, **values
+) -> torch.Tensor:
+    """Return what the method adds to a base (zeros), through float32 as files store it."""
     names = tuple(f"agent{t}" for t in range(len(taus)))
     prepared = METHODS[method].prepare(make_settings(method, values), Facts(names, 0, (name,)))
-    agents = taus.float().flatten(1)
-    block = BlockInput(torch.zeros(agents.shape[1]), agents, 0, name, 0, tuple(taus.shape[1:]))
-    return METHODS[method].merge(block, prepared).values.view(taus.shape[1:])
+    x = torch.zeros(taus[0].numel()) if base is None else base.float().flatten()
+    block = BlockInput(x, x + taus.float().flatten(1), 0, name, 0, tuple(taus.shape[1:]))
+    return (METHODS[method].merge(block, prepared).values - x.double()).view(taus.shape[1:])
 
 
 shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 12), st.integers(1, 12))
@@ -126,6 +129,79 @@ def test_a_layer_is_merged_as_published(method, formula, agents, shape) -> None:
         np.testing.assert_allclose(got, scale * want, rtol=1e-9, atol=1e-16)
 
 
+def resmerge(taus, rank=1, low=0.7, high=1.0, budget=0.2, is_named=True):
+    """The published equations, plainly."""
+    n, heads, rests = len(taus), [], []
+    for tau in taus:
+        u, s, vt = np.linalg.svd(tau, full_matrices=False)
+        heads.append(sum(s[k] * np.outer(u[:, k], vt[k]) for k in range(rank)))
+        rests.append(tau - heads[-1])
+    size = np.linalg.norm
+    q = [rest / size(rest) for rest in rests]
+    together = sum(q) / size(sum(q))
+    pairs = [(a, b) for a in range(n) for b in range(a)]
+    c = np.mean([(one * together).sum() for one in q])
+    s_r = np.mean([(q[a] * q[b]).sum() for a, b in pairs])
+    score = ((s_r + 1) / 2 + (c + 1) / 2) / 2 * is_named
+    backbone = c ** (high - (high - low) * score) * np.mean([size(r) for r in rests]) * together
+    if c <= 1 / n**0.5:
+        backbone = np.mean(rests, 0)
+    cosines = [(heads[a] * heads[b]).sum() / size(heads[a]) / size(heads[b]) for a, b in pairs]
+    gate = np.mean([max(0.0, cosine) for cosine in cosines])
+    head = np.mean(heads, 0)
+    return backbone + budget * gate * size(backbone) * head / size(head)
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0, -0.4])
+@pytest.mark.parametrize("shape", [(8, 6), (5, 9)])
+@pytest.mark.parametrize(
+    ("name", "values", "own"),
+    [
+        (LINEAR, {}, {}),
+        (LINEAR, {"head_rank": 2, "budget": 0.5}, {"rank": 2, "budget": 0.5}),
+        ("model.layers.0.router.weight", {}, {"is_named": False}),
+        ("model.layers.0.self_attn.q_proj.weight", {"beta_min": 0.2}, {"low": 0.2}),
+    ],
+)
+def test_resmerge_is_the_published_equations(shared, shape, name, values, own) -> None:
+    taus = random_taus(4, 3, *shape, share=1.0)
+    taus[1:] += shared * taus[:1]  # agents that agree, that do not, that oppose
+    want = resmerge(taus.float().double().numpy(), **own)
+    np.testing.assert_allclose(merged_tau("resmerge", taus, name, **values), want, rtol=1e-8)
+
+
+def test_resmerge_adds_nothing_where_no_agent_has_a_residual() -> None:
+    column, row = (random_taus(seed, 6, 1, share=1.0) for seed in (0, 1))
+    tau = 1e4 * column @ row[:4].T  # of rank one
+    assert not merged_tau("resmerge", torch.stack([tau, 0 * tau])).any()
+    assert merged_tau("resmerge", random_taus(0, 2, 6, 4)).any()
+    with pytest.raises(SettingsError, match="beta_min 2 is above beta_max 1"):
+        make_settings("resmerge", {"beta_min": 2})
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (12, 8), (8, 12)])
+@pytest.mark.parametrize(("rank", "base_rank"), [(0.01, 1.0), (0.5, 0.5), (1.0, 0.25)])
+def test_a_projection_keeps_the_strongest_of_each_in_the_bases_directions(
+    shape, rank, base_rank
+) -> None:
+    taus, base = random_taus(5, 2, *shape, share=1.0), 1e4 * random_taus(6, 1, *shape, share=1.0)[0]
+    stored = (base.float() + taus.float()).double() - base.float().double()
+    u, _, vt = np.linalg.svd(base.float().double().numpy(), full_matrices=False)
+    k, r = (max(1, int(share * 8)) for share in (rank, base_rank))
+    want = np.zeros(shape)
+    for tau in stored.numpy():
+        a, s, b = np.linalg.svd(tau, full_matrices=False)
+        rewired = u[:, :r].T @ (a[:, :k] * s[:k]) @ b[:k] @ vt[:r].T
+        want += u[:, :r] @ rewired @ vt[:r]
+    got = merged_tau("project", taus, base=base, rank=rank, base_rank=base_rank, scale=0.5)
+    np.testing.assert_allclose(got, 0.5 * want, rtol=1e-6, atol=1e-10)
+    # All of a square matrix's directions are the base's: the whole update comes back.
+    if shape == (8, 8):
+        whole = merged_tau("project", taus[:1], base=base, rank=1.0)
+        np.testing.assert_allclose(whole, stored[0], rtol=1e-6, atol=1e-11)
+    assert not merged_tau("project", taus, "model.embed_tokens.weight", base=base).any()
+
+
 def test_one_agent_comes_back_from_tsv_and_with_a_flat_spectrum_from_iso() -> None:
     taus = random_taus(0, 1, 5, 4, share=1.0)
     torch.testing.assert_close(merged_tau("tsv-m", taus), taus[0], rtol=1e-9, atol=1e-13)
@@ -150,7 +226,7 @@ def test_directions_that_nobody_moved_stay(method) -> None:
     assert not merged_tau(method, 0 * taus).any()
 
 
-@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi"])
+@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi", "resmerge", "project"])
 def test_packed_experts_are_matrices_of_their_own(method) -> None:
     taus = random_taus(0, 2, 3, 6, 4)
     packed = merged_tau(method, taus, EXPERTS)
@@ -158,7 +234,7 @@ def test_packed_experts_are_matrices_of_their_own(method) -> None:
         assert torch.equal(packed[expert], merged_tau(method, taus[:, expert]))
 
 
-@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi"])
+@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi", "resmerge", "project"])
 @pytest.mark.parametrize(("others", "factor"), [("mean", 0.5), ("sum", 1.0), ("base", 0.0)])
 def test_other_tensors_are_averaged_summed_or_left(method, others, factor) -> None:
     taus = random_taus(0, 2, 6, 3)

@@ -31,6 +31,8 @@ from ram_studio.algorithm.methods.region import REGION, TWO_REGIONS
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
 from ram_studio.algorithm.methods.whole.model_stock import MODEL_STOCK
+from ram_studio.algorithm.methods.whole.project import PROJECT
+from ram_studio.algorithm.methods.whole.resmerge import RESMERGE
 from ram_studio.algorithm.methods.whole.sce import SCE
 from ram_studio.algorithm.methods.whole.slerp import SLERP, WARP
 from ram_studio.algorithm.methods.whole.spectral import ISO, TSV
@@ -74,6 +76,8 @@ METHODS: dict[str, Method] = {
         WUDI,
         TSV,
         ISO,
+        RESMERGE,
+        PROJECT,
         REGION,
         TWO_REGIONS,
     )
@@ -108,6 +112,8 @@ def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
             f"(it has {', '.join(fields)})"
             if e["type"] == "extra_forbidden"
             else f"{e['loc'][0]} is {e['input']!r}: {e['msg'].lower()}"
+            if e["loc"]
+            else e["msg"].removeprefix("Value error, ")
             for e in error.errors()
         )
         raise SettingsError(f"Settings of {name}: {problems}.") from error

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Float32, Int64
+    from jaxtyping import Float, Float32, Float64, Int64
     from torch import Tensor
 
 Epsilon = Annotated[
@@ -136,6 +136,34 @@ class BlockInput(NamedTuple):
     check: Callable[[], None] = lambda: None
     arithmetic: Arithmetic = "float64"
     weights: tuple[float, ...] | None = None
+
+    def task_vectors(self) -> tuple[Float64[Tensor, " n"], Float64[Tensor, "agents n"]]:
+        """Return the base and every agent's task vector, not weighted."""
+        base = self.base.double()
+        return base, self.agents.double() - base
+
+    def weighted(self, taus: Tensor) -> Tensor:
+        """Return task vectors (agents, ...) times their agents' weights."""
+        if self.weights is None:
+            return taus
+        return taus * taus.new_tensor(self.weights).view(-1, *(1,) * (taus.ndim - 1))
+
+
+def changed_by(taus: Float64[Tensor, "agents n"]) -> Int64[Tensor, " n"]:
+    """Return the overlap pattern of elements whose task vector is not 0, see BlockOutput."""
+    import torch
+
+    active = torch.zeros(taus.shape[1:], dtype=torch.int64, device=taus.device)
+    for t, tau in enumerate(taus):
+        active |= (tau != 0).long() << t
+    return active
+
+
+def moved(base: Float64[Tensor, " n"], change: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+    """Return base + change; where the change is 0 the base stays, bit for bit (-0.0 too)."""
+    import torch
+
+    return torch.where(change != 0, base + change, base)
 
 
 class BlockOutput(NamedTuple):

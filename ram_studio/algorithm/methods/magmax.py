@@ -17,6 +17,8 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Prepared,
+    changed_by,
+    moved,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 
@@ -34,13 +36,8 @@ def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     """Merge one block; every element that some agent changed counts as active."""
     import torch
 
-    x = block.base.double()
-    taus = block.agents.double() - x
-    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    for t, tau in enumerate(taus):
-        active |= (tau != 0).long() << t
-    if block.weights is not None:
-        taus = taus * taus.new_tensor(block.weights)[:, None]
+    x, taus = block.task_vectors()
+    active, taus = changed_by(taus), block.weighted(taus)
     best, largest = torch.zeros_like(active), taus[0].abs()
     for t, tau in enumerate(taus):
         is_larger = tau.abs() > largest
@@ -50,7 +47,7 @@ def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     def own(t: int) -> Tensor:
         return torch.where(best == t, step, 0.0)
 
-    return BlockOutput(torch.where(step == 0, x, x + step), active, own)
+    return BlockOutput(moved(x, step), active, own)
 
 
 MAGMAX = Method(

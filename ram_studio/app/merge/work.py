@@ -19,7 +19,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.merge_log import remember_merge
 
-SLOW = ("wudi", "tsv-m", "iso-c")
+SLOW = ("wudi", "tsv-m", "iso-c", "resmerge", "project")
 """Methods that take minutes of computing, not the time of reading and writing."""
 
 _ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -213,7 +213,7 @@ def _largest(settings: Any, element: ElementInput) -> Worked:
 
 _FORMULAS: dict[str, Callable[[Any, ElementInput], Worked]] = {
     "fisher": _fisher,
-    **dict.fromkeys(("wudi", "tsv-m", "iso-c"), _matrix),
+    **dict.fromkeys(("wudi", "tsv-m", "iso-c", "resmerge", "project"), _matrix),
     "region": _region,
     "magmax": _largest,
 }

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Method, Prepared
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Method,
+    Prepared,
+    changed_by,
+    moved,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,15 +30,9 @@ def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **tol
     """
 
     def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
-        import torch
-
-        base = block.base.double()
-        taus = block.agents.double() - base
-        active = torch.zeros(base.shape, dtype=torch.int64, device=base.device)
-        for t, tau in enumerate(taus):
-            active |= (tau != 0).long() << t
+        base, taus = block.task_vectors()
         weights = taus.new_tensor(block.weights or (1.0,) * len(taus))
         merged = merge_one(base, taus, prepared.settings, weights)
-        return BlockOutput(torch.where(merged != 0, base + merged, base), active)
+        return BlockOutput(moved(base, merged), changed_by(taus))
 
     return Method(**told, merge_block=merge_block, whole=lambda settings, name, shape: True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -21,11 +21,14 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Prepared,
+    changed_by,
+    moved,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale, sum_rule
 from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
     from torch import Tensor
 
 _EXPERTS = re.compile(r"(^|\.)experts?\.")
@@ -63,42 +66,50 @@ def is_linear(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and layer_of(name) not in (EMBEDDING, HEAD)
 
 
-def matrix_method(
-    merge_one: Callable[[Tensor, Any, Callable[[], None]], Tensor], **told: Any
-) -> Method:
+class Layer(NamedTuple):
+    """One linear layer's weights, as a matrix method sees them.
+
+    base: float64; taus: task vectors times their agents' weights; settings: of the method; name: of
+    the tensor; check: raises when the merge shall stop.
+    """
+
+    base: Float64[Tensor, "rows columns"]
+    taus: Float64[Tensor, "agents rows columns"]
+    settings: Any
+    name: str
+    check: Callable[[], None]
+
+
+def matrix_method(merge_one: Callable[[Layer], Tensor], **told: Any) -> Method:
     """Return the method that merges each linear layer by ``merge_one``.
 
     Args:
-        merge_one: task vectors, float64 (agents, rows, columns), settings, and what raises when the
-            merge shall stop -> the merged task vector (rows, columns).
+        merge_one: a layer -> the merged task vector (rows, columns). Elements where it is 0 stay as
+            in the base, bit for bit.
         told: name, title, formula, source and settings of the method.
     """
 
     def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
         settings = prepared.settings
-        return merge_matrices(block, settings, lambda taus: merge_one(taus, settings, block.check))
+        if not is_linear(settings, block.name, block.shape):
+            from ram_studio.algorithm.kernels import torch as kernels
+
+            n = len(block.agents)
+            averaging = sum_rule(n, other_factor(settings, n), block.weights)
+            # Of matrices there are no own parts, so all tensors are measured alike.
+            merged = kernels.merge(averaging, block.base, block.agents)
+            return BlockOutput(merged.values, merged.pattern)
+        return merge_matrices(block, settings, merge_one)
 
     return Method(**told, merge_block=merge_block, whole=is_linear)
 
 
 def merge_matrices(
-    block: BlockInput, settings: Any, merge_one: Callable[[Tensor], Tensor]
+    block: BlockInput, settings: Any, merge_one: Callable[[Layer], Tensor]
 ) -> BlockOutput:
-    """Merge a whole tensor matrix by matrix, or a block of another tensor by its factor.
-
-    merge_one: task vectors, float64 (agents, rows, columns) -> the merged one (rows, columns).
-    Elements where it is 0 stay as in the base, bit for bit.
-    """
+    """Merge a whole tensor matrix by matrix."""
     import torch
 
-    if not is_linear(settings, block.name, block.shape):
-        from ram_studio.algorithm.kernels import torch as kernels
-
-        n = len(block.agents)
-        averaging = sum_rule(n, other_factor(settings, n), block.weights)
-        # Of matrices there are no own parts, so all tensors are measured alike.
-        merged = kernels.merge(averaging, block.base, block.agents)
-        return BlockOutput(merged.values, merged.pattern)
     rows, columns = block.shape[-2:]
     values = block.base.double()
     active = torch.zeros(values.shape, dtype=torch.int64, device=values.device)
@@ -107,13 +118,11 @@ def merge_matrices(
     for first in range(0, len(values), size) if size else ():
         block.check()
         part = slice(first, first + size)
-        taus = block.agents[:, part].double() - values[part]
-        merged = merge_one(_weighted(taus, block.weights).view(-1, rows, columns)).reshape(-1)
-        for t, tau in enumerate(taus):
-            active[part] |= (tau != 0).long() << t
-        values[part] = torch.where(merged != 0, values[part] + merged, values[part])
+        base, taus = block._replace(
+            base=block.base[part], agents=block.agents[:, part]
+        ).task_vectors()
+        own = block.weighted(taus).view(-1, rows, columns)
+        layer = Layer(base.view(rows, columns), own, settings, block.name, block.check)
+        values[part] = moved(base, merge_one(layer).reshape(-1))
+        active[part] = changed_by(taus)
     return BlockOutput(values, active)
-
-
-def _weighted(taus: Tensor, weights: tuple[float, ...] | None) -> Tensor:
-    return taus if weights is None else taus * taus.new_tensor(weights)[:, None]

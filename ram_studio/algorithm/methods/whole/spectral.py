@@ -62,7 +62,7 @@ def _nearest_orthonormal(matrix: Float64[Tensor, "a b"]) -> Float64[Tensor, "a b
 
 
 TSV = matrix_method(
-    lambda taus, settings, check: settings.scale * merge_tasks(taus),
+    lambda layer: layer.settings.scale * merge_tasks(layer.taus),
     name="tsv-m",
     title="TSV-M",
     formula="linear layers: scale * the tasks' strongest singular vectors, set apart; others: mean",
@@ -83,7 +83,7 @@ def flatten_spectrum(total: Float64[Tensor, "rows columns"]) -> Float64[Tensor, 
 
 
 ISO = matrix_method(
-    lambda taus, settings, check: settings.scale * flatten_spectrum(taus.sum(0)),
+    lambda layer: layer.settings.scale * flatten_spectrum(layer.taus.sum(0)),
     name="iso-c",
     title="Iso-C",
     formula="linear layers: scale * the sum of tau, its singular values all at their mean; others: "

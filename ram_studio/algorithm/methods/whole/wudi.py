@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.whole.matrices import MatrixSettings, matrix_method
+from ram_studio.algorithm.methods.whole.matrices import Layer, MatrixSettings, matrix_method
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -115,15 +115,14 @@ def minimum(
     return start + (b - start @ a) @ vectors / values[kept] @ vectors.T
 
 
-def merge_layer(
-    taus: Float64[Tensor, "agents out in"], settings: WudiSettings, check: Callable[[], None]
-) -> Float64[Tensor, "out in"]:
+def merge_layer(layer: Layer) -> Float64[Tensor, "out in"]:
     """Return the merged task vector of a layer."""
-    start = taus.sum(0)
-    a, b = quadratic_form(taus, check)
+    settings: WudiSettings = layer.settings
+    start = layer.taus.sum(0)
+    a, b = quadratic_form(layer.taus, layer.check)
     if settings.solver == "closed":
         return minimum(start, a, b)
-    return descend(start, a, b, settings.iterations, settings.learning_rate, check)
+    return descend(start, a, b, settings.iterations, settings.learning_rate, layer.check)
 
 
 WUDI = matrix_method(

@@ -1,0 +1,78 @@
+"""Project: of each update what lies in the base's own directions (SAR, Zhang et al., 2607.03065).
+
+Per linear layer with base W = U S V^T and task vectors T_t:
+
+    T_t,k  = the k largest singular components of T_t,  k = max(1, floor(rank * their number))
+    P(T_t) = U_r U_r^T T_t,k V_r V_r^T,                 r likewise by ``base_rank``
+    merged = base + scale * sum_t P(T_t)
+
+With one agent this is the paper's filter: the result is the agent without what lies outside, and
+may be merged by any method after that. With several it is the paper's merge of filtered experts.
+Defaults are those of the authors' script: rank 0.01, and all directions of the base. Of a square
+matrix those are all there are; in others the side that is longer than the rank is cut. Directions
+in which the base is nothing are not its own and left out.
+
+Other tensors stay at the base unless ``others`` says mean or sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from ram_studio.algorithm.methods.whole.matrices import (
+    ZERO,
+    Layer,
+    Others,
+    ScaledSettings,
+    matrix_method,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+    from torch import Tensor
+
+_Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class ProjectSettings(ScaledSettings):
+    """Settings of the projection; the defaults are the authors'."""
+
+    others: Others = "base"
+    rank: _Share = Field(default=0.01, description="Share of an update's singular components.")
+    base_rank: _Share = Field(default=1.0, description="Share of the base's singular directions.")
+
+
+def strongest(matrix: Float64[Tensor, "a b"], share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U, S and V^T of a share of a matrix's singular components, at least one, not 0."""
+    import torch
+
+    u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
+    kept = min(max(1, int(share * len(s))), int((s > ZERO * s[0]).sum())) if len(s) else 0
+    return u[:, :kept], s[:kept], vt[:kept]
+
+
+def project_layer(layer: Layer) -> Float64[Tensor, "rows columns"]:
+    """Return the merged task vector of a layer."""
+    import torch
+
+    settings: ProjectSettings = layer.settings
+    u, _, vt = strongest(layer.base, settings.base_rank)
+    merged = torch.zeros_like(layer.base)
+    for tau in layer.taus:
+        layer.check()
+        left, values, right = strongest(tau, settings.rank)
+        merged += (u @ (u.T @ left) * values) @ (right @ vt.T @ vt)
+    return settings.scale * merged
+
+
+PROJECT = matrix_method(
+    project_layer,
+    name="project",
+    title="Project (SAR)",
+    formula="linear layers: scale * the sum of the tau, each cut to rank k and to the base's own "
+    "directions; others: base",
+    source="arXiv 2607.03065",
+    settings=ProjectSettings,
+)
