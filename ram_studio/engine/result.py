@@ -10,7 +10,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,10 +112,12 @@ def make_provenance(
     shards: dict[str, ShardRecord],
     hashes: Mapping[str, Mapping[str, str]],
     with_torch: bool,
+    devices: Collection[str],
 ) -> Provenance:
     """Return the provenance of a merge, without a checksum yet.
 
-    hashes: of the sources' files, by checkpoint; with_torch: whether torch computed.
+    hashes: of the sources' files, by checkpoint; with_torch: whether torch computed; devices: that
+    merged parts.
     """
     dtypes = {job.dtypes[t.name] for t in job.merged}
     records = {
@@ -138,6 +140,7 @@ def make_provenance(
         rounding=job.recipe.rounding,
         seed=job.recipe.seed,
         arithmetic=job.arithmetic,
+        device=",".join(sorted(devices)) if any(map(job.is_whole, job.merged)) else None,
         elements=job.elements,
         shards=shards,
         warnings=job.report.warnings + texts(job.other_bases + job.lost_to_epsilon(agents)),

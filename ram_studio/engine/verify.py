@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+
 from ram_studio._version import __version__
+from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.opening import open_files
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -32,6 +35,13 @@ from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import VerificationError
 
 SAMPLED_BLOCKS = 64
+
+LAST_PLACES = 1
+NEAR = 1e-9
+"""How far a stored element may lie from its recomputation in a method on whole matrices: this many
+last places of its dtype, or this share of its tensor's largest. Matrix products and singular
+vectors depend in their last digits on device, processor and libraries; other methods do not, and
+are compared byte for byte."""
 
 EDITABLE = ("README.md",)
 """Files people change before they publish a merge: a change is told and is no failure."""
@@ -88,7 +98,8 @@ def verify(
     The provenance's checksum, and size and BLAKE3 digest of every shard and other file are checked.
     With sources, their files' content hashes are compared with the provenance, lambda is counted
     anew, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
-    (and then the provenance's numbers too), else SAMPLED_BLOCKS spread over the model.
+    (and then the provenance's numbers too), else SAMPLED_BLOCKS spread over the model. Whole
+    matrices are compared within LAST_PLACES; a note says where they differ.
 
     Args:
         with_sources: look for the sources where the recipe says they were, on the Hub at the commit
@@ -114,7 +125,9 @@ def verify(
                 "The provenance has no content hashes of the sources (--no-hash): they were "
                 "recognized by their fingerprints, which read a sample of large files."
             )
-        compared = _compare_with_sources(checkpoint, provenance, sources, run, full)
+        comparison = _compare_with_sources(checkpoint, provenance, sources, run, full)
+        compared = comparison.compared_bytes
+        notes += comparison.notes
     return Verification(
         folder=checkpoint.source if checkpoint.remote else checkpoint.folder,
         shards=len(provenance.shards),
@@ -261,7 +274,7 @@ def _compare_with_sources(
     report: CompatibilityReport,
     run: RunOptions,
     full: bool,
-) -> int:
+) -> _Comparison:
     job = MergeJob(report, provenance.recipe, run)
     plan = job.plan()
     blocks = sum(t.numel for t in job.merged) // run.block_elements + len(job.merged)
@@ -270,12 +283,12 @@ def _compare_with_sources(
     def keep(block: Block) -> bool:
         return block.index % every == 0
 
-    comparison = _Comparison(checkpoint, provenance, job.arithmetic)
+    comparison = _Comparison(checkpoint, provenance, job)
     with comparison.files:
         found = job.run(plan, comparison, keep=None if every == 1 else keep)
     if every == 1:
         _check_numbers(provenance, found)
-    return comparison.compared_bytes
+    return comparison
 
 
 def _check_numbers(provenance: Provenance, results: Mapping[str, AgentResult]) -> None:
@@ -309,13 +322,20 @@ def _is_same(stored: float | None, found: float | None, tolerance: float) -> boo
     return math.isclose(stored, found, rel_tol=tolerance, abs_tol=1e-12)
 
 
+_DIGITS = {"F32": 24, "F16": 11, "BF16": 8}
+"""Binary digits of each output dtype."""
+
+
 class _Comparison:
     """A sink that compares what is merged with what is stored."""
 
-    def __init__(self, checkpoint: Checkpoint, provenance: Provenance, arithmetic: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, provenance: Provenance, job: MergeJob) -> None:
         self._checkpoint = checkpoint
         self._provenance = provenance
-        self._arithmetic = arithmetic
+        self._arithmetic = job.arithmetic
+        self._device = job.options.device
+        self._whole = {t.name for t in job.merged if job.is_whole(t)}
+        self._near = self._elements = 0
         self._lock = threading.Lock()
         self.files = Sources(checkpoint)
         self.compared_bytes = 0
@@ -331,7 +351,8 @@ class _Comparison:
             raise VerificationError(f"Tensor {quoted(name)} is missing from the merged checkpoint.")
         stored = bytearray(len(expected))
         self.files.read_into(tensor, byte_offset, memoryview(stored))
-        if stored != expected:
+        near = self._near_elements(name, tensor.dtype, stored, expected)
+        if stored != expected and not near:
             first = next(i for i, (a, b) in enumerate(zip(stored, expected, strict=True)) if a != b)
             raise VerificationError(
                 f"{printable(tensor.path)}: tensor {quoted(name)} differs from what its sources "
@@ -339,6 +360,34 @@ class _Comparison:
             )
         with self._lock:
             self.compared_bytes += len(expected)
+            self._near += near
+
+    def _near_elements(self, name: str, dtype: str, stored: bytearray, expected: memoryview) -> int:
+        """Return how many elements of a whole matrix differ; 0 too where one does by too much."""
+        if name not in self._whole or stored == expected:
+            return 0
+        kind = rounding.STORAGE[dtype]
+        ours, theirs = (
+            rounding.decode(np.frombuffer(data, kind), dtype).astype(np.float64)
+            for data in (expected, stored)
+        )
+        # The place after the last binary digit that the dtype holds of the larger number.
+        size = np.maximum(np.abs(ours), np.abs(theirs))
+        place = np.ldexp(1.0, np.frexp(size)[1] - _DIGITS[dtype])
+        allowed = np.maximum(LAST_PLACES * place, NEAR * size.max())
+        differs = np.abs(ours - theirs)
+        return int((differs > 0).sum()) if (differs <= allowed).all() else 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What is told of elements that are not the same bytes."""
+        if not self._near:
+            return []
+        return [
+            f"{self._near:,} elements of whole matrices differ from the recomputed ones by at most "
+            f"{LAST_PLACES} last place (or {NEAR:g} of the largest): they were computed on "
+            f"{self._provenance.device}, these on {self._device}."
+        ]
 
     def _reason(self) -> str:
         """Return what may explain a difference: another version, or its arithmetic."""

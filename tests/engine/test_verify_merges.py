@@ -214,6 +214,31 @@ def test_bytes_that_the_sources_do_not_give_are_found_and_explained(zoo, tmp_pat
         verify(out, with_sources=True, full=True)
 
 
+@pytest.mark.parametrize("method", ["sce", "task-arithmetic"])
+def test_whole_matrices_are_compared_within_their_last_place(zoo, tmp_path, method):
+    """Another device's or processor's matrix products differ there; other methods' bytes do not."""
+    out = merge(zoo.recipe(method=method, dtype="float32"), tmp_path / "out", device="torch").out
+    shard, stored = out / "model.safetensors", json.loads((out / "ram_studio.json").read_text())
+    assert stored["device"] == ("torch" if method == "sce" else None)
+    assert not verify(out, with_sources=True, full=True).notes
+    at = read_header(shard).tensors["model.layers.0.w"].offset + 4 * 100
+
+    def forge(bit: int) -> None:
+        flip(shard, at + bit // 8, bit % 8)
+        stored["shards"][shard.name]["blake3"] = blake3_of(shard)
+        write_forged(out, json.dumps(stored))
+
+    forge(0)
+    if method == "sce":
+        (note,) = verify(out, with_sources=True, full=True).notes
+        assert note.startswith("1 elements of whole matrices differ")
+        assert "computed on torch, these on cpu" in note
+        forge(0)
+        forge(12)
+    with pytest.raises(VerificationError, match=r"`model.layers.0.w` differs"):
+        verify(out, with_sources=True, full=True)
+
+
 def test_other_sources_than_those_that_were_merged_are_refused(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out").out
     moved = tmp_path / "moved"

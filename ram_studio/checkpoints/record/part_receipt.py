@@ -53,6 +53,7 @@ class ReceiptHeader(Record):
     Attributes:
         plan: its digest.
         hashes: content hashes of source files, by checkpoint and file name.
+        device: that merged the part, without its number.
         is_along: see ``engine.passes.plan.Merged``.
         bytes_read: from the sources.
     """
@@ -66,6 +67,7 @@ class ReceiptHeader(Record):
     shards: dict[str, ShardRecord]
     hashes: dict[str, dict[str, str]]
     with_torch: bool
+    device: str
     is_along: bool
     bytes_read: int
 

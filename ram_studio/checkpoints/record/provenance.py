@@ -1,8 +1,8 @@
 """The provenance: `ram_studio.json` beside a merged checkpoint, telling how it came to be.
 
 Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources as the
-user spelt them, the folders they were in, and the versions of the libraries. `verify` checks a
-folder against it.
+user spelt them, the folders they were in, the versions of the libraries, and the device of formulas
+whose last digits are its own. `verify` checks a folder against it.
 """
 
 from __future__ import annotations
@@ -181,6 +181,8 @@ class Provenance(Record):
             of several dtypes.
         rounding, seed: as used.
         arithmetic: of the numbers before they were rounded.
+        device: what computed a method's formulas, "cpu", "cuda" or "torch" (cuda's way on the cpu);
+            several with commas. Null for methods whose bytes are the same everywhere.
         elements: of all merged tensors, a tied matrix once.
         shards: by file name.
         files: all other files of the folder, the model card included, by name; only the provenance
@@ -199,6 +201,7 @@ class Provenance(Record):
     rounding: Literal["nearest", "stochastic"]
     seed: Count
     arithmetic: Literal["float32", "float64"]
+    device: str | None = None
     elements: Count
     shards: dict[FileName, ShardRecord]
     files: dict[FileName, ShardRecord] = Field(default_factory=dict)

@@ -97,6 +97,7 @@ def finish_opened(
         shards={name: record for header in headers for name, record in header.shards.items()},
         hashes=hashes,
         with_torch=any(header.with_torch for header in headers),
+        devices={header.device for header in headers},
     ).renamed(names)
     card = {"README.md": model_card(provenance).encode()}
     files = opened.small_files | index_files(opened.shards) | card

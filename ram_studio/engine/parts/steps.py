@@ -211,6 +211,7 @@ def _merge_unit(
             shards=shard_records(shards, writer.digests()),
             hashes={name: files for name, files in hashes.items() if files},
             with_torch=not opened.ready.is_fused,
+            device=opened.ready.device.partition(":")[0],
             is_along=total.is_along,
             bytes_read=job.bytes_read - before,
         )
