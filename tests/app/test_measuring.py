@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +79,22 @@ def test_models_that_no_suite_fits_are_told_what_to_do(session, workspace) -> No
     # a shipped set's questions.
     with pytest.raises(SettingsError, match="your own questions in Check"):
         measure_work(tuned_recipe(session.models, DEFAULT), session, workspace)
+    assert measured_rows(session, workspace) is None
+
+
+def test_models_that_go_away_leave_the_stage_without_a_table(session, workspace, tmp_path) -> None:
+    models = session.models
+    agents = {name: str(tmp_path / name) for name in models.agents}
+    for name, source in models.agents.items():
+        shutil.copytree(source, agents[name])
+    session.load(replace(models, set_name=None, title="mine", agents=agents))
+    # A file that is there no more when it is looked at, then none at all.
+    (tmp_path / "tool" / "gone.safetensors").symlink_to(tmp_path / "nowhere")
+    assert measured_rows(session, workspace) is None
+    for folder in agents.values():
+        shutil.rmtree(folder)
+        Path(folder).mkdir()
+    session.load(replace(session.models, base=agents["tool"]))
     assert measured_rows(session, workspace) is None
 
 

@@ -7,6 +7,7 @@ of one's own have the table that base, agents and merges make together, see `own
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -213,6 +214,12 @@ def _is_of(recipe: Mapping[str, Any], loaded: Loaded) -> bool:
 
 
 def _written(folders: Iterable[str | Path]) -> str:
-    """Return when the newest file in these folders was written, as the store writes times."""
-    newest = max(file.stat().st_mtime for folder in folders for file in Path(folder).glob("*"))
+    """Return when the newest file in these folders was written, as the store writes times.
+
+    Files that go away meanwhile, with all others or not, are no news of a merge.
+    """
+    newest = 0.0
+    for file in (file for folder in folders for file in Path(folder).glob("*")):
+        with contextlib.suppress(OSError):
+            newest = max(newest, file.stat().st_mtime)
     return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
