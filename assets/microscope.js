@@ -1,3 +1,4 @@
+// @ts-check
 // The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
 // while it is dragged. The server sends weights and texts; which of them count is decided here.
 import { focusRows } from "./canvas/paint/weights.js";
@@ -27,7 +28,7 @@ export const mountScope = (element, props, watch) => {
   // Weights that are still to be renewed wait for the jump's answer: asked for meanwhile, the old ones
   // would come after it, and stay.
   document.addEventListener("click", (event) => {
-    if (!isDue || !event.target.closest("#scope-jump")) return;
+    if (!isDue || !/** @type {Element} */ (event.target).closest("#scope-jump")) return;
     settingsRest(JUMP);
     isLate = true;
   }, true);

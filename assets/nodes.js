@@ -43,3 +43,14 @@ export const named = (parent, agent, text) => {
   parent.append(text);
   return parent;
 };
+
+/** Text in pieces, [text] being strong; a number stays with its unit. @param {HTMLElement} node @param {any[]} pieces */
+export const write = (node, pieces) => {
+  const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
+  node.replaceChildren();
+  for (const piece of pieces) {
+    if (Array.isArray(piece)) put(node, "b", {}, ...piece.map(unbroken));
+    else node.append(unbroken(piece));
+  }
+  return node;
+};

@@ -2,7 +2,7 @@
 // The lesson's card, first of what is left on the stage: example, question, prediction, task, answer.
 import { isPhone } from "../canvas/canvas.js";
 import { answerPieces, promptText } from "../canvas/paint/text.js";
-import { marker, put } from "../nodes.js";
+import { marker, put, write } from "../nodes.js";
 import { drawBars, drawCurve, drawParts } from "./chart.js";
 
 /** What the card asks for. guess: value (a share, or an index into the choices) and its text; turn: the dial's value.
@@ -62,18 +62,6 @@ export const mountCard = (column, scenes, actions, kit) => {
 export const unmountCard = () => {
   part?.root.remove();
   part = null;
-};
-
-// A number stays with its unit.
-const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
-
-/** @param {HTMLElement} node @param {import("./scenes.js").Pieces} pieces */
-const write = (node, pieces) => {
-  node.replaceChildren();
-  for (const piece of pieces) {
-    if (Array.isArray(piece)) put(node, "b", {}, ...piece.map(unbroken));
-    else node.append(unbroken(piece));
-  }
 };
 
 /** @param {View} view */

@@ -1,10 +1,10 @@
 // @ts-check
 // The projector's view: how to join, the question and how many have answered, then what was measured. It knows no
 // secret: its address may stand on the wall.
-import { put } from "../nodes.js";
+import { put, write } from "../nodes.js";
 import { follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { drawClock, drawQuestion, headline, main, PHASES, plainText, speak, write } from "./view.js";
+import { drawClock, drawQuestion, headline, main, PHASES, plainText, speak } from "./view.js";
 
 const code = decodeURIComponent(window.location.hash.slice(1)).toUpperCase();
 let link = /** @type {any} */ (null);

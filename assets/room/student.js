@@ -1,10 +1,10 @@
 // @ts-check
 // A student's view: join with a code, answer twice, see what was measured. The answer is kept by the room, so a
 // reload finds it again; the browser keeps only a random id, for this tab.
-import { put } from "../nodes.js";
+import { put, write } from "../nodes.js";
 import { call, follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { answerText, button, drawClock, drawQuestion, focusOn, headline, main, plainText, speak, write } from "./view.js";
+import { answerText, button, drawClock, drawQuestion, focusOn, headline, main, plainText, speak } from "./view.js";
 
 const CANVAS = "ram-canvas"; // the tab in which one explores
 let link = /** @type {any} */ (null);

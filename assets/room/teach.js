@@ -1,13 +1,13 @@
 // @ts-check
 // The teacher's view: open a room, lead the class through with one button, watch answers come, keep the report.
-import { put } from "../nodes.js";
+import { put, write } from "../nodes.js";
 import { call, follow, textOf } from "./api.js";
 import { drawAnswers } from "./cloud.js";
 import { holdRoom, leaveRoom } from "./held.js";
 import { lessonQuestions } from "./questions.js";
 import { CLASS, rehearse } from "./rehearse.js";
 import { drawReport } from "./report.js";
-import { button, drawClock, drawQuestion, focusOn, headline, main, PHASES, speak, write } from "./view.js";
+import { button, drawClock, drawQuestion, focusOn, headline, main, PHASES, speak } from "./view.js";
 
 const NEXT = {
   lobby: "Ask the first question", ask: "Open the vote", first: "Close the vote, let them talk", talk: "Open the second vote",

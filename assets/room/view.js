@@ -1,21 +1,8 @@
 // @ts-check
 // What the three views of a room share: texts in pieces, the question, the clock of a talk, and what is spoken.
-import { put } from "../nodes.js";
+import { put, write } from "../nodes.js";
 
 export const main = () => /** @type {HTMLElement} */ (document.getElementById("room"));
-
-/** A number stays with its unit. @param {string} text */
-const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
-
-/** Text in pieces, [text] being strong. @param {HTMLElement} node @param {any[]} pieces */
-export const write = (node, pieces) => {
-  node.replaceChildren();
-  for (const piece of pieces) {
-    if (Array.isArray(piece)) put(node, "b", {}, ...piece.map(unbroken));
-    else node.append(unbroken(piece));
-  }
-  return node;
-};
 
 let spoken = "";
 

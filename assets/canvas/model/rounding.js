@@ -1,3 +1,4 @@
+// @ts-check
 // What the merge's number format keeps of lambda, in the format that a merge has unless another is chosen.
 import { dtypeName, retainedToNearest, roundingCurve } from "../../numbers.js";
 
