@@ -86,9 +86,7 @@ def large_profile(layers: int, agents: int) -> dict:
     profile |= {
         "energy": (counts / counts[0].sum(-1)[None, :, None]).tolist(),
         "cross": np.zeros_like(counts).tolist(),
-        "meet": np.ones((len(EPSILON_GRID), agents + 1)).tolist(),
         "norm2": [1.0] * agents,
-        "others_all": [1.0] * agents,
         # Factors of own and shared parts: a + sum of lambda times b.
         "parts": dict.fromkeys(("own", "shared"), [[[0.5, *[0.1] * agents]] * agents] * 58),
         "sum": {"own": [1.0] * agents, "shared": [2.0] * agents},
