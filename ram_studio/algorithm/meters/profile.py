@@ -41,13 +41,7 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         a + sum of lambda_s b_s on its own and shared part, see ``part_factors``, in seven decimals;
         sum: own and shared (N), those of the plain sum, which a scale multiplies. None where an
         agent has no such part.
-    weighing: what weights take, by layer: depth (of each layer, see ``grouping.depths_of``); total
-        (layers x N x 2 x N), sums of tau_t tau_s over the own and the shared part of t, over the
-        part's sum of tau_t^2; rows, the same of RAM's merge: 16-bit integers in base64, K x layers
-        x N rows of 1 + 2N: what t alone brings into its own part, what each s brings into means of
-        its own part (below the reference epsilon, index ``reference``) or alone into its shared
-        part (from there on; the other is 0), and into means of its shared part; scale (N x 2), of
-        the own and the shared part, by which the integers are multiplied.
+    weighing: what weights take, by layer, see ``_weighing``.
     relations: unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
         0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
         whose signs differ, or None), cancelled (K x N |tau| against the sum, or None); pairs (the
@@ -127,6 +121,16 @@ def _part_factors(found: PartFactors | None) -> dict[str, Any]:
 
 
 def _weighing(analysis: Analysis) -> dict[str, Any] | None:
+    """Return the sums by layer that factors with weights take.
+
+    depth: of each layer, see ``grouping.depths_of``. total (layers x N x 2 x N): sums of tau_t
+    tau_s over the own and the shared part of t, over the part's sum of tau_t^2. rows: the same of
+    RAM's merge, 16-bit integers in base64, K x layers x N rows of 1 + 2N: what t alone brings into
+    its own part; what each s brings into means of its own part (below the reference epsilon, whose
+    index is reference) or alone into its shared part (from there on; the other is 0); and what each
+    brings into means of its shared part. scale (N x 2): of the own and the shared part, by which
+    the integers are multiplied.
+    """
     sums, parts = analysis.weighing, analysis.part_factors
     if sums is None or parts is None:
         return None
