@@ -39,10 +39,13 @@ from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
 from ram_studio.engine.reading.residence import empty_rows
-from ram_studio.engine.reading.staging import host_buffer
+from ram_studio.engine.reading.staging import DEVICE_BLOCK_ELEMENTS, host_buffer
 
 SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
 """Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
+
+BLOCK_SIZES = (DEVICE_BLOCK_ELEMENTS, 4 * DEVICE_BLOCK_ELEMENTS, 16 * DEVICE_BLOCK_ELEMENTS)
+"""Elements of streamed blocks: larger ones start fewer kernels and hold more memory a thread."""
 
 
 def seconds(work: Callable[[], object], device: str, rounds: int) -> float:
@@ -171,9 +174,9 @@ def streamed_rows(
     def read() -> None:
         run_pass(report, loading, run)
 
-    def merge_on(name: str) -> None:
+    def merge_on(name: str, **blocks: int) -> None:
         shutil.rmtree(out, ignore_errors=True)
-        merge(recipe, out, device=name)
+        merge(recipe, out, device=name, **blocks)
 
     reading = seconds(read, first, rounds)
     resident = ResidentMerge(recipe.base, recipe.agents, device=device)
@@ -183,7 +186,13 @@ def streamed_rows(
         ["files: read", _elements(report), f"{reading * 1e3:.1f}", _rate(nbytes / reading), "-"]
     ]
     for name, work in (
-        ("streamed: merge on the device", lambda: merge_on(device)),
+        *(
+            (
+                f"streamed: merge on the device, blocks of {size >> 20} Mi",
+                lambda size=size: merge_on(device, block_elements=size),
+            )
+            for size in BLOCK_SIZES
+        ),
         ("streamed: merge on the CPU", lambda: merge_on("cpu")),
         (
             "ResidentMerge.merge, a new r each",

@@ -1,7 +1,8 @@
 """The torch backend: the same formulas in torch, on blocks that lie on any device.
 
-It is the GPU path, and on the CPU what computes methods without a fused loop. Every result is
-fetched at once: while one thread waits for its device, others go on.
+It is the GPU path, and on the CPU what computes methods without a fused loop. A block is queued
+whole; what is known of it (flags, counts, sums) then comes back in one copy, and its elements into
+page-locked memory. While one thread waits for its device, others go on.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class TorchBackend:
 
     def _numpy(self, row: torch.Tensor) -> np.ndarray:
         if row.dtype == torch.bfloat16:
-            return row.view(torch.int16).cpu().numpy().view(np.uint16)
-        return row.cpu().numpy()
+            return _on_host(row.view(torch.int16)).view(np.uint16)
+        return _on_host(row)
 
     def merge(
         self,
@@ -92,9 +93,10 @@ class TorchBackend:
         tensor = block.tensor
         dtype = plan.dtypes[tensor.name]
         x, y = base.float(), agents.float()
-        if not _is_finite(y - x):
-            return None
+        flags = [torch.isfinite(y - x).all()]
         row, rule = plan.rows[tensor.name], plan.rule(tensor)
+        if rule is None and not flags[0]:
+            return None  # a formula may solve equations, which needs numbers
         if rule is not None:
             kind = plan.arithmetic_of(block)
             merged = kernels.merge(rule, x, y, arithmetic=kind, start=block.start)
@@ -108,15 +110,40 @@ class TorchBackend:
             found = plan.method.merge_block(own, plan.prepared_for(row))
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
         stored = kernels.store(found.values, dtype, found.active != 0, key, block.start)
-        if not _is_finite(stored):
+        flags.append(torch.isfinite(stored).all())
+        own_sums: list[torch.Tensor] = []
+        if tensor.is_counted:
+            measured = kernels.Merged(*found)
+            own_sums.append(kernels.count_patterns(found.active, len(y)))
+            own_sums.append(kernels.measure(x, y, stored.float(), measured, block.groups))
+        [is_finite, is_stored], *known = _fetch(torch.stack(flags).long(), *own_sums)
+        if not is_finite:
+            return None
+        if not is_stored:
             raise overflow_error(dtype, block)
-        if not tensor.is_counted:
+        if not known:
             return Merged(stored)
-        patterns = kernels.count_patterns(found.active, len(y))
-        near = stored.float()
-        sums = kernels.measure(x, y, near, kernels.Merged(*found), block.groups)
-        is_along = found.own is None
-        return Merged(stored, patterns.cpu().numpy(), sums.cpu().numpy(), is_along)
+        patterns, sums = known
+        return Merged(stored, patterns, sums, found.own is None)
+
+
+def _fetch(*parts: torch.Tensor) -> list[np.ndarray]:
+    """Return tensors of eight bytes an element as arrays, brought from their device in one copy."""
+    together = torch.cat([part.contiguous().view(torch.int64).reshape(-1) for part in parts])
+    ends = np.cumsum([part.numel() for part in parts])[:-1]
+    pieces = zip(np.split(together.cpu().numpy(), ends), parts, strict=True)
+    kinds = {torch.int64: np.int64, torch.float64: np.float64}
+    return [piece.view(kinds[part.dtype]).reshape(part.shape) for piece, part in pieces]
+
+
+def _on_host(row: torch.Tensor) -> np.ndarray:
+    """Return a tensor's elements; of a GPU by way of page-locked memory, which torch uses again."""
+    if row.device.type == "cpu":
+        return row.numpy()
+    host = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
+    host.copy_(row, non_blocking=True)
+    torch.cuda.current_stream(row.device).synchronize()
+    return host.numpy()
 
 
 def _is_finite(values: torch.Tensor) -> bool:
