@@ -51,9 +51,9 @@ def test_a_running_job_is_merged_every_few_steps(tmp_path):
         time.sleep(0.1)
     # One that is being written has no .metadata yet, and steps between are not asked for.
     (run / "step_2" / ".metadata").unlink()
+    assert job.poll() is None, "it is merged beside the running job"
     code, told, error = finished(*loop)
     assert (code, "step 4: merged" in told) == (0, True), error
-    assert job.poll() is None, "it was merged beside the running job"
     _, error = job.communicate()
     assert job.returncode == 0, error
     with open(out / ".lock", "w", encoding="utf-8") as lock:
