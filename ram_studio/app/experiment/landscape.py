@@ -15,6 +15,7 @@ from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.search import Surrogate, lattice
 
 SCALE = shades(agent_color(0))
+_BAR: dict[str, Any] = {"title": "Right, %", "thickness": 12, "outlinewidth": 0}
 _STEPS = 36
 _HEIGHT = 420
 
@@ -75,21 +76,33 @@ def _simplex(surrogate: Surrogate, rows: Sequence[Row], result: ExperimentResult
         mode="markers",
         name="Foretold",
         showlegend=False,
-        marker={**_marker(foretold, 9), **ends, "symbol": "hexagon", "opacity": 0.75, "line": None},
+        marker={
+            **_marker(foretold, 9),
+            **ends,
+            "symbol": "hexagon",
+            "opacity": 0.75,
+            "line": None,
+            "showscale": False,
+        },
         hovertemplate="foretold %{marker.color:.1f} %<extra></extra>",
     )
     drawn.add_scatterternary(
         **_corners([x for _, x in measured]),
         mode="markers",
         name="Measured",
-        marker={**_marker([100 * r.average.score for r, _ in measured], 17), **ends},
+        cliponaxis=False,
+        marker={
+            **_marker([100 * r.average.score for r, _ in measured], 17),
+            **ends,
+            "colorbar": {**_BAR, "orientation": "h", "y": -0.2, "len": 0.8},
+        },
         **_hover([row for row, _ in measured]),
     )
     for name, symbol, row in _marked(result):
         if (x := surrogate.shares_of(row.weights)) is not None:
-            drawn.add_scatterternary(**_corners([x]), **_ring(name, symbol))
-    finish(drawn, _HEIGHT, margin={"l": 30, "r": 30, "t": 48, "b": 30}, showlegend=True)
-    corner = {"gridcolor": FIGURE_GRID, "showticklabels": False, "ticks": ""}
+            drawn.add_scatterternary(**_corners([x]), cliponaxis=False, **_ring(name, symbol))
+    finish(drawn, _HEIGHT, margin={"l": 30, "r": 30, "t": 48, "b": 60}, showlegend=True)
+    corner = {"gridcolor": FIGURE_GRID, "linecolor": FIGURE_GRID, "showticklabels": False}
     axes = zip(("aaxis", "baxis", "caxis"), map(escape, surrogate.agents), strict=True)
     drawn.update_layout(
         ternary={"bgcolor": "rgba(0,0,0,0)", **{a: {**corner, "title": name} for a, name in axes}}
@@ -102,9 +115,8 @@ def _corners(shares: Sequence[Sequence[float]]) -> dict[str, list[float]]:
 
 
 def _marker(scores: list[float], size: int) -> dict[str, Any]:
-    bar = {"title": "Right, %", "thickness": 12, "outlinewidth": 0}
     line = {"width": 1, "color": FIGURE_INK}
-    return {"color": scores, "colorscale": SCALE, "size": size, "colorbar": bar, "line": line}
+    return {"color": scores, "colorscale": SCALE, "size": size, "colorbar": _BAR, "line": line}
 
 
 def _hover(rows: Sequence[Row]) -> dict[str, Any]:
