@@ -111,6 +111,9 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
     assert first.settings["alpha"] == 3.0
     assert first.settings["epsilon"] == EPSILON_GRID[DEFAULT_INDEX]
     assert made.recipe.settings["r"] == 0.2
+    weighted = values(panel) | tuned(panel.shared, r=0.2, weights={"tool": 0.5})
+    loaded = Session("key", Path(), load_set("shared-style"))
+    assert panel.plan(weighted, loaded).recipe.weights == {"tool": 0.5}
     soft = plan(panel, methods=["ram", "ram+s", "ties"], scale=(True, 0.5, 1.0, 2))
     own = [f"ram+s (r {r})" for r in ("0", "0.2", "0.4")]
     varied = ["ram", *own, "ties (scale 0.5)", "ties (scale 1)"]

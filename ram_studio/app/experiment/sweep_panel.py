@@ -118,12 +118,14 @@ class SweepPanel(ExperimentPanel):
         Raises: SettingsError, EvaluationError for what cannot be asked or swept.
         """
         most, minutes = self.shared.settings.max_sweep_minutes, data[self.minutes]
+        tuned = self.shared.tuning.read(data)
         return work.plan_of(
             session.models,
             data[self.methods] or (),
             {name: [data[box] for box in line] for name, line in self.ranges.items()},
-            self.shared.tuning.read(data).values,
+            tuned.values,
             self.asked.read(data, data[self.items], session.data),
+            weights=tuned.weights,
             minutes=most if minutes is None else min(float(minutes), most),
             search=data[self.search] if data[self.search] in _HOW else "grid",
             trials=max(1, min(int(data[self.trials]), work.MAX_SETTINGS)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ram_studio.algorithm.epsilon_grid import snap
@@ -168,7 +169,7 @@ def plan_of(
     Args:
         ranges: by setting, whether it is varied, from, to, and how many values; left out where
             none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
-        budget: further fields of `SweepPlan`.
+        budget: as `plan_over` takes it.
 
     Raises: SettingsError, EvaluationError for what cannot be swept.
     """
@@ -195,13 +196,14 @@ def plan_over(
     over: Mapping[str, Any],
     settings: Mapping[str, Any],
     asked: EvalSettings,
+    weights: Mapping[str, Any] = MappingProxyType({}),
     **budget: Any,
 ) -> SweepPlan:
     """Return the checked plan of a sweep over any settings of the methods offered here.
 
     Args:
         over: axis -> values or a range as text, see `evals.experiment.space`.
-        settings: epsilon, r and alpha where they are not varied.
+        settings: epsilon, r and alpha where they are not varied; weights: of agents, likewise.
         budget: further fields of `SweepPlan`.
 
     Raises: SettingsError, EvaluationError for what cannot be swept.
@@ -214,7 +216,7 @@ def plan_over(
             raise SettingsError(
                 f"There is no method {method!r} here; there are {', '.join(OFFERED)}."
             )
-    recipe = recipe_from(loaded, _start_of(methods), settings)
+    recipe = recipe_from(loaded, _start_of(methods), settings, weights=weights)
     plan = SweepPlan(recipe, asked, axes=axes, max_settings=MAX_SETTINGS, **budget)
     plan.candidates()
     return plan
