@@ -42,7 +42,7 @@ def test_the_json_form_is_stable():
     form = json.loads(json.dumps(as_json(EvalResult.of(marked_report({"a": ROW}, seed=7)))))
     assert set(form) == {
         *("suite", "seed", "n", "skills", "chance_levels", "models", "comparisons", "verdicts"),
-        *("margin", "reproducibility", "until"),
+        *("margin", "reproducibility", "until", "damage"),
     }
     assert (form["suite"], form["seed"], form["n"]) == (",".join(ROW), 7, 4)
     row = form["models"]["a"]
@@ -53,8 +53,8 @@ def test_the_json_form_is_stable():
     assert set(row["domains"]) == set(ROW)
     code = row["domains"]["code"]
     assert set(code) == {
-        *("n", "correct", "score", "stderr", "ci95", "chance_level"),
-        *("outcomes", "categories", "samples", "summary"),
+        *("n", "correct", "effective_n", "score", "stderr", "ci95", "chance_level"),
+        *("outcomes", "categories", "samples", "summary", "paraphrases"),
     }
     assert code["correct"] == 2
     assert code["ci95"][0] < 0.5 < code["ci95"][1]
