@@ -89,8 +89,7 @@ def evaluate_with_harness(
     asked = settings or EvalSettings()
     check_models(models, asked)
     _check_installed()
-    wanted = tasks if isinstance(tasks, Tasks) else Tasks(tasks)
-    names, shots = _names(wanted.names), wanted.shots
+    names, shots = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, include_path)
     items: list[Question] = []
@@ -119,12 +118,10 @@ def evaluate_with_harness(
                 f'lm-eval asked model "{model}" other items than the models before it, so that '
                 "they cannot be compared. Evaluate again with rerun."
             )
-        how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
-        how |= {"prompts": "lm-eval", "shots": "each task's own" if shots is None else shots}
         seconds = time.perf_counter() - start
         suites = [f"{HARNESS}{task}" for task in names]
         results[model] = ModelAnswers.of(
-            model, str(folder), answered, suites, seconds=seconds, settings=how
+            model, str(folder), answered, suites, seconds=seconds, settings=runner.asked
         )
     report = EvalReport.of(names, 0, {"": items}, results)
     return replace(report, suite=f"{HARNESS}{report.suite}")
@@ -138,13 +135,15 @@ def _check_installed() -> None:
         )
 
 
-def _names(tasks: str | Sequence[str]) -> tuple[str, ...]:
+def _names(wanted: str | Sequence[str] | Tasks) -> tuple[tuple[str, ...], int | None]:
+    """Return the names of tasks, each once, and shots."""
+    tasks, shots = (wanted.names, wanted.shots) if isinstance(wanted, Tasks) else (wanted, None)
     given = tasks.split(",") if isinstance(tasks, str) else tasks
     each = (RECIPES.get(name.strip(), (name.strip(),)) for name in given if name.strip())
     names = tuple(dict.fromkeys(name for own in each for name in own))
     if not names:
         raise EvaluationError("No task of lm-eval was named. Name some, such as gsm8k,ifeval.")
-    return names
+    return names, shots
 
 
 def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
@@ -181,6 +180,13 @@ class _Runner:
     limit: Any
     task_files: str | None
     shots: int | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """How items are asked, for reports."""
+        how = {k: v for k, v in self.engine.identity.items() if k != "fingerprint"}
+        shots = "each task's own" if self.shots is None else self.shots
+        return {**how, "prompts": "lm-eval", "shots": shots}
 
     def answers(self, task: str, store: AnswerStore, rerun: bool) -> list[tuple[Question, Answer]]:
         """Return a task's questions with their answers: out of the store, else by running it."""
