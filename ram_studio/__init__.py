@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from ram_studio.algorithm.analysis import Analysis as Analysis
     from ram_studio.algorithm.epsilon_grid import EPSILON_GRID as EPSILON_GRID
     from ram_studio.algorithm.methods import METHODS as METHODS
+    from ram_studio.algorithm.methods.base import BlockInput as BlockInput
+    from ram_studio.algorithm.methods.base import BlockOutput as BlockOutput
+    from ram_studio.algorithm.methods.base import Method as Method
+    from ram_studio.algorithm.methods.base import MethodSettings as MethodSettings
     from ram_studio.algorithm.partial import add_partial as add_partial
     from ram_studio.algorithm.scaling import overlap_unique_ratio as overlap_unique_ratio
     from ram_studio.algorithm.scaling import scaling_factor as scaling_factor
     from ram_studio.algorithm.verdict import verdict as verdict
     from ram_studio.checkpoints.fit.storage_report import storage_report as storage_report
+    from ram_studio.checkpoints.own_methods import use_method as use_method
     from ram_studio.checkpoints.record.analysis_file import load_analysis as load_analysis
     from ram_studio.checkpoints.record.analysis_file import save_analysis as save_analysis
     from ram_studio.checkpoints.record.part_plan import load_plan as load_plan
@@ -59,10 +64,12 @@ if TYPE_CHECKING:
 _NAMES = {
     "algorithm.epsilon_grid": ("EPSILON_GRID",),
     "algorithm.methods": ("METHODS",),
+    "algorithm.methods.base": ("BlockInput", "BlockOutput", "Method", "MethodSettings"),
     "algorithm.scaling": ("overlap_unique_ratio", "scaling_factor"),
     "algorithm.analysis": ("Analysis",),
     "algorithm.partial": ("add_partial",),
     "algorithm.verdict": ("verdict",),
+    "checkpoints.own_methods": ("use_method",),
     "checkpoints.record.recipe": ("Recipe", "dump_recipe", "load_recipe", "make_recipe"),
     "checkpoints.record.part_plan": ("load_plan", "save_plan"),
     "checkpoints.record.analysis_file": ("load_analysis", "save_analysis"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ram_studio._version import __version__, full_version
 from ram_studio.algorithm.meters.retained import Retained, retained_dict
 from ram_studio.algorithm.meters.storage import texts
+from ram_studio.checkpoints.own_methods import own_record
 from ram_studio.checkpoints.record.provenance import (
     Provenance,
     ShardRecord,
@@ -141,6 +142,7 @@ def make_provenance(
         seed=job.recipe.seed,
         arithmetic=job.arithmetic,
         device=",".join(sorted(devices)) if any(map(job.is_whole, job.merged)) else None,
+        own_method=own_record(job.method.name),
         elements=job.elements,
         shards=shards,
         warnings=job.report.warnings + texts(job.other_bases + job.lost_to_epsilon(agents)),

@@ -15,6 +15,7 @@ from ram_studio._version import __version__
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.opening import open_files
+from ram_studio.checkpoints.own_methods import own_record
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.read.files import Files
@@ -125,9 +126,12 @@ def verify(
                 "The provenance has no content hashes of the sources (--no-hash): they were "
                 "recognized by their fingerprints, which read a sample of large files."
             )
-        comparison = _compare_with_sources(checkpoint, provenance, sources, run, full)
-        compared = comparison.compared_bytes
-        notes += comparison.notes
+        if (unknown := _unknown_method(provenance)) is not None:
+            notes.append(unknown)
+        else:
+            comparison = _compare_with_sources(checkpoint, provenance, sources, run, full)
+            compared = comparison.compared_bytes
+            notes += comparison.notes
     return Verification(
         folder=checkpoint.source if checkpoint.remote else checkpoint.folder,
         shards=len(provenance.shards),
@@ -266,6 +270,29 @@ def _open_sources(
     places = {name: agents[name] for name in recipe.agents}
     here = recipe.model_copy(update={"base": base, "agents": places})
     return load_sources(here, None, cancel)
+
+
+def _unknown_method(provenance: Provenance) -> str | None:
+    """Say which method has to be brought along to merge again; None when it is there.
+
+    Raises: VerificationError when another one of its name is.
+    """
+    own, name = provenance.own_method, provenance.recipe.method
+    if own is None:
+        return None
+    known = own_record(name)
+    told = f"{name} ({printable(own.source)}, SHA-256 {own.sha256[:12]}...)"
+    if known is None:
+        return (
+            f"The merge used a method of its own, {told}. Sources were checked, but nothing was "
+            "merged again: give that file as --method FILE.py:NAME."
+        )
+    if known.sha256 != own.sha256:
+        raise VerificationError(
+            f"The merge used {told}; {printable(known.source)} has SHA-256 "
+            f"{known.sha256[:12]}.... Give the file that was used."
+        )
+    return None
 
 
 def _compare_with_sources(

@@ -42,6 +42,7 @@ from ram_studio.errors import SettingsError, did_you_mean
 
 __all__ = [
     "METHODS",
+    "OWN",
     "PRESETS",
     "BlockInput",
     "BlockOutput",
@@ -84,11 +85,17 @@ METHODS: dict[str, Method] = {
 }
 
 
+OWN: dict[str, Method] = {}
+"""Methods that somebody brought along, by name, see ``checkpoints.own_methods``."""
+
+
 def get_method(name: str) -> Method:
     """Return a method by name.
 
     Raises: SettingsError that lists the names there are.
     """
+    if name in OWN:
+        return OWN[name]
     if name not in METHODS:
         raise SettingsError(
             f"The method is {name!r}; it must be one of {', '.join(METHODS)}"

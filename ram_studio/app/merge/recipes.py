@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
+from ram_studio.algorithm.methods import OWN
 from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import OFFERED
 from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
@@ -57,6 +58,10 @@ def recipe_from(
         "weights": dict(weights),
         **loaded.options,
     }
+    if method in OWN:
+        raise SettingsError(
+            f"The method {method!r} was brought along; the command line and Python merge by it."
+        )
     return make_recipe(values, where="The merge")
 
 

@@ -169,6 +169,13 @@ class ShardRecord(Record):
     blake3: Digest
 
 
+class OwnMethodRecord(Record):
+    """A method that was brought along: where it came from, and the SHA-256 of its file."""
+
+    source: str
+    sha256: Digest
+
+
 class Provenance(Record):
     """How a merged checkpoint came to be.
 
@@ -183,6 +190,7 @@ class Provenance(Record):
         arithmetic: of the numbers before they were rounded.
         device: what computed a method's formulas, "cpu", "cuda" or "torch" (cuda's way on the cpu);
             several with commas. Null for methods whose bytes are the same everywhere.
+        own_method: of a method that is not built in, its file.
         elements: of all merged tensors, a tied matrix once.
         shards: by file name.
         files: all other files of the folder, the model card included, by name; only the provenance
@@ -202,6 +210,7 @@ class Provenance(Record):
     seed: Count
     arithmetic: Literal["float32", "float64"]
     device: str | None = None
+    own_method: OwnMethodRecord | None = None
     elements: Count
     shards: dict[FileName, ShardRecord]
     files: dict[FileName, ShardRecord] = Field(default_factory=dict)

@@ -32,7 +32,9 @@ class Asked:
 
     base: options.Base = None
     agent: options.Agents = None
-    method: Annotated[str | None, typer.Option(help="Merge method [default: ram+].")] = None
+    method: Annotated[
+        str | None, typer.Option(help="Merge method, or FILE.py:NAME of your own [default: ram+].")
+    ] = None
     preset: Annotated[
         str | None, typer.Option(help="RAM+ as in: paper, authors-script or mergekit.")
     ] = None
@@ -136,6 +138,8 @@ def merge(
 
     With --plan and --part only the files of one part are written; `finish` makes a model of them.
     """
+    from ram_studio.algorithm.methods import OWN
+
     if dry_run:
         return _print_filters(_recipe(recipe, asked, fit), as_json)
     if out is None:
@@ -149,6 +153,8 @@ def merge(
     if ray is not None and stream:
         raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
     chosen = _recipe(recipe, asked, fit)
+    if ray is not None and chosen.method in OWN:
+        raise typer.BadParameter("other nodes do not have your method", param_hint="--ray")
     shards: _Shards = {
         "max_shard_bytes": options.parse_size(max_shard_size),
         "analysis": options.known_analysis(analysis),
@@ -191,6 +197,7 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
 def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     from ram_studio.algorithm.methods import get_method
     from ram_studio.checkpoints.fit.compatibility import FitKeywords
+    from ram_studio.checkpoints.own_methods import bring_method
     from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe
 
@@ -209,6 +216,8 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
         "other_base": "accept" if fit.allow_base_mismatch else None,
     }
     values |= {key: value for key, value in given.items() if value is not None}
+    if asked.method is not None:
+        values["method"] = bring_method(asked.method)
     if asked.from_sweep is not None:
         if asked.method is not None:
             raise typer.BadParameter("the sweep names the method", param_hint="--method")

@@ -18,14 +18,21 @@ def verify(
     ] = False,
     base: options.Base = None,
     agent: options.Agents = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="The method of one's own that merged it."),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Recompute everything.")] = False,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
     """Re-check a merged checkpoint against its provenance and, if given, its sources."""
+    from ram_studio.checkpoints.own_methods import bring_method
     from ram_studio.checkpoints.read.describe import plural
     from ram_studio.engine.verify import verify as run
 
+    if method is not None:
+        bring_method(method)
     with progress_bars(quiet=as_json) as (on_progress, _):
         result = run(
             folder,

@@ -1,0 +1,118 @@
+"""Methods of one's own: files, entry points, what verify says of them, who refuses them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from engine_zoo import read_folder
+from random_zoo import write_zoo
+from typer.testing import CliRunner
+
+import ram_studio as rs
+from ram_studio.algorithm.methods import OWN
+from ram_studio.app.merge.recipes import recipe_from, take
+from ram_studio.app.session.sets import load_set
+from ram_studio.checkpoints import own_methods
+from ram_studio.cli.main import commands
+from ram_studio.errors import SettingsError, VerificationError
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "median_method.py"
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """Leave no method to other tests."""
+    yield
+    OWN.clear()
+
+
+def run(*words: object) -> str:
+    done = CliRunner().invoke(commands, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_file_merges_and_verify_says_what_it_can_redo(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
+    recipe = zoo.recipe()
+    sources = [f"--base={recipe.base}", *(f"--agent={n}={p}" for n, p in recipe.agents.items())]
+    out = tmp_path / "out"
+    run("merge", *sources, "--method", f"{EXAMPLE}:MEDIAN", "--set", "scale=0.5", "--out", out)
+    for name, stored in read_folder(out).items():
+        x = zoo.base[name].double()
+        taus = torch.stack([own[name].double() - x for own in zoo.agents.values()])
+        want = x + 0.5 * taus.sort(dim=0).values[1]
+        torch.testing.assert_close(stored.double(), want, rtol=2**-23, atol=1e-12)
+    written = json.loads((out / "ram_studio.json").read_text())
+    digest = hashlib.sha256(EXAMPLE.read_bytes()).hexdigest()
+    assert written["own_method"] == {"source": "median_method.py:MEDIAN", "sha256": digest}
+    assert written["recipe"]["method"] == "median"
+    assert "are the same" in run("verify", out, "--full", "--method", f"{EXAMPLE}:MEDIAN")
+    OWN.clear()  # as in another process
+    told = run("verify", out, "--full")
+    assert "a method of its own, median (median_method.py:MEDIAN" in told
+    assert "recomputed from the" not in told
+    other = tmp_path / "median_method.py"
+    other.write_text(EXAMPLE.read_text() + "# changed\n")
+    rs.use_method(f"{other}:MEDIAN")
+    with pytest.raises(VerificationError, match="Give the file that was used"):
+        rs.verify(out, with_sources=True)
+
+
+def test_an_entry_point_is_loaded_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "their_methods.py").write_text(EXAMPLE.read_text())
+    info = tmp_path / "their-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[ram_studio.methods]\nmedian = their_methods:MEDIAN\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "median" in importlib.metadata.entry_points(group=own_methods.GROUP).names
+    assert "their_methods" not in sys.modules
+    assert own_methods.bring_method("median") == "median"
+    assert own_methods.own_record("median").source == "their 1.2, their_methods:MEDIAN"
+    assert own_methods.bring_method("ties") == "ties"
+    sys.modules.pop("their_methods")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (None, "MEDIAN", "cannot be read"),
+        ("raise OSError('no')", "MEDIAN", "does not run: OSError"),
+        ("MEDIAN = 3", "MEDIAN", "is int; expected a Method"),
+        ("from ram_studio.algorithm.methods.ties import TIES", "TIES", "'ties' is built in"),
+    ],
+)
+def test_what_is_no_method_is_refused(tmp_path, text, name, said):
+    file = tmp_path / "own.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        rs.use_method(f"{file}:{name}")
+
+
+def test_the_app_and_recipes_never_load_one(tmp_path):
+    mark, file = tmp_path / "mark", tmp_path / "evil.py"
+    file.write_text(f"open({str(mark)!r}, 'w')")
+    loaded = load_set("shared-style")
+    for method in (f"{file}:EVIL", "median"):
+        with pytest.raises(SettingsError):
+            recipe_from(loaded, method, {})
+        uploaded = tmp_path / "recipe.yaml"
+        agents = "".join(f"  {n}: {p}\n" for n, p in loaded.agents.items())
+        uploaded.write_text(f"base: {loaded.base}\nagents:\n{agents}method: {method}\n")
+        with pytest.raises(SettingsError):
+            take(str(uploaded), loaded)
+    assert not mark.exists()
+    rs.use_method(f"{EXAMPLE}:MEDIAN")  # by whoever runs the server
+    with pytest.raises(SettingsError, match="brought along"):
+        recipe_from(loaded, "median", {})
+    uploaded.write_text(uploaded.read_text())
+    with pytest.raises(SettingsError, match="uses the method median"):
+        take(str(uploaded), loaded)
