@@ -48,6 +48,10 @@ BEHIND_LAYERS = ("model.norm.weight", "lm_head.weight")
 """Of an architecture that it does not know mergekit takes these to lie before the layers."""
 
 
+EXACT = ("ram", "ram+", "ties", "dare-ties")
+"""Of these every compared element is the same number."""
+
+
 def title(told: dict) -> str:
     return f"{told['method']} {told['settings']}{' weighted' * told.get('is_weighted', False)}"
 
@@ -66,8 +70,9 @@ def test_the_same_merge(told, tmp_path) -> None:
             continue
         where = comparable(method, settings.get("density", 1.0), name, merged[name])
         ours, theirs = merged[name][where], torch.tensor(values)[where]
-        # A float32 chain of a few operations against one rounding.
-        torch.testing.assert_close(ours, theirs, rtol=2**-22, atol=2e-8)
+        # A float32 chain of a few operations against one rounding; masks and votes are the same.
+        ulp = 0 if method in EXACT else 3 if method == "linear" else 1
+        torch.testing.assert_close(ours, theirs, rtol=ulp * 2**-23, atol=ulp * 2**-149)
         compared += len(ours)
     fewest = {"ties": 30, "dare-ties": 100}.get(method, 169)
     assert compared >= (min(fewest, 100) if how["is_weighted"] else fewest)
