@@ -1,3 +1,4 @@
+// @ts-check
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
@@ -222,7 +223,7 @@ const drawAgents = () => {
 
 const drawCosines = () => {
   const { profile } = shown;
-  headRow("cosine-head", "");
+  headRow("cosine-head", "Agent");
   const body = emptied("cosine");
   profile.relations.cosine.forEach((line, t) => {
     const row = put(body, "tr");

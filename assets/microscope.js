@@ -271,7 +271,7 @@ const tableOf = (box, columns, css) => {
 };
 
 const drawValues = (box, element) => {
-  const body = tableOf(box, ["", "value", "change"], "scope-values");
+  const body = tableOf(box, ["model", "value", "change"], "scope-values");
   const add = (name, t, value, change) => {
     const row = put(body, "tr");
     const head = put(row, "th", { scope: "row" });

@@ -211,10 +211,23 @@ def _page_faults(page: object, root: str) -> list[tuple[str, list[object], str]]
     ]
 
 
+def _forced_faults(page: object, root: str) -> list[tuple[str, list[object], str]]:
+    """Return what axe finds in colors that the system forces, on light and on dark ground."""
+    media = page.emulate_media  # type: ignore[attr-defined]
+    is_dark = "() => matchMedia('(prefers-color-scheme: dark)').matches"
+    before = "dark" if page.evaluate(is_dark) else "light"  # type: ignore[attr-defined]
+    faults = []
+    for scheme in ("light", "dark"):
+        media(forced_colors="active", color_scheme=scheme)
+        faults += _page_faults(page, root)
+    media(forced_colors="none", color_scheme=before)
+    return faults
+
+
 @pytest.fixture(scope="session")
 def page_faults() -> Callable[[object, str], list[tuple[str, list[object], str]]]:
-    """Return what tells axe's faults of a page that is not the app's."""
-    return _page_faults
+    """Return what tells axe's faults of a page that is not the app's, in forced colors too."""
+    return lambda page, root: _page_faults(page, root) + _forced_faults(page, root)
 
 
 class Visit:
@@ -337,10 +350,15 @@ class Visit:
             polling=250,
         )
 
-    def check_access(self, what: str, root: str = "html") -> None:
-        """Fail on serious faults for those who cannot see, or see little, in light and dark."""
+    def check_access(self, what: str, root: str = "html", *, forced: bool = False) -> None:
+        """Fail on serious faults for those who cannot see, or see little, in light and dark.
+
+        forced: in colors that the system forces, too.
+        """
         self.settle()
         faults = _page_faults(self.page, root)
+        if forced:
+            faults += _forced_faults(self.page, root)
         serious = [told for *told, impact in faults if impact in ("serious", "critical")]
         assert serious == [], what
 

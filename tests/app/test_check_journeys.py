@@ -74,7 +74,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
         assert right == f"{row.locator('.cv-dot.right').count()}/{dots}"
     assert re.search(r"retains -?\d+ % of coding's gain", page.text_content(".verdict"))
     assert "3 verdicts were made and corrected together" in page.text_content("#verdicts")
-    it.check_access("check with its verdicts", "#step-check")
+    it.check_access("check with its verdicts", "#step-check", forced=True)
     page.click("#check-details > summary")
     said = page.text_content("#check-status")
     reused = int(re.search(r"([\d,]+) answers were there already", said)[1].replace(",", ""))
@@ -135,7 +135,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     page.check("#history-list tr:not([data-kind=merge]):has-text('base') input")
     page.click("#history-compare")
     page.wait_for_selector("#history-result table.heat")
-    it.check_access("history", "#step-history")
+    it.check_access("history", "#step-history", forced=True)
     assert page.locator("#history-list input:checked").count() == 2
     assert "▲" in page.text_content("#history-result table.heat tr:has-text('mine')")
     assert "10⁻⁵" in page.text_content("#history-result table.past-settings")

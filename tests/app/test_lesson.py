@@ -286,7 +286,7 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
     page = it.page
     page.click("a[data-lesson]")
     learner.wait(0, "predict")
-    it.check_access("a scene that asks")
+    it.check_access("a scene that asks", forced=True)
 
     for scene, move in enumerate(MOVES[True]):
         learner.predict(scene, by_keyboard=True)
@@ -308,10 +308,10 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
         if scene == IDS.index("changed"):
             assert f"{100 * least_alone(0):.1f}" in said  # the far left
         if scene == IDS.index("epsilon"):
-            it.check_access("a scene with its answer")
+            it.check_access("a scene with its answer", forced=True)
         learner.next(by_keyboard=True)
     page.wait_for_selector(".ls[data-phase=end]")
-    it.check_access("the lesson's end")
+    it.check_access("the lesson's end", forced=True)
     assert page.locator(".ls-summary li").count() == len(IDS)
     page.wait_for_url("**lesson=7**")
     # Six are counted; the seventh is a last word.

@@ -247,7 +247,8 @@ def test_every_step_can_be_read_in_colors_that_the_system_forces(example) -> Non
                 page.wait_for_selector(f"#step-{step}", state="visible")
                 example.check_access(f"{step}, forced colors, {scheme}")
             # What is drawn follows the system, too: the dots of right answers and the scores' text.
-            assert page.evaluate(_DRAWN_INK) == [0, 0, 0] if scheme == "light" else [255, 255, 255]
+            ink = [0, 0, 0] if scheme == "light" else [255, 255, 255]
+            assert page.evaluate(_DRAWN_INK) == ink
     finally:
         page.emulate_media(forced_colors="none", color_scheme="light", reduced_motion="reduce")
     page.click("#to-tune")

@@ -83,7 +83,7 @@ def test_a_projector_shows_one_panel_at_a_time_without_a_network(
     try:
         page.goto(it.url)
         page.wait_for_selector(".ls[data-phase=predict]")
-        it.check_access("the lesson's file")
+        it.check_access("the lesson's file", forced=True)
         page.click("[data-act=present]")
         for scene in range(SCENES):
             page.wait_for_selector(f".ls[data-scene='{scene}'][data-phase=predict]")
@@ -100,7 +100,7 @@ def test_a_projector_shows_one_panel_at_a_time_without_a_network(
             page.wait_for_selector(f".ls[data-scene='{scene}'][data-phase=answer]")
             assert _panel(it) == shown
             if scene == 3:
-                it.check_access("a figure on a projector")
+                it.check_access("a figure on a projector", forced=True)
             page.keyboard.press("PageDown")
             page.wait_for_selector(".cv[data-panel=answer]")
             assert _panel(it) == ["ls"]
@@ -148,7 +148,7 @@ def _print_sheets(it: Any) -> None:
     page.click(".ls-kit")
     page.wait_for_selector("#worksheet", state="visible")
     assert not page.is_visible(".ex-page")
-    it.check_access("the kit")
+    it.check_access("the kit", forced=True)
     for where, pages in (("kit", 2), ("worksheet", 1), ("answers", 1)):
         page.evaluate("(where) => { location.hash = where; }", where)
         paper = page.pdf(prefer_css_page_size=True)
