@@ -205,6 +205,10 @@ def test_an_analysis_of_other_sources_is_refused_and_shows_no_canvas(
     entry = read_entry(str(merged))
     assert entry.analysis is None
     assert "agent0" in entry.notes[0]
+    (merged / "ram_studio.analysis").write_bytes(b"damaged")
+    (note,) = read_entry(str(merged)).notes
+    assert note.startswith("No canvas: ")
+    assert str(tmp_path) not in note
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -178,7 +178,8 @@ def _analysis_of(
         analysis = read_foreign(files.folder / names[0], only_compact=True)
         check_sources(provenance, analysis)
     except RamStudioError as error:
-        notes.append(f"No canvas: {printable(error, 300)}")
+        why = str(error).replace(f"{files.folder}/", "")  # the page is for others
+        notes.append(f"No canvas: {printable(why, 300)}")
         return None
     return analysis
 
