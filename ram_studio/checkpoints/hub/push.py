@@ -32,7 +32,7 @@ from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.read.json_files import check_link
-from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, read_provenance
+from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, Provenance, read_provenance
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import HubError, VerificationError
 
@@ -116,18 +116,7 @@ def push(
     folder = Path(folder)
     provenance = read_provenance(folder)
     check_push(repository, public=public)
-    names = list(
-        dict.fromkeys([*provenance.shards, *provenance.files, "README.md", PROVENANCE_FILE])
-    )
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise VerificationError(
-            f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its provenance "
-            "names; restore what is missing, or merge again. Nothing was pushed."
-        )
-    for name in names:
-        check_link(folder / name, "", suffix=".safetensors" if name in provenance.shards else None)
-        for above in PurePosixPath(name).parents[:-1]:  # a linked folder lends what is not ours too
-            check_link(folder / above, "")
+    names = _names(folder, provenance)
     names += [name for name in more if name not in names]
     sizes = {n: len(more[n]) if n in more else (folder / n).stat().st_size for n in names}
     api = hub_api()
@@ -164,6 +153,23 @@ def push(
         )
     went = len(ahead.keys() & sizes.keys())
     return Pushed(url, not found.private, len(names), sum(sizes.values()), ahead=went)
+
+
+def _names(folder: Path, provenance: Provenance) -> list[str]:
+    """Return the files to upload, each of which is there and is no link out of the folder."""
+    names = list(
+        dict.fromkeys([*provenance.shards, *provenance.files, "README.md", PROVENANCE_FILE])
+    )
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise VerificationError(
+            f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its provenance "
+            "names; restore what is missing, or merge again. Nothing was pushed."
+        )
+    for name in names:
+        check_link(folder / name, "", suffix=".safetensors" if name in provenance.shards else None)
+        for above in PurePosixPath(name).parents[:-1]:  # a linked folder lends what is not ours too
+            check_link(folder / above, "")
+    return names
 
 
 def _add(api: huggingface_hub.HfApi, repository: str, files: Mapping[str, bytes]) -> None:
