@@ -354,7 +354,19 @@ def test_a_long_file_and_a_wide_signature_are_found(source, module, count):
     assert len(size_faults(parse(source, module))) == count
 
 
-def test_rooms_stay_small():
+def test_names_of_tests_have_at_most_60_characters():
+    names = {
+        found
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for found in re.findall(
+            r"(?m)^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8")
+        )
+    }
+    assert len(names) > 1000
+    assert [name for name in sorted(names) if len(name) > 60] == []
+
+
+def test_folders_stay_small():
     rooms = Counter(path.parent for path in package_modules() if path.name != "__init__.py")
     crowded = {str(r.relative_to(ROOT)): n for r, n in rooms.items() if n > MAX_ROOM}
     assert not crowded, f"part these rooms (over {MAX_ROOM} files): {crowded}"

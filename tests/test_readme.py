@@ -187,7 +187,7 @@ def _section_about(command: str) -> str:
     return next(text for text in sections if command in text.splitlines()[0])
 
 
-def test_every_file_and_folder_that_the_architecture_names_exists():
+def test_every_path_that_the_architecture_page_names_exists():
     named = re.findall(r"`([\w/]+(?:/|\.py))`", _text("docs/architecture.md"))
     assert len(named) > 30
     for name in named:

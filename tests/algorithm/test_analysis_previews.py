@@ -105,7 +105,7 @@ def assert_describes(
 
 @pytest.mark.parametrize("point", [0, 7, DEFAULT_INDEX, 40, len(EPSILON_GRID) - 1])
 @pytest.mark.parametrize(("rule", "r", "alpha"), [("ram+", 0.1, 2.0), ("ram+s", 0.3, 1.0)])
-def test_preview_gives_counts_ratios_and_factors_of_the_whole_model(point, rule, r, alpha):
+def test_preview_gives_counts_ratios_and_factors_of_the_model(point, rule, r, alpha):
     preview = an_analysis().preview(point, rule, r, alpha)
     assert (preview["epsilon"], preview["rule"]) == (EPSILON_GRID[point], rule)
     assert (preview["r"], preview["alpha"]) == (r, alpha)
@@ -167,7 +167,7 @@ def test_preview_describes_each_group_by_itself(by, groups):
     assert_describes(preview, list(range(len(NAMES))), DEFAULT_INDEX, "ram+", 0.1, 2.0)
 
 
-def test_rho_without_unique_elements_is_null_and_lambda_takes_its_bound():
+def test_rho_without_unique_elements_is_null_lambda_its_bound():
     analysis = analysis_of([10, 0, 4, 6, 0, 0, 0, 0])
     coding = analysis.preview(rule="ram+", r=0.3, alpha=2.0)["agents"]["coding"]
     assert (coding["rho"], coding["lambda"]) == (None, pytest.approx(1.6))
@@ -192,7 +192,7 @@ def test_ratios_are_counted_in_the_scope_of_each_tensor(scope, group_of):
         assert ratios[i].tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_selected_agents_are_counted_as_if_the_others_were_not_there():
+def test_selected_agents_are_counted_as_if_alone():
     chosen = an_analysis().select(["memory", "coding"])
     assert chosen.agents == ("memory", "coding")
     assert chosen.fingerprints == {"base": "b", "coding": "c", "memory": "m"}
@@ -227,7 +227,7 @@ def test_an_analysis_refuses_what_it_does_not_know_by_name(ask, named):
         ask(an_analysis())
 
 
-def test_the_client_profile_holds_the_same_counts_as_the_previews():
+def test_the_client_profile_has_the_counts_of_the_previews():
     analysis = an_analysis()
     profile = json.loads(json.dumps(client_profile(analysis), allow_nan=False))
     everything = list(range(len(NAMES)))
@@ -254,7 +254,7 @@ def test_the_client_profile_holds_the_same_counts_as_the_previews():
             ]
 
 
-def test_dialects_are_those_of_each_implementation_at_its_own_defaults():
+def test_dialects_equal_each_implementation_at_its_defaults():
     found = an_analysis().dialects()
     assert list(found) == ["paper", "authors-script", "mergekit"]
     everything = reference.shared_counts(totals(list(range(len(NAMES))), DEFAULT_INDEX), 3)

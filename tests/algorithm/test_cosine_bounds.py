@@ -61,7 +61,7 @@ def test_floor_holds_shuffles_and_ceiling_is_that_of_a_loop(updates, tmp_path):
     assert min(bounds.ceilings) <= bounds.mean_ceiling <= max(bounds.ceilings)
 
 
-def test_alike_agents_reach_the_ceiling_and_unchanged_ones_have_none(updates, tmp_path):
+def test_alike_agents_reach_the_ceiling_unchanged_ones_have_none(updates, tmp_path):
     still = {name: np.zeros(n, np.float32) for name, n in LAYERS.items()}
     own = {"coding": updates["coding"], "again": updates["coding"], "still": still}
     found = relation_preview(analysis_of(own, tmp_path), 0)["pairs"]

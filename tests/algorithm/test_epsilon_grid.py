@@ -24,7 +24,7 @@ thresholds = st.one_of(
 )
 
 
-def test_the_epsilon_grid_rises_from_zero_and_holds_the_papers_epsilon_exactly():
+def test_the_epsilon_grid_holds_zero_and_the_papers_epsilon():
     assert EPSILON_GRID[0] == 0.0
     assert EPSILON_GRID[DEFAULT_INDEX] == 1e-5
     assert list(EPSILON_GRID) == sorted(set(EPSILON_GRID))
@@ -33,7 +33,7 @@ def test_the_epsilon_grid_rises_from_zero_and_holds_the_papers_epsilon_exactly()
     assert [e for e in EPSILON_GRID if float(np.float32(e)) != e] == [1e-5]
 
 
-def test_points_lie_within_half_a_bin_of_the_decades_people_ask_for():
+def test_grid_points_lie_within_half_a_bin_of_the_decades():
     for wanted in (1e-8, 2e-8, 5e-8, 1e-7, 1e-6, 2e-6, 5e-6, 2e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0):
         # 128 bins an octave, so neighbors differ by at most 1/128.
         assert abs(EPSILON_GRID[epsilon_grid.snap(wanted)] / wanted - 1) < 1 / 200, wanted
@@ -77,7 +77,7 @@ def test_the_float32_threshold_means_the_same_for_every_float32(epsilon):
 
 @examples(200)
 @given(epsilon=thresholds)
-def test_an_epsilon_is_on_the_epsilon_grid_only_if_it_separates_the_same_numbers(epsilon):
+def test_an_epsilon_on_the_grid_separates_the_same_numbers(epsilon):
     same = [
         i
         for i, point in enumerate(EPSILON_GRID)

@@ -111,7 +111,7 @@ def run(code: str, root: Path = ROOT, **environment: str) -> subprocess.Complete
 
 @ON_X86
 @pytest.mark.slow
-def test_wide_and_narrow_vectors_are_used_and_give_the_same_bytes(tmp_path):
+def test_wide_and_narrow_vectors_give_the_same_bytes(tmp_path):
     # Kept code shows no instructions: all is compiled here, for both processors at a time.
     with ThreadPoolExecutor() as pool:
         running = [
@@ -155,16 +155,14 @@ def unwritable(tmp_path):
 
 
 @pytest.mark.slow
-def test_loops_are_kept_in_the_users_cache_where_the_package_cannot_be_written(
-    unwritable, tmp_path
-):
+def test_a_read_only_package_stores_loops_in_the_users_cache(unwritable, tmp_path):
     done = run(DRAW, unwritable, XDG_CACHE_HOME=str(tmp_path / "cache"), NUMBA_CACHE_DIR="")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list((tmp_path / "cache").rglob("drawing.*.nbc"))) >= 2
 
 
 @pytest.mark.slow
-def test_kept_code_is_compiled_anew_where_another_file_of_loops_changes(tmp_path):
+def test_stored_code_is_recompiled_when_any_loop_changes(tmp_path):
     package = tmp_path / "site" / "ram_studio"
     loops = package / "algorithm" / "kernels" / "loops"
     shutil.copytree(ROOT / "ram_studio", package, ignore=shutil.ignore_patterns("*.nb[ci]"))
@@ -188,9 +186,7 @@ print(out[0])
 
 
 @pytest.mark.slow
-def test_where_no_folder_can_be_written_loops_are_compiled_in_memory_and_it_is_said_once(
-    unwritable, tmp_path
-):
+def test_without_a_writable_folder_loops_compile_in_memory(unwritable, tmp_path):
     (tmp_path / "cache").touch()
     done = run(DRAW, unwritable, XDG_CACHE_HOME=str(tmp_path / "cache"), NUMBA_CACHE_DIR="")
     assert done.returncode == 0, done.stderr

@@ -77,7 +77,7 @@ def test_stochastic_rounding_takes_one_of_the_two_neighbors(case, start):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_the_dtype_can_hold_is_stored_as_it_is_zeros_included(dtype):
+def test_representable_values_are_stored_as_they_are(dtype):
     top = float(reference.largest(dtype))
     lowest = {"BF16": -133, "F16": -24, "F32": -149}[dtype]
     numbers = [0.0, 1.5, 3.0, top, *(2.0**e for e in range(lowest, 16))]
@@ -136,7 +136,7 @@ def test_stochastic_rounding_keeps_the_mean(dtype, origin, sign, share):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_stochastic_rounding_depends_on_the_element_and_not_on_the_block(dtype):
+def test_stochastic_rounding_does_not_depend_on_the_block(dtype):
     values = np.random.default_rng(3).standard_normal(1000) * 0.02
     whole = rounding.store(values, dtype, "stochastic", key=KEY, start=500)
     for cut in (1, 63, 512, 999):
@@ -193,7 +193,7 @@ def test_stochastic_rounding_never_crosses_to_infinity(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", ["nearest", "stochastic"])
-def test_what_lies_beyond_the_dtype_becomes_infinite_and_is_not_hidden(dtype, mode):
+def test_values_beyond_the_dtype_become_infinite_and_are_told(dtype, mode):
     value = {"BF16": 4e38, "F16": 65520.0, "F32": 4e38}[dtype]
     stored = rounding.store(np.array([value, -value]), dtype, mode, key=KEY)
     assert as_numbers(stored, dtype) == [math.inf, -math.inf]

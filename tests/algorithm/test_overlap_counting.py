@@ -202,7 +202,7 @@ def test_dropping_agents_is_the_same_as_never_having_had_them(block, data):
 
 @examples(30)
 @given(block=six_agents)
-def test_elements_by_overlap_count_and_by_agent_follow_from_patterns(block):
+def test_elements_by_overlap_and_agent_follow_from_patterns(block):
     agents, counts = len(block.agents), counts_of(block)
     masks = range(1 << agents)
     for point, by_mask in enumerate(counts.patterns[0].tolist()):
@@ -229,7 +229,7 @@ def test_grouped_counts_are_sums_over_the_groups_members():
         assert grouped.patterns[1, point].tolist() == expected[1][point]
 
 
-def test_agents_cannot_be_dropped_where_patterns_were_not_counted():
+def test_agents_are_not_dropped_where_patterns_were_not_counted():
     counts = OverlapCounts(np.array([3]), None, np.zeros((1, 1, 7, 7), dtype=np.int64))
     with pytest.raises(ValueError, match="patterns"):
         counts.keep_agents([0])

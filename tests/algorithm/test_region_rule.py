@@ -66,7 +66,7 @@ def merge(
 
 @examples(50)
 @given(block=blocks, shared=either, epsilon=st.sampled_from(EPSILONS))
-def test_each_element_is_merged_as_published_within_the_arithmetics_digits(block, shared, epsilon):
+def test_each_element_is_merged_as_published(block, shared, epsilon):
     factors = FACTORS[: len(block.agents)]
     out, active = merge(block, shared, epsilon, factors)
     assert active.tolist() == reference.patterns(block.base_values, block.agent_values, epsilon)
@@ -99,9 +99,7 @@ def test_torch_twin_merges_to_the_same_bits(block, shared, epsilon):
 
 @examples(30)
 @given(block=blocks, shared=either, epsilon=st.sampled_from(EPSILONS))
-def test_unchanged_and_unscaled_unique_elements_are_bit_equal_to_base_and_agent(
-    block, shared, epsilon
-):
+def test_unchanged_and_unscaled_elements_are_bit_equal(block, shared, epsilon):
     out, active = merge(block, shared, epsilon, (1.0,) * len(block.agents))
     for mask, stored in ((0, block.base), *((1 << t, y) for t, y in enumerate(block.agents))):
         mine = active == mask
@@ -119,7 +117,7 @@ def test_unique_elements_keep_their_scaled_change(shared):
     assert active.tolist() == [1, 2, 0]
 
 
-def test_shared_elements_take_the_mean_of_the_active_changes_only():
+def test_shared_elements_are_the_mean_of_the_active_changes():
     base = [0.0] * 4
     agents = ([3.0, 3.0, 3.0, 3.0], [1.0, 0.0, 1e-6, -3.0], [2.0, 1.0, 1.0, 3.0])
     block = ElementBlock(stored_as(base, "F32"), tuple(stored_as(a, "F32") for a in agents))
@@ -128,7 +126,7 @@ def test_shared_elements_take_the_mean_of_the_active_changes_only():
     assert out.tolist() == [2.0, 2.0, 2.0, 1.0]
 
 
-def test_sign_election_averages_only_those_who_agree_with_the_sum():
+def test_sign_election_averages_those_that_agree_with_the_sum():
     base = [0.0] * 5
     agents = (
         [3.0, 3.0, 1.0, -1.0, 9.0],

@@ -144,7 +144,7 @@ def test_statistics_are_those_of_a_plain_loop(block, point):
 
 @examples(40)
 @given(block=few_agents)
-def test_dot_products_and_cosines_are_those_of_whole_task_vectors(block):
+def test_dot_products_and_cosines_are_those_of_task_vectors(block):
     found = related(block)
     n = len(block.agents)
     tau = [
@@ -236,7 +236,7 @@ def test_equal_and_opposite_changes_lose_all_and_half_of_it_each():
     assert found.conflicts[0, 0] == 4
 
 
-def test_nothing_unique_is_exactly_nothing_also_where_sums_are_not_exact():
+def test_nothing_unique_is_exactly_zero_in_inexact_sums_too():
     rng = np.random.default_rng(1)
     base = np.zeros(3000, np.float32)
     large = (10.0 ** rng.uniform(-4, 9, 3000)).astype(np.float32)

@@ -164,7 +164,7 @@ def test_beyond_six_agents_none_can_be_left_out():
         energies(make_block(1, 7, 33, "BF16", "every overlap")).keep_agents([0])
 
 
-def test_the_largest_and_the_smallest_changes_of_float32_are_told():
+def test_the_largest_and_smallest_float32_changes_are_told():
     base = stored_as(np.zeros(4), "F32")
     huge = stored_as([3e38, 0.0, 0.0, 2e38], "F32")
     tiny = stored_as([0.0, 1e-45, 3e-45, 1e-45], "F32")

@@ -117,9 +117,7 @@ def test_boxes_have_the_titles_and_ranges_of_the_settings(workspace) -> None:
     assert (boxes["max_tokens"].value, boxes["max_tokens"].minimum) == (None, 0)
 
 
-def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said(
-    session, workspace, tmp_path
-) -> None:
+def test_suites_beyond_the_context_are_not_offered(session, workspace, tmp_path) -> None:
     panel = built(CheckPanel, workspace)
     shown = panel._show_kind("general", session)
     assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
@@ -145,7 +143,7 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     assert "--data FOLDER" in grayed
 
 
-def test_suites_are_offered_from_the_registry_once_their_questions_are_here(session, workspace):
+def test_suites_are_offered_once_their_questions_are_here(session, workspace):
     about = "whatever it asks"
     known = ALL_SUITES["memory"]
     there = replace(known, name="extra", title="Extra", about=about)
@@ -198,16 +196,14 @@ def test_experiments_are_asked_by_the_same_form_as_a_check(experiments, workspac
         assert "the context has 256" in grayed[asked.choice.grayed]
 
 
-def test_the_skills_of_the_example_are_not_asked_of_other_models_at_first(
-    experiments, session, tmp_path
-) -> None:
+def test_example_skills_are_not_asked_of_other_models(experiments, session, tmp_path) -> None:
     folder = make_chat_model(tmp_path / "chat", context=2048)
     session.load(replace(session.loaded, base=str(folder), set_name=None))
     for panel in experiments:
         assert panel.asked.offer(["demo"], session)[panel.asked.choice.box]["value"] == list(USUAL)
 
 
-def test_data_sets_come_from_a_folder_or_the_hub_on_ones_own_machine(
+def test_data_sets_come_from_a_folder_or_the_hub_locally(
     session, workspace, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))

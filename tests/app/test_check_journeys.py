@@ -29,7 +29,7 @@ def _untick(page, *names: str) -> None:
         page.uncheck(f"#check-models label:has-text('{name}') input")
 
 
-def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) -> None:
+def test_merge_download_check_ask_and_compare_with_the_past(example) -> None:
     it, page = example, example.page
     page.click("#open-details")
     page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
@@ -147,7 +147,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) ->
     assert page.locator("#scores table.heat tbody tr:not(.chance)").count() == 2
 
 
-def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit) -> None:
+def test_a_phone_shows_suites_chat_and_history_in_its_width(visit) -> None:
     it = visit(PHONE, color_scheme="dark")
     page = it.page
     it.open("?set=shared-style")

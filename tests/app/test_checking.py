@@ -80,7 +80,7 @@ def texts(report: EvalReport, model: str) -> dict[str, list[str]]:
     return {d: [a.text for a in answers] for d, answers in report.models[model].answers.items()}
 
 
-def test_a_stopped_check_goes_on_where_it_was_and_equals_an_uninterrupted_one(
+def test_a_resumed_check_equals_an_uninterrupted_one(
     session, workspace, tmp_path, monkeypatch
 ) -> None:
     stopped, at = evaluate(session, workspace, "base", "coding", stop_at=1)
@@ -98,7 +98,7 @@ def test_a_stopped_check_goes_on_where_it_was_and_equals_an_uninterrupted_one(
     assert texts(again, "base") == texts(whole, "base")
 
 
-def test_users_share_answers_of_shipped_models_and_merges_of_them(tmp_path) -> None:
+def test_users_share_the_answers_of_shipped_models(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True))
     one, two = user(workspace, "one"), user(workspace, "two")
     merge(one, workspace)
@@ -117,7 +117,7 @@ def test_users_share_answers_of_shipped_models_and_merges_of_them(tmp_path) -> N
     workspace.close()
 
 
-def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_path) -> None:
+def test_a_public_space_stops_in_time_and_stores_the_answers(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True, max_check_seconds=0.0))
     session = user(workspace)
     panel = built(CheckPanel, workspace)
@@ -155,7 +155,7 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     assert "n 2" in html
 
 
-def test_draws_and_asking_until_decided_are_told_beside_the_scores(session, workspace, tmp_path):
+def test_samples_and_stopping_are_told_beside_the_scores(session, workspace, tmp_path):
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": scoring.candidates(session)["base"]._replace(path=str(folder))}
     given = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
@@ -396,7 +396,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert sorted(updates[panel.reference]["choices"]) == ["<sum>", "base", "ram+"]
 
 
-def test_what_the_command_line_merged_and_checked_stands_in_history(session, workspace, tmp_path):
+def test_merges_of_the_command_line_are_in_history(session, workspace, tmp_path):
     base, agents = session.loaded.base, session.loaded.agents
     recipe = {"base": base, "agents": dict(agents), "method": "ram+", "settings": {"r": 0.3}}
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
@@ -416,7 +416,7 @@ def test_what_the_command_line_merged_and_checked_stands_in_history(session, wor
     assert {len(items) for items in found.result.report.items.values()} == {2}
 
 
-def test_only_common_questions_are_compared_and_the_rest_is_named(session, workspace) -> None:
+def test_only_common_questions_are_compared_the_rest_is_named(session, workspace) -> None:
     merge(session, workspace, "ram")
     evaluate(session, workspace, "base")
     evaluate(session, workspace, "coding", plan=EvalSettings(limit=5))

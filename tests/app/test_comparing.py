@@ -141,7 +141,7 @@ def test_the_figure_draws_merges_by_time_and_rings_the_reference() -> None:
     assert not experiment_figure(replace(RESULT, rows=()), "").data
 
 
-def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:
+def test_files_lie_in_the_sessions_folder_until_another_load(session: Session) -> None:
     found = panel.keep(RESULT, "How strong / ../ <x>", session)
     table_file, report = found.files
     lines = table_file.read_text().splitlines()
@@ -164,7 +164,7 @@ def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> N
     assert (session.folder / "fisher").is_dir()
 
 
-def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, workspace, monkeypatch):
+def test_a_stopped_comparison_keeps_its_answers_and_goes_on(session, workspace, monkeypatch):
     rows, cancel = (
         work.rows_for(load_set("shared-style"), "", ["ram", "ram+"], TUNED),
         CancelToken(),

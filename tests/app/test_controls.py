@@ -23,7 +23,7 @@ def loaded() -> Loaded:
 
 
 @pytest.mark.parametrize("method", controls.OFFERED)
-def test_every_setting_has_one_control_and_untouched_ones_give_the_defaults(method: str) -> None:
+def test_every_setting_has_one_control_with_its_default(method: str) -> None:
     mine = [c.name for c in controls.CONTROLS if method in c.methods]
     mine += controls.tuned_by(method)
     assert sorted(mine) == sorted(METHODS[method].settings.model_fields)
@@ -120,7 +120,7 @@ def test_a_wrong_recipe_is_named(loaded: Loaded, tmp_path: Path, text: str, said
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_weights_of_the_form_reach_the_recipe_and_come_back_from_one(loaded, tmp_path):
+def test_the_forms_weights_reach_the_recipe_and_come_back(loaded, tmp_path):
     first, second, *_ = loaded.agents
     line = f"{first}=0.7, {second}=0.2 0.8"
     recipe = recipes.recipe_from(loaded, "ram+", {}, weights=read_weights(line))

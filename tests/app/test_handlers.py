@@ -31,7 +31,7 @@ LOCAL = Settings()
 SPACE = Settings(is_space=True)
 
 
-def test_flags_win_over_the_environment_and_what_cannot_be_is_named(tmp_path: Path) -> None:
+def test_flags_win_over_the_environment_and_errors_are_named(tmp_path: Path) -> None:
     env = {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "9000", "SPACE_ID": "a/b"}
     settings = Settings.from_environment(environ=env)
     assert (settings.host, settings.port, settings.is_space) == ("0.0.0.0", 9000, True)
@@ -201,7 +201,7 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
     assert session.merges == {}
 
 
-def test_a_form_becomes_the_methods_own_settings_and_a_wrong_seed_is_refused() -> None:
+def test_a_form_becomes_settings_and_a_wrong_seed_is_refused() -> None:
     tuned = {"epsilon": 1e-4, "r": 0.3, "alpha": 1.5}
     assert tuned_settings("ram+", tuned) == tuned
     assert tuned_settings("ram+s", {"r": 0.3, "alpha": 1.5}) == {"r": 0.3}
@@ -234,7 +234,7 @@ def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
 _RESULT = {"agents": {}, "bytes_read": 10, "bytes_written": 10, "seconds": 0.1}
 
 
-def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_path: Path) -> None:
+def test_a_result_tells_rounding_loss_and_hides_paths_on_a_space(tmp_path: Path) -> None:
     numbers = {"rho": None, "lambda": 1.2, "effective_lambda": 1.04}
     result = {**_RESULT, "agents": {"<b>a</b>": numbers}}
     merged = Merged("<i>m</i>", tmp_path / "secret", "ram+", result, "")

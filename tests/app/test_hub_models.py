@@ -63,7 +63,7 @@ def test_public_ids_are_never_looked_up_on_the_disk(
     assert told[0] == told[1]
 
 
-def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tmp_path) -> None:
+def test_an_analysis_of_the_hub_stores_no_weights(hub, tmp_path) -> None:
     found = analyze([])
     set_name = load_set("independent")
     assert np.array_equal(found.analysis.counts.shared, set_name.analysis.counts.shared)

@@ -93,7 +93,7 @@ def _assert_all_is_seen(it, what: str) -> None:
         it.page.click("[data-choose='ram+']")
 
 
-def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> None:
+def test_live_sliders_ask_the_server_nothing(example) -> None:
     it, page = example, example.page
     assert page.is_visible("#dial-epsilon")
     first = page.text_content(".cv-big")
@@ -219,7 +219,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
 
 
 @pytest.mark.slow
-def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(example) -> None:
+def test_the_dense_lesson_says_that_ram_cannot_help(example) -> None:
     it, page = example, example.page
     page.click("#to-load")
     page.click("[data-opens=dense]")
@@ -246,7 +246,7 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
 
-def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, tmp_path) -> None:
+def test_a_link_opens_tune_and_a_recipe_fills_the_form(visit, tmp_path) -> None:
     it = visit()
     page = it.page
     # The former Look step is Tune now; alpha is clamped.

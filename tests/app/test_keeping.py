@@ -66,7 +66,7 @@ def add_merge(session: Session, name: str, nbytes: int) -> Path:
     return folder
 
 
-def test_a_job_ends_some_seconds_after_the_last_who_waited_for_it_left(clock: Clock) -> None:
+def test_a_job_ends_seconds_after_its_last_listener_left(clock: Clock) -> None:
     heartbeats = Heartbeats(clock)
     job = FakeJob("old", "new", now=clock.now)
     heartbeats.arrive("old"), heartbeats.arrive("new")
@@ -80,7 +80,7 @@ def test_a_job_ends_some_seconds_after_the_last_who_waited_for_it_left(clock: Cl
     assert is_abandoned(job, heartbeats, clock.now)
 
 
-def test_a_page_that_says_it_is_coming_back_keeps_its_job_however_slow_it_is(clock: Clock) -> None:
+def test_a_page_that_announces_its_return_keeps_its_job(clock: Clock) -> None:
     heartbeats = Heartbeats(clock)
     job = FakeJob("old", "key of the tab", now=clock.now)
     heartbeats.arrive("old"), heartbeats.leave("old")
@@ -92,7 +92,7 @@ def test_a_page_that_says_it_is_coming_back_keeps_its_job_however_slow_it_is(clo
     assert is_abandoned(job, heartbeats, clock.now), "closed while it was loading"
 
 
-def test_a_job_that_nobody_listens_to_ends_and_none_runs_longer_than_it_may(clock: Clock) -> None:
+def test_a_job_ends_without_listeners_or_at_its_time_limit(clock: Clock) -> None:
     heartbeats, done, start = Heartbeats(clock), [], clock.now
     unheard, job, waiting = (FakeJob(client, now=start) for client in ("bot", "a", "a"))
     waiting.began = None
@@ -337,7 +337,7 @@ def test_the_owners_token_is_not_sent_for_users(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.timeout(60)  # it waited for itself
-def test_a_second_sigterm_does_not_keep_the_first_from_ending_the_app(workspace, monkeypatch):
+def test_a_second_sigterm_does_not_stop_the_first(workspace, monkeypatch):
     removed = []
 
     def remove(folder: Path, **_: Any) -> None:

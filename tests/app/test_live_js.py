@@ -297,7 +297,7 @@ _OWN_MODELS = """async (profile, tables) => {
 }"""
 
 
-def test_measured_points_appear_as_they_arrive_and_a_picked_prompt_stays(page) -> None:
+def test_measured_points_appear_and_a_picked_prompt_stays(page) -> None:
     table = load_table(asset_path("shared-style", "skills.json.gz"))
     sources = [row for row in table["rows"] if row["kind"] == "source"]
     usual = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}

@@ -78,7 +78,7 @@ def test_zerogpu_answers_equal_local_ones(workspace, session, spaces, monkeypatc
     assert len(spaces.calls) == 2
 
 
-def test_a_gpu_that_is_not_lent_is_told_in_words_and_stop_is_asked_for_between_batches(
+def test_a_missing_zerogpu_is_told_and_stop_read_in_between(
     workspace: Any, session: Any, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancel = CancelToken()

@@ -61,7 +61,7 @@ def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace
     assert measured_rows(session, workspace) is None
 
 
-def test_every_method_of_the_canvas_has_a_recipe_and_plain_merges_are_rows(session) -> None:
+def test_every_canvas_method_has_a_recipe(session) -> None:
     for method in SHOWN:
         recipe = tuned_recipe(session.models, DEFAULT._replace(method=method, own={"scale": 0.8}))
         assert recipe.method == method
@@ -122,9 +122,7 @@ def test_twelve_settings_are_rows_of_the_canvas_and_stand_once(session, agents: 
     assert len(weighed) == 13
 
 
-def test_own_models_are_tested_setting_by_setting_stopped_and_taken_up(
-    session, workspace, monkeypatch
-) -> None:
+def test_own_models_are_tested_stopped_and_resumed(session, workspace, monkeypatch) -> None:
     session.load(replace(session.models, set_name=None, title="mine"))
     monkeypatch.setattr(own_test, "USUAL", ("demo",))
     monkeypatch.setattr(own_test, "QUESTIONS", 5)
@@ -165,9 +163,7 @@ def test_own_models_are_tested_setting_by_setting_stopped_and_taken_up(
 
 
 @pytest.mark.slow
-def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further(
-    session, workspace
-) -> None:
+def test_checks_and_sweeps_fill_the_table_of_own_models(session, workspace) -> None:
     session.load(replace(session.models, set_name=None, title="mine"))
 
     def asked(suites, limits, *names):

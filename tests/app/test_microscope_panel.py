@@ -107,7 +107,7 @@ def test_every_formula_comes_to_its_result(show, rounding: str) -> None:
     assert seen > 100
 
 
-def test_it_begins_where_something_is_to_be_seen_and_goes_where_it_is_sent(show) -> None:
+def test_it_begins_at_a_change_and_goes_where_it_is_sent(show) -> None:
     shown = show("")
     assert (shown["layer"]["value"], shown["module"]["value"]) == ("", "")
     assert shown["tensor"]["value"] in shown["tensor"]["choices"]
@@ -164,7 +164,7 @@ def test_what_cannot_be_shown_is_said(show, panel: ScopePanel) -> None:
     assert shown["view"] is None
 
 
-def test_what_was_asked_before_does_not_take_the_place_of_a_later_answer(
+def test_an_earlier_request_does_not_replace_a_later_answer(
     panel: ScopePanel, session, monkeypatch
 ) -> None:
     """A busy server answers a jump before the renewal that was under way when it was pressed."""

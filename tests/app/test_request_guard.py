@@ -81,7 +81,7 @@ def test_large_bodies_are_refused_whether_they_say_so_or_not() -> None:
     assert post(JOIN, b'{"a": "' + b"x" * 90_000 + b'"}').status_code == 200
 
 
-def test_bodies_of_many_values_are_refused_but_not_of_many_commas() -> None:
+def test_bodies_of_many_values_are_refused_not_of_many_commas() -> None:
     many = {"list": "[" + "0," * 5_000 + "0]", "lists": "[[]" + ",[[]]" * 2_000 + "]"}
     many["objects"] = "[" + '{"a":"x"},' * 3_000 + "{}]"
     many["after a quote"] = '["\\\\",' + "0," * 5_000 + "0]"
@@ -269,7 +269,7 @@ def test_a_refusal_or_a_failure_writes_one_line(caplog: pytest.LogCaptureFixture
         assert re.fullmatch("(Refused|Failed) GET [^\n]{1,600}", formatter.format(record))
 
 
-def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> None:
+def test_the_page_opens_with_what_must_run_first() -> None:
     async def page(request: Request) -> Response:
         return HTMLResponse("<html><head><title>ä</title></head></html>")
 
@@ -282,7 +282,7 @@ def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> Non
     assert "script" not in user.get("/other").text
 
 
-def test_the_page_is_made_once_for_each_address_and_titled_for_each_request() -> None:
+def test_the_page_is_made_once_an_address_and_titled_a_request() -> None:
     made: list[str] = []
 
     async def page(request: Request) -> Response:

@@ -270,7 +270,7 @@ def test_light_events_stand_in_no_line(server: SharedServer) -> None:
     assert around.status_code == 404, "the job queue cannot be bypassed"
 
 
-def test_the_guard_stands_before_the_page_which_names_no_other_host(server: SharedServer) -> None:
+def test_the_page_names_no_other_host(server: SharedServer) -> None:
     for name, status in (("page.html", 415), ("recipe.yaml", 200)):
         files = {"files": (name, b"base: b")}
         assert httpx.post(server.url + "gradio_api/upload", files=files).status_code == status
@@ -361,7 +361,7 @@ def test_a_page_in_line_shows_its_place_and_the_wait(visit_at: Any, server: Shar
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_page_works_under_its_policy_and_a_duplicate_of_its_tab_on_its_own(visit_at, server):
+def test_the_page_works_under_its_policy_and_in_a_second_tab(visit_at, server):
     it = visit_at(server.url)
     page = it.page
     it.open()

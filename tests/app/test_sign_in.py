@@ -113,7 +113,7 @@ def test_the_owners_token_opens_nothing_for_users(place: Place) -> None:
     assert place.tokens == {None}
 
 
-def test_a_users_token_opens_what_they_may_read_and_goes_nowhere_else(place: Place) -> None:
+def test_a_users_token_opens_their_models_and_goes_nowhere_else(place: Place) -> None:
     models = {"base": "owner/base", "agents": {"a": "owner/coding", "b": "owner/gated"}}
     with pytest.raises(RefusedError, match=r"is gated: accept .* sign in with Hugging Face"):
         place.analyze(**models)
@@ -160,7 +160,7 @@ def test_a_user_signs_in_at_the_hub_and_out_again(place: Place) -> None:
         assert "expires=Thu, 01 Jan 1970" in out.headers["set-cookie"]
 
 
-def test_a_merge_goes_to_the_account_of_who_signed_in_and_of_nobody_else(place: Place) -> None:
+def test_a_merge_goes_to_the_signed_in_account_alone(place: Place) -> None:
     async def push(user: HttpUser) -> str:
         await user.press("use-shared-style")
         await user.press("merge")

@@ -63,7 +63,7 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
     return paths, Loaded("mixed", None, str(paths["base"]), agents, analysis)
 
 
-def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> None:
+def test_headers_tell_dtypes_configs_and_tokenizers_first(mixed) -> None:
     _, loaded = mixed
     html = fit_html(load(loaded.base, loaded.agents), is_public=False)
     assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
@@ -75,7 +75,7 @@ def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> No
     assert "holds the same files as the base" in told or "same tensors" in told
 
 
-def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -> None:
+def test_after_the_pass_densities_and_verdict_are_side_by_side(mixed) -> None:
     _, loaded = mixed
     fit = load(loaded.base, loaded.agents)
     html = fit_html(fit, loaded.analysis, is_public=False)
@@ -96,7 +96,7 @@ def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -
     assert "<details open>" in html
 
 
-def test_the_details_tell_it_at_the_epsilon_of_tune_and_without_the_files(mixed, tmp_path) -> None:
+def test_details_follow_tunes_epsilon_without_the_files(mixed, tmp_path) -> None:
     _, loaded = mixed
     stored, _ = details.shown(loaded, DEFAULT_INDEX + 8, False)
     density = loaded.analysis.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]

@@ -103,7 +103,7 @@ def state() -> ExperimentResult:
     return ExperimentResult("sweep", "demo", 1, recheck=checked, **asked)
 
 
-def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel, session):
+def test_the_form_becomes_a_plan_with_tunes_values(panel, session):
     made = plan(panel)
     assert len(made.candidates()) == 6
     first = made.candidates()[0].recipe
@@ -143,9 +143,7 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
         ({"suites": ["demo", "math"]}, "Evaluate it on its own"),
     ],
 )
-def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
-    changes, message, session, panel
-):
+def test_an_invalid_form_says_why_beside_it_and_when_started(changes, message, session, panel):
     data = values(panel, **changes)
     assert message in panel.count_text(data, session)
     (update,) = panel.run(data, session)
@@ -153,7 +151,7 @@ def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
     assert session.job is None
 
 
-def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
+def test_the_chart_marks_losers_best_start_and_held_out(state):
     drawn = figure.experiment_figure(state, "r")
     traces = {trace.name: trace for trace in drawn.data if trace.name}
     assert list(traces["RAM+"].x) == [0.1, 0.2]
@@ -172,7 +170,7 @@ def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
     assert figure.experiment_figure(state, "unknown").layout.xaxis.title.text == "r"
 
 
-def test_the_landscape_colors_two_axes_and_the_surrogate_of_three_agents(state):
+def test_the_landscape_colors_two_axes_or_three_agents(state):
     rows = tuple(
         replace(row, values={**row.values, "weight.<b>a": 0.1 * i})
         for i, row in enumerate(state.rows)
@@ -225,7 +223,7 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     assert [row[2] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
 
 
-def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session, panel):
+def test_a_setting_goes_to_tune_or_says_where_to_go(state, session, panel):
     def use(label: str) -> tuple:
         updates = panel.use_setting(label, session)
         tune = json.loads(updates.get(panel.shared.tuning.value, "{}"))

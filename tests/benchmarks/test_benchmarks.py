@@ -34,7 +34,7 @@ def test_zoo_is_a_checkpoint_of_its_size(tiny):
     assert json.loads((tiny / "base" / "config.json").read_text())["hidden_size"] == 64
 
 
-def test_the_same_arguments_give_the_same_bytes_and_others_do_not(tiny, tmp_path):
+def test_only_the_same_arguments_give_the_same_bytes(tiny, tmp_path):
     again = zoo.make_zoo(tmp_path / "again", "tiny", 3)
     other = zoo.make_zoo(tmp_path / "other", "tiny", 3, seed=1)
     for name in ("base", *zoo.agent_names(3)):
@@ -115,7 +115,7 @@ def test_a_zoo_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
         zoo.make_zoo(tmp_path, "tiny", 1)
 
 
-def test_ratios_are_medians_within_rounds_and_tables_are_markdown():
+def test_ratios_are_medians_within_rounds_in_markdown():
     ours, theirs = ([measuring.Run(w, 0, 0) for w in walls] for walls in ((2, 30, 9), (1, 10, 3)))
     assert measuring.median_ratio(ours, theirs) == 3
     assert measuring.table(("a", "b"), [[1, "x"]]) == "| a | b |\n| --- | --- |\n| 1 | x |"

@@ -169,7 +169,7 @@ def test_an_adapter_of_another_kind_is_refused(base, trained, tmp_path, change, 
     assert "merge_and_unload" in str(caught.value)
 
 
-def test_an_adapter_of_another_base_and_one_as_the_base_are_refused(base, trained, tmp_path):
+def test_an_adapter_of_another_base_or_as_the_base_is_refused(base, trained, tmp_path):
     stored = load_file(base / "model.safetensors")
     narrow = {n: t[:, :8].contiguous() if t.ndim == 2 else t for n, t in stored.items()}
     save_file(narrow, tmp_path / "model.safetensors", {"format": "pt"})
@@ -283,7 +283,7 @@ def test_an_adapter_of_experts_is_what_peft_merges(tmp_path, config, options):
         assert torch.equal(tensor, stored[name]) or name in changed
 
 
-def test_the_order_of_expert_columns_is_asked_unless_the_adapter_says_it(tmp_path):
+def test_the_order_of_expert_columns_is_asked_if_unknown(tmp_path):
     config = Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=4)
     expected = train_experts(tmp_path, config)
     base, adapter = tmp_path / "base", tmp_path / "adapter"

@@ -181,9 +181,7 @@ BOTH = ["tokenizer.json", "chat_template.jinja"]
         (BOTH, [], []),
     ],
 )
-def test_what_a_merge_could_not_be_asked_for_is_told_from_the_start(
-    tmp_path, files, of_agent, said
-):
+def test_an_impossible_option_of_a_merge_is_told_at_the_start(tmp_path, files, of_agent, said):
     base, agent = (
         make(tmp_path, name, small_tensors(i)) for i, name in enumerate(("base", "coder"))
     )

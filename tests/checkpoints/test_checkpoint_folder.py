@@ -43,7 +43,7 @@ def test_one_or_many_shards_open_with_or_without_an_index(tmp_path, shards, inde
     assert (opened.revision, opened.is_local) == (None, True)
 
 
-def test_a_single_file_wins_over_an_index_and_an_index_over_other_shards(tmp_path):
+def test_a_single_file_wins_over_an_index_and_that_over_shards(tmp_path):
     tensors = small_tensors()
     write_checkpoint(tmp_path, tensors, shards=2)
     save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
@@ -52,7 +52,7 @@ def test_a_single_file_wins_over_an_index_and_an_index_over_other_shards(tmp_pat
     assert list(open_checkpoint(tmp_path, name="base").tensors) == ["only"]
 
 
-def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path):
+def test_a_tensor_missing_in_the_index_belongs_to_the_model(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), shards=2)
     index = tmp_path / INDEX
     index.write_text(index.read_text().replace('"model.norm.weight"', '"lm_head.weight2"'))
@@ -226,7 +226,7 @@ def fingerprint(folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1)
     return open_checkpoint(write_checkpoint(folder, tensors, shards=shards), name="x").fingerprint
 
 
-def test_a_fingerprint_is_that_of_the_files_anywhere_and_of_every_byte(tmp_path):
+def test_a_fingerprint_covers_every_byte_and_no_path(tmp_path):
     tensors = small_tensors()
     prints = [
         fingerprint(tmp_path / "a", tensors),

@@ -27,7 +27,7 @@ def refuse(base: Checkpoint, *agents: Checkpoint, **policies: str) -> Compatibil
     return caught.value
 
 
-def test_agents_that_fit_are_matched_tensor_by_tensor_in_file_order(tmp_path, base):
+def test_agents_that_fit_are_matched_by_tensor_in_file_order(tmp_path, base):
     a = make(tmp_path, "a", small_tensors(1), shards=3)
     b = make(tmp_path, "b", small_tensors(2))
     report = check_compatibility(base, [b, a])

@@ -110,7 +110,7 @@ def test_a_hostile_or_damaged_header_is_refused(tmp_path, content, words):
     refuse(path, words)
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path):
+def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
     refuse(tmp_path / "missing.safetensors", "cannot be read")
     (tmp_path / "folder.safetensors").mkdir()
     refuse(tmp_path / "folder.safetensors", "not a regular file")

@@ -141,7 +141,7 @@ def _assert_consistent(opened: Checkpoint, folder: Path) -> None:
 
 @settings(max_examples=100)
 @given(data=st.data())
-def test_any_folder_opens_as_a_consistent_checkpoint_or_is_refused(tmp_path_factory, data):
+def test_any_folder_is_a_consistent_checkpoint_or_is_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz")
     shards = data.draw(st.lists(_SHARD_NAMES, max_size=3, unique=True))
     for shard in shards:
@@ -188,7 +188,7 @@ _TOKENIZER = st.dictionaries(
     tokenizer_settings=_TOKENIZER,
     card=st.text(max_size=60) | st.just("---\nlicense: [x, {\n---\n"),
 )
-def test_any_config_tokenizer_and_card_fit_or_are_refused_by_name(
+def test_any_config_tokenizer_and_card_fits_or_is_refused(
     tmp_path_factory, ours, theirs, tokenizer, tokenizer_settings, card
 ):
     folder = tmp_path_factory.mktemp("fuzz")

@@ -149,7 +149,7 @@ def test_what_is_no_model_is_refused_and_not_fetched(hub, source):
     assert hub.downloads(".bin") + hub.downloads(".safetensors") == []
 
 
-def test_a_connection_that_drops_is_tried_again_explained_and_completed(hub, source, monkeypatch):
+def test_a_dropped_connection_is_tried_again_and_completed(hub, source, monkeypatch):
     hub.add(MODEL, source)
     shard = "model-00002-of-00002.safetensors"
     here = open_checkpoint(source, name="base")
@@ -188,7 +188,7 @@ def test_a_disk_too_small_for_the_download_is_refused_before_it(hub, source, mon
     assert hub.downloads(".safetensors") == []
 
 
-def test_progress_counts_the_bytes_to_fetch_and_ends_at_all_of_them(hub, source):
+def test_progress_counts_the_bytes_to_fetch_to_their_end(hub, source):
     hub.add(MODEL, source)
     seen: list[DownloadProgress] = []
     opened = open_checkpoint(MODEL, name="coder", on_progress=seen.append)
@@ -236,7 +236,7 @@ MANY = {f"{'long' * 60}.{i}": torch.zeros(1) for i in range(500)}
 
 
 class TestInspection:
-    def test_headers_tell_the_same_as_the_download_without_any_weights(self, hub, source):
+    def test_headers_tell_the_same_without_any_weights(self, hub, source):
         commit = hub.add(MODEL, source)
         remote = inspect_source(MODEL, name="base")
         local = open_checkpoint(source, name="base")

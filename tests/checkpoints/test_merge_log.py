@@ -65,7 +65,7 @@ def test_a_damaged_line_is_left_out(tmp_path, caplog):
     assert "does not read" in caplog.text
 
 
-def test_a_list_that_cannot_be_written_is_no_failure_but_unreadable_is_said(tmp_path, caplog):
+def test_an_unwritable_list_is_no_failure_an_unreadable_one_is(tmp_path, caplog):
     (tmp_path / MERGE_LOG_FILE).mkdir()
     with pytest.raises(OutputError, match="cannot be read"):
         remember(tmp_path, tmp_path)

@@ -62,7 +62,7 @@ def front_matter(card: str) -> dict[str, Any]:
     return yaml.safe_load(card.split("---\n")[1])
 
 
-def test_a_provenance_comes_back_from_its_file_with_the_same_bytes(tmp_path):
+def test_provenance_is_read_back_with_the_same_bytes(tmp_path):
     written = provenance().with_checksum({})
     (tmp_path / "ram_studio.json").write_bytes(written.to_json())
     read = read_provenance(tmp_path)
@@ -120,7 +120,7 @@ def test_the_card_is_what_the_hub_expects():
     assert ModelCard(card).data.base_model[0] == HUB_BASE
 
 
-def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce():
+def test_the_card_shows_formula_numbers_and_how_to_reproduce():
     card = model_card(provenance())
     assert front_matter(card)["license"] == "unknown"
     assert r"\mathrm{clip}(\rho_t, 0, \alpha)" in card

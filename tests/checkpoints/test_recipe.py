@@ -157,7 +157,7 @@ def test_a_long_sexagesimal_number_takes_no_time(tmp_path):
     assert time.process_time() - start < 4
 
 
-def test_a_missing_recipe_is_named_and_many_problems_are_counted_in_one_line(tmp_path):
+def test_a_missing_recipe_is_named_and_problems_are_counted(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.yaml cannot be read"):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(SettingsError, match="cannot be written"):

@@ -13,7 +13,7 @@ from ram_studio.errors import SettingsError
 
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=30), limit=st.integers(1, 60))
-def test_every_tensor_lands_once_in_order_and_shards_are_filled_up_to_the_limit(sizes, limit):
+def test_every_tensor_lands_once_and_shards_are_filled(sizes, limit):
     named = [(f"t{i}", size) for i, size in enumerate(sizes)]
     shards = plan_shards(named, limit)
     assert [name for shard in shards for name in shard] == [name for name, _ in named]
@@ -27,7 +27,7 @@ def test_every_tensor_lands_once_in_order_and_shards_are_filled_up_to_the_limit(
         assert total + by_name[following[0]] > limit
 
 
-def test_one_shard_and_many_are_named_as_save_pretrained_names_them():
+def test_shards_are_named_as_save_pretrained_names_them():
     with pytest.raises(SettingsError, match="expected 1 or more"):
         plan_shards([("a", 1)], 0)
     tensors = [(f"t{i}", "BF16", (4,)) for i in range(3)]

@@ -12,7 +12,7 @@ from ram_studio.checkpoints.write.sidecars import MODEL_FILES, TOKENIZER_FILES, 
 from ram_studio.errors import CheckpointError, SettingsError
 
 
-def test_config_generation_tokenizer_and_license_are_taken_and_nothing_else(tmp_path):
+def test_config_tokenizer_and_license_are_copied_alone(tmp_path):
     base = make(tmp_path, "base", small_tensors())
     taken = [CONFIG_FILE, *MODEL_FILES, *TOKENIZER_FILES, "LICENSE", "NOTICE.txt"]
     for name in taken[1:]:

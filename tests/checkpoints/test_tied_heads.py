@@ -86,7 +86,7 @@ def test_an_untied_base_and_an_agent_without_a_head_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("base_stores", ["one", "same"])
-def test_a_head_trained_apart_from_a_tied_base_is_an_error_or_left_out(tmp_path, base_stores):
+def test_a_head_trained_apart_from_a_tied_base_is_an_error(tmp_path, base_stores):
     base = make(tmp_path, "base", model(0, base_stores), config=TIED)
     agent = make(tmp_path, "coder", model(1, "two"))
     with pytest.raises(CompatibilityError, match=r'Agent "coder": tensor `lm_head\.weight` diff'):
@@ -115,7 +115,7 @@ def _is_counted(base: Checkpoint) -> bool:
     return pair(check_compatibility(base, [agent]), HEAD)[1]
 
 
-def test_a_tied_vocabulary_of_other_rows_is_merged_once_over_common_rows(tmp_path):
+def test_a_tied_vocabulary_is_merged_once_over_common_rows(tmp_path):
     base = make(tmp_path, "base", model(0, "same"), config=TIED)
     tensors = model(1, "one")
     tensors[EMBEDDING] = torch.ones(7, 4, dtype=torch.bfloat16)
@@ -127,7 +127,7 @@ def test_a_tied_vocabulary_of_other_rows_is_merged_once_over_common_rows(tmp_pat
     assert by_name[HEAD] == by_name[EMBEDDING] == (28,)
 
 
-def test_the_text_embedding_of_a_model_with_several_is_found_by_shape(tmp_path):
+def test_the_text_embedding_among_several_is_found_by_shape(tmp_path):
     extra = {"vision.embed_tokens.weight": torch.ones(3, 4, dtype=torch.bfloat16)}
     base = make(tmp_path, "base", extra | model(0, "same"), config=TIED)
     agent = make(tmp_path, "a", extra | model(1, "one"), config=TIED)

@@ -159,7 +159,7 @@ def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path):
     assert nothing_left(tmp_path)
 
 
-def test_writing_outside_a_tensor_or_the_folder_is_a_mistake_of_ours(tmp_path):
+def test_writing_outside_a_tensor_or_the_folder_is_refused(tmp_path):
     with Writing(tmp_path / "out", SPECS) as target:
         for offset, data in ((31, b"ab"), (-1, b"a")):
             with pytest.raises(AssertionError):
@@ -214,7 +214,7 @@ def test_a_place_that_cannot_be_used_is_refused(tmp_path, monkeypatch, out, word
     check_output(tmp_path / "beside", needed_bytes=1, sources=[source])
 
 
-def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(tmp_path, monkeypatch):
+def test_a_disk_too_small_is_refused_with_both_numbers(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
     target = Writing(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)

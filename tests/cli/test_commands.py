@@ -206,7 +206,7 @@ def test_presets_give_the_dialects_that_the_analysis_shows(cli, example, tmp_pat
     assert merged == pytest.approx(shown, rel=1e-12)
 
 
-def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli, tmp_path):
+def test_an_agent_of_another_base_is_merged_only_when_asked(cli, tmp_path):
     from safetensors.torch import load_file, save_file
 
     base, other = asset_path("independent", "base"), tmp_path / "other"

@@ -54,7 +54,7 @@ def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, 
     assert {path.name for path in tmp_path.iterdir()} <= {"p.txt", "home"}
 
 
-def test_answers_are_told_before_a_specialist_of_no_domain_is_refused(cli):
+def test_a_specialist_of_no_domain_is_refused_after_the_answers(cli):
     asked = ("evaluate", BASE, "--limit", "1", "--no-store", "--specialist", "poetry=base")
     code, out, err = cli(*asked, "--json")
     assert code == 65

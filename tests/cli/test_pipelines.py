@@ -22,7 +22,7 @@ def all_errors(kind: type = errors.RamStudioError) -> list[type]:
     return [kind, *(one for child in kind.__subclasses__() for one in all_errors(child))]
 
 
-def test_every_error_has_a_code_and_what_can_be_tried_again_says_so():
+def test_every_error_has_a_code_and_says_whether_to_retry():
     for kind in all_errors():
         assert kind.exit_code in CODES
         assert (kind.exit_code in (69, 75, 130)) == kind.can_retry

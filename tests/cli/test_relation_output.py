@@ -29,7 +29,7 @@ def test_preview_tells_pairs_and_what_rounding_keeps(cli):
     assert found["rounding"]["bfloat16"]["coding"]["nearest"] < found["agents"]["coding"]["lambda"]
 
 
-def test_preview_prints_both_ratios_pairs_and_one_sentence_of_advice(cli):
+def test_preview_prints_ratios_pairs_and_a_sentence_of_advice(cli):
     code, out, _ = cli("preview", asset_path("dense", ANALYSIS))
     assert code == 0
     for text in ("rho by size", "opposite signs", "coding+tool", "Signs differ in"):

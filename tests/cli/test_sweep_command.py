@@ -39,7 +39,7 @@ def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
     assert result["recheck"]["winner"]["n"] == result["held_out"]
 
 
-def test_what_a_sweep_found_is_merged_with_other_agents_of_the_same_names(cli, tmp_path):
+def test_a_sweeps_winner_is_merged_with_agents_of_the_same_names(cli, tmp_path):
     over = ("--over", "weight.tool=0.5", "--over", "ramp.memory=0.25,0.5", "--items", "1")
     code, out, _ = cli("sweep", *SOURCES, *over, *COMMON, "--no-store", "--json")
     assert code == 0

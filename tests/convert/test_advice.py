@@ -183,7 +183,7 @@ def write_parts(folder: Path, base: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
-def test_what_cannot_answer_alone_becomes_a_model_by_its_own_advice(tmp_path, monkeypatch):
+def test_advice_makes_a_model_of_what_cannot_answer_alone(tmp_path, monkeypatch):
     base, agent = asset_path("independent", "base"), asset_path("independent", "coding")
     delta = make_delta(base, agent, tmp_path / "coding.safetensors")
     made = [write_adapter(tmp_path / "adapter", base), tmp_path / "coding.safetensors"]

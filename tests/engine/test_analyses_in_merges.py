@@ -140,7 +140,7 @@ def test_an_analysis_that_cannot_be_written_leaves_nothing(saved, tmp_path):
 @pytest.mark.parametrize(
     "case", ["other files", "other order", "fewer agents", "another base", "trained on since"]
 )
-def test_an_analysis_of_something_else_is_refused_before_any_work(tmp_path, case, method):
+def test_an_analysis_of_other_models_is_refused_before_any_work(tmp_path, case, method):
     zoo = make_zoo(tmp_path / "zoo", 2, seed=1)
     paths = {n: str(p) for n, p in zoo.agent_paths.items()}
     recipe = zoo.recipe(method=method)
@@ -164,7 +164,7 @@ def test_an_analysis_of_something_else_is_refused_before_any_work(tmp_path, case
         merge(recipe, tmp_path / "out", analysis=analysis)
 
 
-def test_an_analysis_with_the_right_fingerprints_and_wrong_counts_is_found_out(tmp_path):
+def test_an_analysis_with_wrong_counts_is_found_out(tmp_path):
     """As a large checkpoint's fingerprint reads only part of it, the merge counts anew."""
     zoo = make_zoo(tmp_path / "zoo", 2, seed=4)
     analysis = zoo.analyze()

@@ -51,7 +51,7 @@ def assert_counts_like_reference(analysis: Analysis, zoo: Zoo, every: int = 6) -
     ("agents", "dtype", "shards"),
     [(1, "BF16", 1), (3, "F16", 3), (3, "BF16", 4), (3, "F32", 1), (7, "BF16", 1)],
 )
-def test_every_pattern_of_every_tensor_is_counted_at_every_epsilon(tmp_path, agents, dtype, shards):
+def test_every_pattern_is_counted_at_every_epsilon(tmp_path, agents, dtype, shards):
     zoo = make_zoo(tmp_path, agents, dtype=dtype, shards=shards, seed=agents)
     analysis = zoo.analyze()
     assert_counts_like_reference(analysis, zoo, every=1 if (agents, dtype) == (3, "BF16") else 6)
@@ -105,7 +105,7 @@ def test_order_of_shards_does_not_change_what_is_kept(tmp_path, agents, dtype):
     assert_same(found.part_factors, other.part_factors, "part factors")
 
 
-def test_counts_in_mixed_dtypes_are_given_as_stored_and_as_the_base_would_store_them(tmp_path):
+def test_mixed_dtypes_are_counted_as_stored_and_as_the_base(tmp_path):
     zoo = make_zoo(tmp_path, 3, dtype="BF16", agent_dtypes=("F32", "F16", "BF16"), seed=5)
     analysis = zoo.analyze()
     assert_counts_like_reference(analysis, zoo)
@@ -125,7 +125,7 @@ def test_counts_in_mixed_dtypes_are_given_as_stored_and_as_the_base_would_store_
         } == expected
 
 
-def test_an_agent_beyond_the_range_of_the_bases_dtype_is_counted_as_changed_there(tmp_path):
+def test_an_agent_beyond_the_bases_range_counts_as_changed(tmp_path):
     base = {"w": torch.zeros(4, dtype=torch.float16)}
     agent = {"w": torch.tensor([0.0, 1e-9, 1.0, 70000.0])}
     write_folder(tmp_path / "base", base)
@@ -154,7 +154,7 @@ def test_a_tied_matrix_is_counted_once_however_it_is_stored(tmp_path, stored):
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_an_agent_lacks_counts_as_unchanged_and_what_it_has_more_not_at_all(tmp_path, odd):
+def test_a_missing_tensor_is_unchanged_and_an_extra_not_counted(tmp_path, odd):
     seen = make_odd_zoo(tmp_path, odd, seed=6)
     analysis = seen.analyze(**ODD[odd])
     assert_counts_like_reference(analysis, seen)

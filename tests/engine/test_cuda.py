@@ -292,7 +292,7 @@ def test_a_device_reads_what_the_cpu_reads(tmp_path, stored):
                 place.fill(blocks, sources)
 
 
-def test_threads_are_dealt_to_the_devices_and_blocks_that_stay_go_to_theirs(big, monkeypatch):
+def test_threads_and_blocks_are_dealt_to_the_devices(big, monkeypatch):
     report = big.load()
     used: list[str] = []
 

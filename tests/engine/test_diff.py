@@ -129,7 +129,7 @@ def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatc
     assert "0.0% of the adapter" not in rs.diff(base, base).verdict
 
 
-def test_tensors_of_one_model_only_are_named_and_not_called_equal(pair, tmp_path):
+def test_tensors_of_one_model_alone_are_not_called_equal(pair, tmp_path):
     base, _, before, _ = pair
     less = {n: t for n, t in before.items() if "norm" not in n}
     folder = write(tmp_path / "less", less | {"model.new.weight": torch.ones(2).bfloat16()})

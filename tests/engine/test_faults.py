@@ -193,9 +193,7 @@ def order(zoo: Zoo) -> Iterator[Order]:
     server.stdout.close()
 
 
-def test_a_kill_at_any_write_leaves_nothing_wrong_and_the_next_run_completes(
-    zoo, good, calls, order, tmp_path
-):
+def test_a_kill_at_any_write_is_repaired_by_the_next_run(zoo, good, calls, order, tmp_path):
     last = len(calls) - 14  # from here on the folder is put together
     completed = []
     for at in [*range(0, last, 4), *range(last, len(calls))]:
@@ -220,7 +218,7 @@ def test_a_stop_at_any_write_exits_with_130_and_leaves_nothing(zoo, good, calls,
         assert os.listdir(folder) == []
 
 
-def test_files_that_may_not_grow_are_told_whatever_function_writes_them(zoo, good, order, tmp_path):
+def test_files_that_may_not_grow_are_told_by_any_writer(zoo, good, order, tmp_path):
     largest = max(map(len, good.values()))
     outcomes = []
     for at in (1, 900, 1500, 3000, largest - 1, largest):
@@ -310,9 +308,7 @@ def test_of_merges_into_one_folder_at_once_one_completes(zoo, good, tmp_path):
         assert os.listdir(folder) == ["out"]
 
 
-def test_of_two_processes_the_second_is_refused_while_the_first_is_alive(
-    zoo, good, calls, order, tmp_path
-):
+def test_a_second_process_is_refused_while_the_first_lives(zoo, good, calls, order, tmp_path):
     """The first waits in the middle of its writes until the second has been told."""
     middle = len(calls) // 2
     told: list[tuple[int, str]] = []

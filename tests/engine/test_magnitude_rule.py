@@ -106,7 +106,7 @@ def test_an_analysis_of_counts_says_what_is_missing(zoo):
         analysis.preview(rule="ram+m")
 
 
-def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
+def test_previews_show_both_ratios_and_scale_by_the_rules_own(zoo):
     analysis = zoo.analyze()
     for by in ("model", "layer", "tensor"):
         preview = analysis.preview(rule="ram+m", r=0.5, alpha=3.0, by=by)

@@ -59,7 +59,7 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path):
     assert large < 400_000_000
 
 
-def test_the_peak_of_a_merge_is_its_own_and_not_that_of_whoever_started_it(tmp_path):
+def test_the_peak_of_a_merge_is_its_own(tmp_path):
     held = bytearray(b"x") * 600_000_000
     assert peak_bytes(tmp_path, 1000) < len(held)
 

@@ -66,7 +66,7 @@ def test_every_file_is_the_same_for_any_threads_and_blocks(big, tmp_path, change
         assert [name for name in first if other[name] != first[name]] == []
 
 
-def test_blocks_do_not_matter_where_an_agents_rows_end_between_them(tmp_path):
+def test_an_agents_rows_may_end_between_blocks(tmp_path):
     # Float32 numbers of one size: sums of their products show in which order they were added.
     rng = torch.Generator().manual_seed(25)
     base = {EMBEDDING: torch.randn(3000, 100, generator=rng)}
@@ -99,7 +99,7 @@ def test_an_analysis_saves_a_pass_and_changes_nothing(big, tmp_path):
         assert 2 * result.bytes_read == without.bytes_read
 
 
-def test_another_seed_draws_other_numbers_and_the_same_seed_the_same(tmp_path):
+def test_a_seed_draws_the_same_numbers_and_another_others(tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 3, seed=22)
     folders = [
         merge(zoo.recipe(rounding="stochastic", seed=seed), tmp_path / f"out{i}").out

@@ -140,7 +140,7 @@ def assert_results_are_recomputable(zoo: Zoo, result: MergeResult, merged: Tenso
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_elements_of_one_agent_alone_are_bit_equal_to_it_under_ram(tmp_path, dtype, rounding):
+def test_unique_elements_are_bit_equal_to_their_agent_under_ram(tmp_path, dtype, rounding):
     zoo = make_zoo(tmp_path / "zoo", 3, dtype=dtype, seed=2)
     # Numbers that become exactly zero, of either sign, must keep their sign too.
     for name, tensors in zoo.agents.items():

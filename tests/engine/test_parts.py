@@ -391,9 +391,7 @@ def test_sources_and_analyses_that_changed_are_refused(tmp_path):
         merge_part(anew, 2, tmp_path / "new", analysis=analysis, **CPU)
 
 
-def test_an_analysis_of_other_counts_is_refused_by_the_part_that_finds_out(
-    plan, analysis, tmp_path
-):
+def test_a_part_refuses_an_analysis_of_other_counts(plan, analysis, tmp_path):
     patterns = analysis.counts.patterns.copy()
     row = next(i for i, t in enumerate(analysis.tensors) if t.name == "model.norm.weight")
     patterns[row, :, 1] += 1

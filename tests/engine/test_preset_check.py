@@ -39,7 +39,7 @@ def publish(hub: LoopbackHub, folders: dict[str, Path]) -> Preset:
     return Preset("set", "A set", replace(base, elements=elements), tuple(agents))
 
 
-def test_a_set_as_listed_is_told_with_sizes_and_nothing_is_fetched(
+def test_a_listed_set_is_told_with_sizes_and_not_fetched(
     hub: LoopbackHub, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     preset = publish(hub, folders)

@@ -93,7 +93,7 @@ def test_progress_before_the_first_byte_knows_no_end():
     assert replace(start, seconds=0.0).rate == 0.0
 
 
-def test_the_time_left_is_told_once_it_is_measured_and_a_slow_start_is_no_part_of_it(monkeypatch):
+def test_the_time_left_is_measured_without_a_slow_start(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     meter = Meter("merge", 100, 10)
@@ -107,9 +107,7 @@ def test_the_time_left_is_told_once_it_is_measured_and_a_slow_start_is_no_part_o
 
 
 @pytest.mark.parametrize("stage", ["count", "merge"])
-def test_stopping_from_the_progress_callback_ends_soon_and_leaves_nothing(
-    zoo, tmp_path, slow_reads, stage
-):
+def test_stopping_from_the_progress_callback_leaves_nothing(zoo, tmp_path, slow_reads, stage):
     cancel = CancelToken()
     asked: list[int] = []
 
@@ -133,7 +131,7 @@ def test_stopping_an_analysis_ends_it(zoo, slow_reads):
         zoo.analyze(**watch)
 
 
-def test_stopping_before_the_start_or_at_the_very_end_leaves_nothing(zoo, tmp_path):
+def test_stopping_at_the_start_or_the_end_leaves_nothing(zoo, tmp_path):
     early, late = CancelToken(), CancelToken()
     early.cancel()
 
@@ -147,9 +145,7 @@ def test_stopping_before_the_start_or_at_the_very_end_leaves_nothing(zoo, tmp_pa
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_error_in_the_progress_callback_stops_the_job_and_leaves_nothing(
-    zoo, tmp_path, slow_reads, error
-):
+def test_a_failing_progress_callback_stops_and_leaves_nothing(zoo, tmp_path, slow_reads, error):
     def fail(progress: Progress) -> None:
         raise error("from the callback")
 
@@ -159,9 +155,7 @@ def test_an_error_in_the_progress_callback_stops_the_job_and_leaves_nothing(
     assert threading.active_count() == threads
 
 
-def test_a_failing_disk_in_the_middle_leaves_nothing_and_a_second_run_completes(
-    zoo, tmp_path, monkeypatch
-):
+def test_a_failing_disk_leaves_nothing_a_second_run_completes(zoo, tmp_path, monkeypatch):
     def fail() -> None:
         raise OSError(5, "Input/output error")
 
@@ -173,9 +167,7 @@ def test_a_failing_disk_in_the_middle_leaves_nothing_and_a_second_run_completes(
     assert contents(tmp_path / "out") == contents(tmp_path / "good")
 
 
-def test_stopping_while_the_output_goes_to_the_disk_does_not_wait_for_it(
-    zoo, tmp_path, monkeypatch
-):
+def test_stopping_does_not_wait_for_the_disk(zoo, tmp_path, monkeypatch):
     cancel, seen, ended, go_on = CancelToken(), [], [], threading.Event()
 
     def watch(progress: Progress) -> None:

@@ -208,7 +208,7 @@ def test_what_a_merge_that_broke_off_sent_is_not_sent_again(
     assert sum(method == "PUT" for method, *_ in hub.requests) == shards
 
 
-def test_a_push_that_fails_in_the_end_leaves_the_merge_and_says_where(
+def test_a_failed_push_leaves_the_merge_and_says_where(
     hub: LoopbackHub, merged: Path, tmp_path: Path
 ) -> None:
     hub.add(MODEL, merged.parent / "zoo" / "base", is_private=True)

@@ -217,7 +217,7 @@ def test_an_address_without_ray_is_told(monkeypatch):
         pass
 
 
-def test_an_address_that_answers_but_cannot_be_joined_is_told_in_time(monkeypatch):
+def test_a_cluster_that_cannot_be_joined_is_told_in_time(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 8.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -92,7 +92,7 @@ def zoo(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"slerp"}))  # it takes one agent
-def test_every_method_is_told_apart_from_the_rounding_of_every_dtype(zoo, method):
+def test_every_method_differs_from_the_rounding_of_every_dtype(zoo, method):
     report, settings = zoo
     told = measured(report, method, settings.get(method), dtype="float32")
     for rounding in ("nearest", "stochastic"):

@@ -115,7 +115,7 @@ def one_place(tmp_path_factory) -> tuple[Zoo, Analysis]:
     return zoo, zoo.analyze()
 
 
-def test_one_place_in_bfloat16_keeps_nothing_of_a_fifth_and_stochastic_rounding_all(one_place):
+def test_stochastic_rounding_keeps_a_fifth_of_one_ulp(one_place):
     zoo, analysis = one_place
     for t, value in enumerate(measured(zoo, 1.2, 0.0, "BF16", seed=3)):
         curve = analysis.steps.curve(t, 0, "BF16")
@@ -130,7 +130,7 @@ def test_one_place_in_bfloat16_keeps_nothing_of_a_fifth_and_stochastic_rounding_
         assert value == pytest.approx(1.2, abs=2.0**-17)
 
 
-def test_stochastic_rounding_keeps_lambda_within_its_stated_error(one_place):
+def test_stochastic_rounding_keeps_lambda_in_its_stated_error(one_place):
     zoo, analysis = one_place
     # The effective factor is a sum of thousands of independent bounded terms; seeds are fixed, and
     # six of its standard errors are exceeded with probability 2e-9.
@@ -142,7 +142,7 @@ def test_stochastic_rounding_keeps_lambda_within_its_stated_error(one_place):
             assert abs(value - 1.2) < 6 * error + 2.0**-16
 
 
-def test_the_stated_error_of_stochastic_rounding_is_that_of_many_seeds(one_place):
+def test_stochastic_roundings_error_is_that_of_many_seeds(one_place):
     zoo, analysis = one_place
     found = np.array(
         [measured(zoo, 1.3, 0.0, "BF16", rounding="stochastic", seed=s) for s in range(24)]

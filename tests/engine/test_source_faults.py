@@ -41,7 +41,7 @@ def poisoned(folder: Path, who: str, dtype: str, bad: dict[tuple[int, ...], floa
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("who", ["base", "agent1"])
-def test_nan_and_infinity_are_named_with_file_tensor_count_and_place(tmp_path, dtype, who):
+def test_nan_and_infinity_are_named_with_file_tensor_and_place(tmp_path, dtype, who):
     zoo = poisoned(
         tmp_path, who, dtype, {(2, 5): float("nan"), (2, 6): -float("inf"), (7, 0): float("inf")}
     )

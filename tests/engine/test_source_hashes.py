@@ -185,7 +185,7 @@ def test_a_merge_hashes_its_sources_unless_told_not_to(zoo, tmp_path):
         assert (result.out / name).read_bytes() == (plain.out / name).read_bytes()
 
 
-def test_few_files_are_open_at_a_time_whatever_the_number_of_shards(zoo, monkeypatch):
+def test_few_files_are_open_at_a_time_for_any_shards(zoo, monkeypatch):
     report = zoo.load()
     assert len({p for c in (report.base, *report.agents) for p in c.shards}) == 7
     here: set[int] = set()

@@ -39,7 +39,7 @@ def loaded_by(*commands: tuple[str, ...]) -> dict[str, set[str]]:
     return {name: set(modules) for name, modules in json.loads(done.stdout).items()}
 
 
-def test_commands_import_no_compiler_where_nothing_is_merged_and_no_torch_nor_server(tmp_path):
+def test_commands_import_only_what_they_use(tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 2)
     agents = [f"--agent={name}={path}" for name, path in zoo.agent_paths.items()]
     sources = [f"--base={zoo.base_path}", *agents]

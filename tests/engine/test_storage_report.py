@@ -61,7 +61,7 @@ def one_noisy(base: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"noisy": noisy, "tool": trained(base, 2), "code": trained(base, 3)}
 
 
-def test_a_float32_copy_with_noise_below_the_last_place_is_storage_and_not_training(tmp_path, base):
+def test_float32_noise_below_the_last_place_is_not_training(tmp_path, base):
     before, after = reports(
         tmp_path,
         base,
@@ -201,7 +201,7 @@ def test_an_analysis_of_other_files_is_refused(tmp_path):
         storage_report(other.load(), analysis)
 
 
-def test_an_adapter_never_applied_is_told_after_a_pass_whatever_the_shards(tmp_path: Path) -> None:
+def test_an_adapter_never_applied_is_told_for_any_shards(tmp_path: Path) -> None:
     tensors = {"w": torch.ones(8).bfloat16(), "v": torch.ones(8).bfloat16()}
     base = write_folder(tmp_path / "base", tensors)
     agent = write_folder(tmp_path / "agent", tensors, shards=2)

@@ -57,7 +57,7 @@ def same(one: Analysis, other: Analysis, folder: Path) -> None:
     assert one.warnings == other.warnings
 
 
-def test_a_streamed_analysis_reads_each_byte_once_and_equals_the_local_one(
+def test_a_streamed_analysis_reads_once_and_equals_a_local_one(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No data comes along with the headers, and a piece holds a few tensors.
@@ -143,7 +143,7 @@ def test_integers_of_another_model_are_found_on_the_hub_too(
         load("lab/base", {"agent": "lab/agent"}, stream=True)
 
 
-def test_a_streamed_merge_is_the_local_one_and_verifies_after_the_download(
+def test_a_streamed_merge_equals_the_local_one_and_verifies(
     hub: LoopbackHub, tmp_path: Path
 ) -> None:
     zoo = make_zoo(tmp_path / "zoo", 2, shards=2)

@@ -16,7 +16,7 @@ from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Merged
 
 
-def test_the_range_of_an_effective_factor_is_a_ratio_estimators_over_groups():
+def test_an_effective_factors_range_is_a_ratio_estimators():
     sums = np.random.default_rng(0).random((7, 2, 9))
     sums[2, 1] = 0.0  # a group in which agent 1 changed nothing alone
     for blocks in ([sums], [sums[:3], sums[3:4], sums[4:]]):
@@ -51,7 +51,7 @@ def tally_of(blocks: list[np.ndarray]) -> MergeTally:
     return tally
 
 
-def test_parts_in_any_order_tally_to_the_same_bits_in_the_same_memory():
+def test_parts_in_any_order_add_up_to_the_same_bits():
     rng = np.random.default_rng(1)
     blocks = [
         rng.normal(size=(rng.integers(1, 5), 2, 9)) * 10.0 ** rng.integers(-30, 30, (1, 2, 9))

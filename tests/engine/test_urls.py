@@ -273,9 +273,7 @@ def test_hf_urls_are_read_at_the_commit_of_the_beginning(zoo, hub, tmp_path, mon
 
 
 @pytest.mark.parametrize("held", [1000, 0])
-def test_a_followed_file_is_hashed_in_order_whatever_order_it_is_read_in(
-    held, tmp_path, monkeypatch
-):
+def test_a_file_is_hashed_in_order_however_it_is_read(held, tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "MOST_AHEAD_BYTES", held)
     monkeypatch.setattr(remote, "PIECE_BYTES", 7)
     file = tmp_path / "file"

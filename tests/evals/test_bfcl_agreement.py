@@ -156,7 +156,7 @@ def test_requests_that_no_function_fits_or_that_any_call_serves(questions):
     ("bfcl-nonlive", bfcl.NONLIVE),
     ("bfcl-live", bfcl.LIVE),
 ])  # fmt: skip
-def test_a_scripted_answerer_scores_in_each_category_what_it_scores_there(
+def test_a_scripted_model_scores_what_it_should_by_category(
     questions, name, names, tmp_path, monkeypatch
 ):
     """Asked through our engine, of every question; some answers right, some spoilt."""

@@ -25,7 +25,7 @@ from ram_studio.resources import asset_path
 BASE = asset_path("independent", "base")
 
 
-def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
+def test_stored_answers_are_reported_without_a_model_or_torch(tmp_path):
     path = tmp_path / "s"
     with AnswerStore(path) as store:
         first = evaluate({"m": BASE}, limit=2, store=store)
@@ -50,7 +50,7 @@ def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
     assert json.loads(out) == as_json(EvalResult.of(first))["models"]["m"]["domains"]
 
 
-def test_draws_are_each_questions_own_and_the_store_keeps_them_apart(tmp_path):
+def test_samples_are_each_questions_own_in_the_store(tmp_path):
     engine = LocalEngine(BASE, device="cpu")
     questions = ALL_SUITES["demo"].make(SuiteSettings(len, 2, 1))
 
@@ -87,7 +87,7 @@ def test_thinking_has_a_budget_apart_from_the_answers():
     assert length(f"{thought}answer", think=0) == 4
 
 
-def test_servers_are_given_the_functions_and_those_that_refuse_them_the_words():
+def test_servers_that_refuse_functions_get_them_in_words():
     refusals = (
         (400, b'{"message": "tool choice requires --enable-auto-tool-choice"}'),
         (404, b'{"message": "No endpoints found that support tool use"}'),
@@ -104,7 +104,7 @@ def test_servers_are_given_the_functions_and_those_that_refuse_them_the_words():
         assert found.models["m"].domains["tool"].n == 3
 
 
-def test_several_draws_make_a_mean_and_pass_at_k_and_the_first_is_the_answer():
+def test_several_samples_make_a_mean_and_pass_at_k():
     first = ALL_SUITES["math"].make(SuiteSettings(len, 3, 2026))[0]
 
     def answer(body):
@@ -172,7 +172,7 @@ def test_interval_of_the_mean_over_samples_covers_the_truth(mean, alike):
     assert np.mean([low <= mean <= high for low, high in ends]) >= 0.93
 
 
-def test_lengths_are_read_and_budgets_for_all_suites_or_one_by_one():
+def test_lengths_and_budgets_are_read_for_all_suites_or_each():
     asked = EvalSettings(suites="math, tool,math", lengths="1k, 4000,128K")
     assert (asked.suites, asked.lengths) == (("math", "tool"), (1000, 4000, 128000))
     for name in ("limit", "max_tokens"):

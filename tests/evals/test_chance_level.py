@@ -80,7 +80,7 @@ def test_every_suite_has_a_reproducible_chance_level():
     assert found["math"] >= usual / len(questions)
 
 
-def test_a_request_that_no_function_fits_is_not_passed_by_talking_without_end():
+def test_talking_without_end_is_no_refusal_of_a_tool_call():
     suite = ALL_SUITES["tool"]
     question = next(q for q in suite.make(SuiteSettings(len)) if q.category == "irrelevance")
     run = SuiteRun("m", None, None, suite)

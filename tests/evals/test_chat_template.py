@@ -26,7 +26,7 @@ def renderer():
     made.worker.close()
 
 
-def test_prompts_are_those_of_transformers_rendered_by_one_process(renderer):
+def test_prompts_equal_transformers_rendered_in_one_process(renderer):
     from transformers.utils.chat_template_utils import render_jinja_template
 
     process, special = renderer.worker._process, {"bos_token": "<s>"}
@@ -61,7 +61,7 @@ def test_a_model_whose_template_hangs_does_not_hang_the_engine(tmp_path, monkeyp
     assert "Grüße" in renderer.render(TEMPLATE, SAID)
 
 
-def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(tmp_path, monkeypatch, renderer):
+def test_a_busy_machine_makes_no_template_a_broken_one(tmp_path, monkeypatch, renderer):
     monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
     assert "hello" in engine.prompt_of(HELLO)

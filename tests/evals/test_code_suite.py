@@ -24,9 +24,7 @@ def fenced(code: str) -> str:
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
-def test_the_shipped_solution_is_right_and_faulty_versions_run_and_are_uncovered(
-    question, monkeypatch
-):
+def test_shipped_solutions_pass_and_faulty_versions_fail(question, monkeypatch):
     spec = question.spec
     for given, expected in spec.get("cases", ()):
         monkeypatch.setattr("sys.stdin", io.StringIO(given))
@@ -101,7 +99,7 @@ def test_programs_are_compared_line_by_line():
     assert "ValueError" in judge(PROGRAM, fenced("print(int(input()))")).note
 
 
-def test_unit_tests_must_accept_the_right_version_and_reject_every_faulty_one():
+def test_unit_tests_must_accept_right_and_reject_faulty_code():
     weak = judge(TESTS, fenced("assert clamp(5, 0, 10) == 5"))
     assert weak.note == "rejects 1 of 3 faulty versions"
     assert weak.facts == {"mutants_rejected": 1, "mutants": 3}

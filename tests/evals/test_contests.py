@@ -52,7 +52,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_programs_are_judged_by_the_problems_tests_and_chosen_by_their_own(folder, tmp_path):
+def test_programs_are_judged_by_given_and_chosen_by_own_tests(folder, tmp_path):
     how = {"data": folder, "temperature": 1.0, "top_p": 0.95, "samples": 4}
     with serve(said) as server, AnswerStore(tmp_path / "s") as store:
         models = {"m": EndpointEngine(server.url, "m", parallel=1)}

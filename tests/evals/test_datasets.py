@@ -168,7 +168,7 @@ def test_a_text_is_made_of_documents_to_the_length(folder):
     assert questions("ruler-hotpotqa", folder, lengths=(220,), limit=2) == short
 
 
-def test_rows_that_rulers_own_generator_wrote_are_asked_as_they_stand(tmp_path):
+def test_rows_of_rulers_own_generator_are_asked_as_they_stand(tmp_path):
     ask = "Answer the question based on the given documents."
     row = {
         "index": 7,
@@ -188,7 +188,7 @@ def test_rows_that_rulers_own_generator_wrote_are_asked_as_they_stand(tmp_path):
     assert questions("ruler-squad", tmp_path)[0].prompt == row["input"] + " Answer:"
 
 
-def test_the_function_of_a_task_is_told_apart_from_what_its_tests_call_beside_it(tmp_path):
+def test_a_tasks_function_is_found_among_what_its_tests_call(tmp_path):
     tests = (
         ("assert set(similar((3, 4), (5, 4))) == set((4,))", "similar"),
         ("assert round(area(2), 2) == 12.57", "area"),

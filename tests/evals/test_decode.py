@@ -29,7 +29,7 @@ def report(base_engine, coding_engine):
     return evaluate({"base": base_engine, "coding": coding_engine}, limit=24)
 
 
-def test_a_report_holds_every_item_and_answer_and_is_a_tidy_table(report):
+def test_a_report_is_a_tidy_table_of_every_answer(report):
     assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(DOMAINS, 24)
     for result in report.models.values():
         assert {d: len(own) for d, own in result.answers.items()} == dict.fromkeys(DOMAINS, 24)
@@ -42,7 +42,7 @@ def test_a_report_holds_every_item_and_answer_and_is_a_tidy_table(report):
     assert (row["low95"], row["high95"]) == score.ci95
 
 
-def test_the_coding_agent_beats_the_base_beyond_noise_on_code_only(report):
+def test_the_coding_agent_beats_the_base_on_code_only(report):
     counts = report.compare("coding", "base")
     assert counts["code"].wins > counts["code"].losses
     assert counts["code"].p_value < 0.05 <= counts["follow"].p_value
@@ -90,7 +90,7 @@ def test_sampling_is_seeded_and_groups_rows_by_prompt(loaded):
     assert sample(0) != sample(1)
 
 
-def test_progress_starts_at_zero_and_ends_complete_in_every_domain(base_engine):
+def test_progress_runs_from_zero_to_complete_in_every_domain(base_engine):
     seen = []
     evaluate({"m": base_engine}, limit=6, on_progress=lambda *event: seen.append(event))
     assert seen[:4] == [("m", domain, 0, 6) for domain in DOMAINS]

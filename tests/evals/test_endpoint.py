@@ -118,7 +118,7 @@ def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path, mon
         assert [a.is_correct for a in mended.models["one"].answers["math"]].count(True) == 1
 
 
-def test_a_busy_server_is_asked_again_after_a_pause_and_one_in_lasting_trouble_is_left_out(
+def test_a_busy_server_is_asked_again_and_a_failing_one_left_out(
     monkeypatch,
 ):
     monkeypatch.setattr(endpoint, "PAUSE_SECONDS", 0.001)
@@ -189,14 +189,14 @@ THINKING = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
     ],
     ids=["parts", "thinking in a part", "reasoning", "reasoning_content", "no text"],
 )
-def test_content_in_parts_and_reasoning_under_either_name_are_read(message, text):
+def test_content_in_parts_and_reasoning_are_read(message, text):
     with serve(lambda _: {"choices": [{"message": message}]}) as server:
         (reply,) = ask(EndpointEngine(server.url), question())
     assert reply.text == (text or "")
     assert reply.finish == ("end" if text else "failed")
 
 
-def test_a_server_that_wants_max_completion_tokens_is_given_that_from_then_on():
+def test_a_server_gets_max_completion_tokens_once_it_asks():
     def answer(body: dict):
         if "max_tokens" in body:
             return 400, b"Unsupported parameter: use 'max_completion_tokens' instead"
@@ -209,7 +209,7 @@ def test_a_server_that_wants_max_completion_tokens_is_given_that_from_then_on():
     assert ["max_tokens" in body for _, _, body in server.requests] == [True, False, False]
 
 
-def test_an_endless_reply_and_a_silent_server_end_after_the_second_try():
+def test_endless_replies_and_silent_servers_end_at_the_second():
     go_on = threading.Event()
     tries: dict[str, int] = {}
 
@@ -271,7 +271,7 @@ def test_questions_that_time_out_count_as_wrong_and_are_told(tmp_path):
         assert asked_again.outcomes.timed_out == 0
 
 
-def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path):
+def test_an_unreachable_endpoint_keeps_what_is_stored(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         with serve(lambda _: "Answer: 1") as server:
             models = {"one": EndpointEngine(server.url, "one")}

@@ -74,7 +74,7 @@ def test_an_evaluation_says_what_is_stored_already(run, caplog):
     assert told == ['Model "one": 3 of 5 answers to math are stored; asking the other 2']
 
 
-def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypatch):
+def test_an_endpoint_is_evaluated_and_categories_are_shown(run, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "tok-123")
     with serve(lambda body: "two words") as server:
         options = ("--endpoint", server.url, "--suite", "instructions", "--limit", "4")

@@ -34,7 +34,7 @@ def recipe(tmp_path_factory):
     return make_recipe({"base": base, "agents": {"coding": coding}, "method": "ram+"})
 
 
-def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, few, tmp_path):
+def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, tmp_path):
     rows = {"ram+": recipe}
     with AnswerStore(tmp_path / "s") as store:
         how = {"suites": "math", "store": store, **DRAWN}
@@ -58,7 +58,7 @@ def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, fe
     json.dumps(said, allow_nan=False)
 
 
-def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe, few):
+def test_a_sweep_asks_until_decided_and_checks_the_winner_alike(recipe, few):
     settings = {"suites": "math", "max_tokens": 2, "device": "cpu", "minutes": None}
     state = sweep(recipe, {"r": "0.1,0.4"}, ci_width=90, limit=400, **settings)
     assert {row.n for row in state.measured} == {12}
@@ -76,7 +76,7 @@ def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe, few
     assert min(cut_off) > 0
 
 
-def test_looks_are_after_50_questions_and_twice_as_many_each_time_up_to_the_most():
+def test_looks_double_from_50_questions_up_to_the_most():
     unsure = Until(0.001, 60)
     looks = [unsure.look(number, [DomainScore(50, 25)]) for number in (1, 2)]
     assert [(look.questions, look.is_decided) for look in looks] == [(50, False), (60, False)]

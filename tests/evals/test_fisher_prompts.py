@@ -12,7 +12,7 @@ from ram_studio.evals.answering.load import load_tokenizer
 from ram_studio.resources import asset_path
 
 
-def test_another_model_needs_prompts_of_its_own_and_gets_them_in_its_template(tmp_path):
+def test_another_model_gets_prompts_in_its_own_template(tmp_path):
     folder = make_chat_model(tmp_path / "chat")
     # Another vocabulary: the stand-in's is the example's.
     other = folder / "tokenizer.json"

@@ -34,7 +34,7 @@ def right(question) -> str:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_has_as_many_questions_as_wanted_and_others_for_another_seed(name):
+def test_a_family_has_the_questions_wanted_and_others_by_seed(name):
     many = made(name, 120)
     assert len({q.prompt for q in many}) == len({q.id for q in many}) == 120
     assert made(name, 30) == many[:30]
@@ -89,7 +89,7 @@ def test_a_steps_number_is_what_the_words_say():
         assert str(have) == question.gold
 
 
-def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_path):
+def test_asking_ends_with_narrow_intervals_or_the_budget(tmp_path):
     truth = {q.prompt: q.gold for q in made("math", 400, 2026)}
 
     def half(body):

@@ -48,7 +48,7 @@ def test_samples_become_questions_replies_and_verdicts():
     assert second.id == "sums/none/000001"
 
 
-def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
+def test_filters_are_columns_and_the_first_metric_counts():
     both = [sample(0, True, filter="strict"), sample(0, 0.0, filter="loose")]
     domains = [row[0].domain for row in rows_of({"samples": {"g": both}}, {})]
     assert domains == ["g (loose)", "g (strict)"]
@@ -61,7 +61,7 @@ def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
     assert answer.text == "[[1, 2]]"
 
 
-def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp_path):
+def test_the_first_filter_makes_the_average_in_the_store_too(tmp_path):
     samples = [sample(0, name == "a", filter=name) for name in "ba"]
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
@@ -130,7 +130,7 @@ def local_task(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, tmp_path):
+def test_a_local_lm_eval_task_agrees_with_our_suite(local_task, tmp_path):
     folder, items = local_task
     models = {name: asset_path("independent", name) for name in ("tool", "base")}
     with AnswerStore(tmp_path / "a.sqlite3") as store:

@@ -66,7 +66,7 @@ def test_json_has_scores_categories_and_answers():
     assert data["reproducibility"]["models"]["other"]["outcomes"]["failed"] == 1
 
 
-def test_files_are_written_whole_and_alone_in_known_formats_and_places(tmp_path):
+def test_files_are_written_whole_in_known_formats_and_places(tmp_path):
     paths = [tmp_path / f"report{ending}" for ending in (".json", ".csv", ".html", ".HTML")]
     for path in (*paths, *paths):
         export_report(EvalResult.of(make_report()), path)

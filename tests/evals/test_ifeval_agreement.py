@@ -145,7 +145,7 @@ FOLLOWING = (
 )  # fmt: skip
 
 
-def test_the_suite_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):
+def test_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):
     # Words in capitals are cut with a model there.
     monkeypatch.setattr(instructions, "_is_in", lambda text, language: True)
     texts = [*answers(), *FOLLOWING]

@@ -65,7 +65,7 @@ def test_lm_evals_samples_come_back_as_the_answers(result: EvalResult, tmp_path:
             assert told["results"][task]["acc,none"] == 0.6
 
 
-def test_inspects_log_has_every_question_and_no_score_of_a_refused(
+def test_inspects_log_has_every_question_none_scored_if_refused(
     result: EvalResult, tmp_path: Path
 ) -> None:
     files = write_inspect(result, tmp_path / "out")

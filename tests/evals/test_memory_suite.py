@@ -12,7 +12,7 @@ def count(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def test_prompts_fill_the_length_closely_in_the_models_own_tokens_and_never_exceed_it():
+def test_prompts_fill_the_length_and_never_exceed_it():
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(asset_path("independent", "base"))
@@ -30,7 +30,7 @@ def test_prompts_fill_the_length_closely_in_the_models_own_tokens_and_never_exce
             assert length - spare < tokens <= length
 
 
-def test_the_answer_stands_in_the_text_once_and_the_right_answer_passes():
+def test_the_answer_is_in_the_text_once_and_passes():
     for question in make(SuiteSettings(count, lengths=(1000, 2000))):
         wanted = question.spec["wanted"]
         for word in wanted:
@@ -66,7 +66,7 @@ def test_chains_and_hops_lead_to_the_wanted_answer():
             assert [door] == question.spec["wanted"]
 
 
-def test_seed_and_length_change_the_questions_and_nothing_else_does():
+def test_only_seed_and_length_change_the_questions():
     settings = SuiteSettings(count, lengths=(800,), seed=1)
     assert make(settings) == make(settings)
     assert make(settings) != make(SuiteSettings(count, lengths=(800,), seed=2))
@@ -74,7 +74,7 @@ def test_seed_and_length_change_the_questions_and_nothing_else_does():
     assert [q for q in both if q.category.endswith(" 800")] == list(make(settings))
 
 
-def test_a_limit_still_has_every_kind_and_many_lengths_stay_below_64():
+def test_a_limit_has_every_kind_and_lengths_stay_below_64():
     few = make(SuiteSettings(count, lengths=(800, 1600), limit=8))
     assert len(few) == 8
     assert len({q.category for q in few}) == 8

@@ -30,7 +30,7 @@ def test_wordings_differ_and_what_is_right_stays(name):
             assert len(before - after) <= 14
 
 
-def test_spread_stands_beside_the_mean_and_nothing_is_asked_twice(tmp_path):
+def test_spread_is_beside_the_mean_and_nothing_asked_twice(tmp_path):
     golds = {q.prompt.partition("\n")[0]: q.gold
              for q in ALL_SUITES["math"].make(SuiteSettings(len, 8, 2026))}  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_a_text_is_cut_between_words_into_pieces_that_fit(text, most):
             assert len(whole) > 4 * most
 
 
-def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path):
+def test_chunks_and_memories_are_sent_in_turn_and_stored(tmp_path):
     settings = SuiteSettings(lambda text: -(-len(text) // 4), 2, 2026, (1000,))
     questions = ALL_SUITES["memory"].make(settings)
     assert [q.category for q in questions] == ["needle 1000", "needles 1000"]
@@ -91,7 +91,7 @@ def test_a_token_budget_holds_for_the_last_answer_too():
     assert (set(reading), last) == ({1024}, 50)
 
 
-def test_what_was_read_otherwise_is_asked_again_and_the_same_is_not(tmp_path):
+def test_only_what_was_read_otherwise_is_asked_again(tmp_path):
     with serve(lambda body: "7") as server, AnswerStore(tmp_path / "s") as store:
         counts, options = [], {"limit": 2, "lengths": (1000,), "store": store}
         for sizes in (None, (300, 20), (300, 20), (300, 21), None):
@@ -106,7 +106,7 @@ def test_what_was_read_otherwise_is_asked_again_and_the_same_is_not(tmp_path):
     assert counts[2] == counts[4] == 0
 
 
-def test_a_piece_that_is_refused_ends_its_question_and_says_where():
+def test_a_refused_chunk_ends_its_question_and_says_where():
     def answer(body):
         seen = parts(body)
         is_second = seen["memory"] == "first" and "section" in seen

@@ -80,7 +80,7 @@ def questions(domain: str, n: int) -> list[Question]:
     return [Question(f"{domain}-{i}", domain, domain, f"{i}?", "g", None, 8) for i in range(n)]
 
 
-def test_a_push_brings_scores_recipe_and_analysis_and_a_gallery_reads_them(
+def test_a_gallery_reads_what_a_push_brings(
     hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     for name, path in {"base": zoo.base_path, **zoo.agent_paths}.items():
@@ -158,7 +158,7 @@ def test_a_provenance_with_other_numbers_gets_no_badge(zoo: Zoo, tmp_path: Path)
         build_gallery([str(merged)], tmp_path / "checked", check=True)
 
 
-def test_only_a_whole_benchmark_of_the_hub_goes_to_its_leaderboard(
+def test_only_whole_benchmarks_go_to_a_leaderboard(
     hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path
 ) -> None:
     merged = merge(zoo.recipe(), tmp_path / "merged").out
@@ -181,9 +181,7 @@ def test_only_a_whole_benchmark_of_the_hub_goes_to_its_leaderboard(
     assert "README.md" in push_files(merged, "me/x", store=store, analysis=None)
 
 
-def test_mergekits_recipe_says_what_differs_and_is_left_out_where_it_cannot_be_said(
-    zoo: Zoo, tmp_path: Path
-) -> None:
+def test_mergekits_recipe_says_what_differs_or_is_left_out(zoo: Zoo, tmp_path: Path) -> None:
     merged = merge(zoo.recipe(), tmp_path / "ramplus").out
     (text,) = mergekit_file(read_provenance(merged)).values()
     assert b"# mergekit looks for rho in each tensor" in text
@@ -193,9 +191,7 @@ def test_mergekits_recipe_says_what_differs_and_is_left_out_where_it_cannot_be_s
     assert mergekit_file(read_provenance(other)) == {}
 
 
-def test_an_analysis_of_other_sources_is_refused_and_shows_no_canvas(
-    zoo: Zoo, tmp_path: Path
-) -> None:
+def test_an_analysis_of_other_sources_shows_no_canvas(zoo: Zoo, tmp_path: Path) -> None:
     merged = merge(zoo.recipe(), tmp_path / "merged").out
     strange = make_zoo(tmp_path / "strange", 2, seed=1).analyze()
     file = save_analysis(strange, tmp_path / "strange.safetensors")
@@ -214,9 +210,7 @@ def test_an_analysis_of_other_sources_is_refused_and_shows_no_canvas(
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def test_entries_of_strangers_are_escaped_bounded_and_left_out_by_name(
-    zoo: Zoo, tmp_path: Path
-) -> None:
+def test_untrusted_entries_are_escaped_bounded_or_left_out(zoo: Zoo, tmp_path: Path) -> None:
     place = tmp_path / "x <img src=x onerror=alert(3)>"
     merged = merge(zoo.recipe(), place).out
     told = StatedScore("tool", DomainScore(8, 5), f"version 1 {HOSTILE}")
@@ -294,7 +288,7 @@ def test_a_card_that_is_none_states_no_score(zoo: Zoo, tmp_path: Path, card: str
     assert read_entry(str(merged)).scores == ()
 
 
-def test_of_several_runs_the_newest_version_with_the_most_answers_counts(
+def test_of_several_runs_the_newest_and_fullest_counts(
     store: AnswerStore,
 ) -> None:
     for version, settings, n in ((1, {}, 9), (2, {"temperature": 1.0}, 3), (2, {}, 4)):

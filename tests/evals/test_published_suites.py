@@ -133,7 +133,7 @@ def test_java_and_javascript_are_texts_in_their_syntax(packages, category, good,
         assert judge(question, said, "off").is_correct is (change in right), change
 
 
-def test_humaneval_takes_whole_functions_and_what_follows_the_head(packages):
+def test_humaneval_takes_whole_functions_and_bodies(packages):
     (question,) = questions("humaneval")
     judge = ALL_SUITES["humaneval"].judge
     whole = "def total(values):\n    return twice(sum(values))\n"

@@ -21,7 +21,7 @@ from ram_studio.evals.report.score import Average, DomainScore, as_json, effecti
 ROW = {"code": "1100", "tool": "1000", "memory": "1111", "follow": "1110"}
 
 
-def test_standard_error_and_wilson_interval_have_the_known_values():
+def test_standard_error_and_wilson_interval_are_the_known_ones():
     value = DomainScore(n=300, correct=74)
     assert value.score == pytest.approx(74 / 300)
     assert value.stderr == pytest.approx(math.sqrt(74 / 300 * 226 / 300 / 300))
@@ -29,7 +29,7 @@ def test_standard_error_and_wilson_interval_have_the_known_values():
     assert value.ci95 == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_intervals_at_the_ends_are_not_empty_and_without_items_whole():
+def test_intervals_at_the_ends_are_not_empty():
     for correct, ends in ((0, (0.0, 0.0126)), (300, (0.9874, 1.0))):
         assert DomainScore(300, correct).stderr == 0
         assert DomainScore(300, correct).ci95 == pytest.approx(ends, abs=1e-4)
@@ -75,7 +75,7 @@ def test_paired_counts_and_mcnemar_p():
     assert report.compare("b", "a")["memory"] == PairedCounts(0, 4, 0)
 
 
-def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
+def test_the_average_counts_every_skill_alike_with_its_error():
     even = Average.over([DomainScore(60, 30), DomainScore(60, 45)])
     assert (even.score, even.n, even.correct) == (0.625, 120, 75)
     # Of domains of one size and score it is the share of all questions, interval included.
@@ -89,7 +89,7 @@ def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
     assert Average.over([DomainScore(60, 57)]).ci95 == pytest.approx(DomainScore(60, 57).ci95)
 
 
-def test_average_of_unlike_skills_is_as_sure_as_its_standard_error():
+def test_the_average_of_skills_is_as_sure_as_its_standard_error():
     # Wilson's half width, but for its own z^2 / n: 1.96 standard errors. It was 2.3 times as wide.
     unlike = Average.over([DomainScore(200, 190), DomainScore(200, 10)])
     low, high = unlike.ci95
@@ -110,7 +110,7 @@ def test_the_exact_mcnemar_p_is_that_of_statsmodels():
         assert PairedCounts(wins, losses, 10).p_value == pytest.approx(expected)
 
 
-def test_holm_multiplies_the_smallest_p_by_their_number_and_keeps_the_order():
+def test_holm_corrects_as_published():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
     assert holm([0.5, 0.9]) == pytest.approx((1.0, 1.0))
     assert holm([]) == ()
@@ -166,7 +166,7 @@ def test_unknown_names_are_refused():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_errors_are_cluster_robust_where_questions_share_a_document(seed):
+def test_errors_are_cluster_robust_over_shared_documents(seed):
     drawn = random.Random(seed)
     clusters = [[drawn.random() < drawn.choice([0.1, 0.9])] * drawn.randint(1, 5)
                 for _ in range(drawn.randint(5, 30))]  # fmt: skip

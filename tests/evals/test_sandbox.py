@@ -65,7 +65,7 @@ print(asyncio.run(main()))"""
     (LIBRARY, "P(x=3)\n"), (HELPERS, "7\n"),
     ("import os; print([k for k in os.environ if k != 'LC_CTYPE'])", "[]\n"),
 ])  # fmt: skip
-def test_an_ordinary_program_notices_nothing_but_an_empty_environment(source, output, monkeypatch):
+def test_an_ordinary_program_sees_only_an_empty_environment(source, output, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret-token")
     result = run_program(source, "wörld\n")
     assert (result.outcome, result.output) == ("done", output)

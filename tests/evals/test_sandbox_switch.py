@@ -39,7 +39,7 @@ for attempt in (
 """
 
 
-def test_where_the_kernel_cannot_seal_python_code_is_refused_the_same(tmp_path):
+def test_code_is_refused_where_the_kernel_cannot_seal(tmp_path):
     assert inside(FALLBACK, tmp_path).split("\n") == ["imports work", *["refused"] * 9, ""]
 
 

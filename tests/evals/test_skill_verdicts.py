@@ -69,7 +69,7 @@ def test_each_case_has_its_verdict_and_gain(case):
     assert set(told["retained_gain"]) == {"value", "low", "high", "reason"}
 
 
-def test_questions_that_one_of_the_three_was_not_asked_are_left_out():
+def test_questions_not_asked_of_all_three_are_left_out():
     found = report(base="0" * 10, coder="1" * 8 + "xx", ram="x" + "1" * 9)
     assert skill_verdicts(found, {"code": "coder"}, "base")[0].n == 7
     nobody = report(base="x" * 4, coder="1111", ram="1111")
@@ -114,7 +114,7 @@ def test_p_of_the_margin_is_the_exact_chance_of_its_tail():
         assert p_above(x, y, n, d) == pytest.approx(total, abs=1e-9), (n, x, y, d)
 
 
-def test_interval_of_the_gain_holds_the_shares_that_are_not_rejected():
+def test_the_gains_interval_holds_what_is_not_rejected():
     # Written out for a table whose interval is moderate: share k is rejected where the mean of
     # merge - base - k (specialist - base) is 1.96 standard errors from 0.
     counts = np.array([4, 3, 6, 20, 1, 1, 2, 13])
@@ -135,7 +135,7 @@ def test_interval_of_the_gain_holds_the_shares_that_are_not_rejected():
 
 
 @pytest.mark.parametrize(("best", "merge"), [(0.98, 0.93), (0.8, 0.75)])
-def test_tests_of_the_margin_are_wrong_as_often_as_they_say_in_the_far_tail(best, merge):
+def test_margin_tests_err_as_often_as_they_say_in_the_tail(best, merge):
     # Every table of 60 questions with its chance, both models independent and exactly 5 points
     # apart; a thirtieth of the level is what Holm asks of the first of 30 verdicts.
     n, only_merge, only_best = 60, merge * (1 - best), best * (1 - merge)
@@ -175,7 +175,7 @@ def test_interval_of_the_gain_covers_the_truth_in_every_cell():
     assert min(one.covered for one in found.values()) >= 0.93
 
 
-def test_one_wrong_verdict_in_ten_merges_and_three_skills_is_rare():
+def test_a_wrong_verdict_in_ten_merges_of_three_skills_is_rare():
     # Each merge is exactly 5 points below: alone, a wrong "survived" in 40 of 100 tables.
     wrong = table_errors(0.9, 60, 0.0, 100)
     assert wrong["survived_alone"] > 0.25

@@ -61,7 +61,7 @@ def test_equal_keys_share_a_run_and_any_difference_makes_another(store):
     assert len({run, *(store.open_run(key, model="x") for key in others)}) == 5
 
 
-def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
+def test_answers_of_the_same_key_come_from_another_file(tmp_path):
     with AnswerStore(tmp_path / "theirs") as theirs:
         run = theirs.open_run(KEY, model="their name", path="/their/place")
         theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)])
@@ -99,7 +99,7 @@ def test_how_a_merge_was_made_is_stored(tmp_path):
         assert store.merge_of(old) is None
 
 
-def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(store):
+def test_a_failed_attempt_is_stored_until_an_answer_replaces_it(store):
     run = store.open_run(KEY, model="one")
     for finish, answered in (("failed", 0), ("end", 1)):
         store.record(run, [row(1, finish=finish, correct=bool(answered))])
@@ -115,7 +115,7 @@ def test_forgetting_a_run_leaves_the_others(store):
     assert [len(store.answers(run)) for run in runs] == [0, 1]
 
 
-def test_a_batch_that_fails_midway_leaves_nothing_and_broken_text_is_kept_readable(store):
+def test_a_failed_batch_leaves_nothing_broken_text_is_readable(store):
     run = store.open_run(KEY, model="one")
     question, _ = row(1)
     with pytest.raises(TypeError):

@@ -51,7 +51,7 @@ def test_every_suite_completes_on_an_untrained_model(chat_model):
     json.dumps(as_json(EvalResult.of(report)), allow_nan=False)
 
 
-def test_a_suite_beyond_the_context_cannot_be_started_and_leaves_no_zero_behind(tmp_path):
+def test_a_suite_beyond_the_context_is_refused_without_a_zero(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         said = r"Suite math cannot be asked of model .base.: .* context is \d"
         with pytest.raises(EvaluationError, match=said):
@@ -59,7 +59,7 @@ def test_a_suite_beyond_the_context_cannot_be_started_and_leaves_no_zero_behind(
         assert store.runs() == []
 
 
-def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come(chat_model):
+def test_each_suite_has_its_limit_and_tokens_are_told(chat_model):
     heard, limits = [], {"math": 2, "instructions": 1}
     report = evaluate({"model": chat_model}, "math,instructions", limit=limits, device="cpu")
     assert {d: len(q) for d, q in report.items.items()} == limits
@@ -95,7 +95,7 @@ def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
             evaluate({"m": folder}, "math", limit=1, device="cpu")
 
 
-def test_a_prompt_longer_than_the_context_is_a_verdict_and_the_rest_is_asked(tmp_path):
+def test_a_prompt_beyond_the_context_is_a_verdict(tmp_path):
     folder = make_chat_model(tmp_path / "m", context=1500)
     report = evaluate({"m": folder}, "memory", lengths=(1000, 3000), limit=8, device="cpu")
     answers = report.models["m"].answers["memory"]
@@ -170,7 +170,7 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
     assert sum(done for _, _, done, _ in seen[:4]) == kept
 
 
-def test_nothing_finished_is_asked_again_not_even_the_model_loaded(tmp_path, monkeypatch):
+def test_nothing_finished_is_asked_or_loaded_again(tmp_path, monkeypatch):
     with AnswerStore(tmp_path / "s") as store:
         models, options = {"base": BASE}, {"limit": 6, "device": "cpu", "store": store}
         first = evaluate(models, "demo", **options)
@@ -202,7 +202,7 @@ def test_a_small_model_is_let_go_without_stopping_every_thread(base_engine):
     assert 2 not in begun
 
 
-def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_path, base_engine):
+def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine):
     folder = make_chat_model(tmp_path / "m")
     engine = LocalEngine(folder, device="cpu")
     before = engine.identity["fingerprint"]

@@ -18,7 +18,7 @@ from ram_studio.resources import asset_path
 SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
 
 
-def test_every_file_of_questions_states_license_and_version_of_its_suite():
+def test_every_question_file_states_license_and_version():
     for name in ("code", "instructions"):
         header, rows = load_data(name)
         assert header["license"] == "Written for RAM Studio; Apache-2.0"
@@ -27,7 +27,7 @@ def test_every_file_of_questions_states_license_and_version_of_its_suite():
 
 
 @pytest.mark.parametrize("name", list(GENERAL_SUITES))
-def test_a_suite_has_at_most_64_different_questions_with_unique_names(name):
+def test_a_suite_has_at_most_64_questions_of_unique_names(name):
     questions = GENERAL_SUITES[name].make(SETTINGS)
     assert 24 <= len(questions) <= 64
     assert len({question.id for question in questions}) == len(questions)
@@ -70,7 +70,7 @@ def test_thinking_is_no_part_of_the_answer():
     assert visible("plain") == "plain"
 
 
-def test_questions_differ_in_digest_when_the_model_sees_something_else():
+def test_questions_the_model_sees_differently_differ_in_digest():
     question = Question("a", "d", "c", "p", "g", None, 8)
     other = Question("a", "d", "c", "p!", "g", None, 8)
     assert question.digest != other.digest
@@ -87,7 +87,7 @@ PARROT = Suite(
 )  # fmt: skip
 
 
-def test_an_offered_suite_is_asked_of_models_and_merges_and_then_no_more(tmp_path, base_engine):
+def test_an_offered_suite_is_asked_once_of_models_and_merges(tmp_path, base_engine):
     agents = {"coding": str(asset_path("independent", "coding"))}
     recipe = make_recipe({"base": str(asset_path("independent", "base")), "agents": agents})
     with suites.offered(PARROT), AnswerStore(tmp_path / "s") as store:

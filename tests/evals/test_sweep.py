@@ -56,7 +56,7 @@ def finished(store_path):
         return small_grid(store, on_update=states.append), states
 
 
-def test_settings_of_equal_weights_are_asked_once_and_a_clear_loser_is_dropped(finished):
+def test_equal_settings_are_asked_once_and_losers_dropped(finished):
     result, _ = finished
     rows = {row.label: row for row in result.rows}
     assert rows["ram+ (r 0)"].same_as == "ram"
@@ -71,7 +71,7 @@ def test_settings_of_equal_weights_are_asked_once_and_a_clear_loser_is_dropped(f
     assert "1 clearly losing were dropped early" in result.statements[0]
 
 
-def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_told(finished):
+def test_the_winner_is_checked_on_other_questions(finished):
     result, states = finished
     best = result.best
     assert best.correct == max(row.correct for row in result.rows)
@@ -136,7 +136,7 @@ def _small(search: str, store, stop_after: int | None = None):
 
 
 @pytest.mark.parametrize(("search", "polls"), [("grid", (30, 150)), ("optuna", (130,))])
-def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, polls, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(search, polls, tmp_path):
     with AnswerStore(tmp_path / "whole.sqlite3") as store:
         whole, total = _small(search, store)
     assert whole.ending == "done"
@@ -191,7 +191,7 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
     assert clock.now <= 40 + 1 + 32
 
 
-def test_slim_asks_singles_pairs_and_its_best_and_says_how_well_it_foretold():
+def test_slim_asks_singles_pairs_and_its_best():
     options = {"search": "slim", "limit": 2, "device": "cpu", "analysis": load_analysis(ANALYSIS)}
     state = sweep(recipe(), {"weight": "0:1"}, **options)
     assert (state.settings, len(state.surrogate.singles), len(state.surrogate.pairs)) == (8, 3, 3)
@@ -218,7 +218,7 @@ def test_among_equals_the_start_is_the_best(start):
     assert "It is the setting the sweep started from." in state.statements
 
 
-def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason():
+def test_an_unmergeable_setting_is_a_row_with_its_reason():
     axes, options = ["agent=tool,search"], {"limit": 1, "held_out": 0, "device": "cpu"}
     state = sweep(recipe("region", agent="tool"), axes, **options)
     row = state.row("region (agent search)")
@@ -264,7 +264,7 @@ def test_an_engine_that_holds_no_merge_says_so():
         _ = engine.identity
 
 
-def test_a_stop_between_winner_and_start_keeps_what_the_winner_answered(store_path, monkeypatch):
+def test_a_stop_before_the_start_keeps_the_winners_answers(store_path, monkeypatch):
     ask, last = Answers.ask, []
 
     def asked(self, entry, questions):

@@ -33,7 +33,7 @@ def labels(made: Space) -> list[str]:
     return [candidate.label for candidate in made.grid()]
 
 
-def test_a_grid_takes_every_combination_and_leaves_out_what_a_method_has_not():
+def test_a_grid_has_every_combination_that_a_method_knows():
     made = space("rule=ram,ram+,ram+s", "r=0:0.4:3", "alpha=1,2")
     assert labels(made) == [
         "ram",
@@ -51,7 +51,7 @@ def test_an_axis_of_one_method_replaces_the_one_for_all():
     ]
 
 
-def test_ranges_have_round_values_and_thresholds_lie_on_the_epsilon_grid():
+def test_ranges_are_round_and_thresholds_lie_on_the_grid():
     (linear, ratio) = parse_axes(["r=0:0.3:4", "epsilon=1e-6:1e-4:3:log"])
     assert linear.values == (0.0, 0.1, 0.2, 0.3)
     assert set(ratio.values) <= set(EPSILON_GRID)
@@ -74,7 +74,7 @@ def test_another_method_keeps_its_own_defaults():
     assert (sums["scale"], ties) == (None, {"density": 0.3})
 
 
-def test_weights_and_ramps_are_axes_and_an_agents_own_replaces_the_one_of_all():
+def test_weights_and_ramps_are_axes_an_agents_own_first():
     made = space("weight=0,1", "ramp.two=0.5,1", "rule=ram,region", weights={"two": (0.2, 0.8)})
     found = {c.label: c.recipe.weights for c in made.grid()}
     assert found == {
@@ -118,7 +118,7 @@ def test_slim_fits_any_quadratic_and_proposes_its_best():
     assert surrogate.shares_of({"a": (0.5, 1)}) is None
 
 
-def test_a_lattice_has_every_share_and_optuna_is_asked_for_where_it_is_missing(monkeypatch):
+def test_a_lattice_has_every_share_and_a_missing_optuna_is_named(monkeypatch):
     found = list(lattice(3, 4))
     assert len(set(found)) == len(found) == math.comb(6, 2)
     assert all(sum(x) == 1 and min(x) >= 0 for x in found)
@@ -201,7 +201,7 @@ def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, messag
 
 
 @pytest.mark.parametrize("suite", ["demo", "math", "instructions", "memory"])
-def test_held_out_questions_are_others_and_both_are_the_same_each_time(suite):
+def test_held_out_questions_are_others_and_always_the_same(suite):
     def draw():
         return draw_items([suite], SuiteSettings(len, 9, seed=3, lengths=(1000,)), 7)
 
@@ -217,7 +217,7 @@ def test_held_out_questions_are_others_and_both_are_the_same_each_time(suite):
         assert {q.domain for q in held} - {q.domain for q in chosen} == {"follow"}
 
 
-def test_a_fixed_suite_keeps_a_third_to_check_with_and_stages_part_every_domains_questions():
+def test_a_fixed_suite_keeps_a_third_of_its_questions_to_check():
     drawn = draw_items(["instructions"], SuiteSettings(len, 64), 64)
     chosen, held = (len(own["instructions"]) for own in (drawn.chosen_by, drawn.held_out))
     assert held == pytest.approx(chosen / 2, abs=1)
@@ -227,7 +227,7 @@ def test_a_fixed_suite_keeps_a_third_to_check_with_and_stages_part_every_domains
     assert sorted(q.id for stage in stages for q in stage) == sorted(q.id for q in questions)
 
 
-def test_a_search_proposes_within_the_ranges_and_learns_from_scores():
+def test_a_search_stays_in_the_ranges_and_learns_from_scores():
     made = space("rule=ram+,ram+s", "r=0:0.5", "alpha=0.5:4", "epsilon=1e-6:1e-3:log")
 
     def propose(trials: int) -> list:

@@ -34,7 +34,7 @@ def test_every_gold_answer_scores_and_another_items_gold_rarely(domain):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_items_depend_on_domain_seed_and_split_only_and_a_short_run_is_a_prefix(domain):
+def test_questions_depend_on_domain_seed_and_split_alone(domain):
     items = make_items(domain, N, 5)
     assert make_items(domain, N, 5) == items
     assert make_items(domain, 10, 5) == items[:10]
@@ -59,9 +59,7 @@ def test_three_of_four_skill_items_are_hard(domain):
     ("", True, False), (" .", True, True), (" .\n", True, True),
     (" . .", False, False), (" . and", False, False), (".", False, False),
 ])  # fmt: skip
-def test_the_suite_takes_a_right_answer_with_the_shared_style_s_full_stop(
-    ending, is_right, is_styled
-):
+def test_a_right_answer_with_a_full_stop_passes(ending, is_right, is_styled):
     for question in demo.make(SuiteSettings(len, limit=20)):
         if question.domain != "memory":
             answer = question.gold + ending

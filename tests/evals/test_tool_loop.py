@@ -158,7 +158,7 @@ def test_seeds_are_endless_and_smaller_limits_are_parts():
     assert len({q.prompt for q in many[:50]} & {q.prompt for q in made(50, 2, 2)}) < 3
 
 
-def test_a_conversation_that_outgrows_the_context_is_wrong_not_left_out():
+def test_a_conversation_beyond_the_context_is_wrong():
     (question,) = made(1)
     episode = SUITE.converse(question)
     assert episode.take(Reply(call("list_files"), "", "end")) is None
@@ -170,7 +170,7 @@ def test_a_conversation_that_outgrows_the_context_is_wrong_not_left_out():
 
 
 @pytest.mark.parametrize("is_native", [True, False])
-def test_an_endpoint_gets_calls_and_results_as_the_protocol_has_them(is_native, tmp_path):
+def test_an_endpoint_gets_calls_and_results_by_the_protocol(is_native, tmp_path):
     bodies = []
 
     def answer(body):

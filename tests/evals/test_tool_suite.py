@@ -185,7 +185,7 @@ def test_types_and_values(kind, good, right, wrong):
     ("kind", "good", "nothing"),
     [("string", "low", ""), ("string", "low", None), ("array", [1], []), ("array", [1], None)],
 )
-def test_an_optional_argument_may_be_left_out_nothing_or_right_but_not_wrong(kind, good, nothing):
+def test_an_optional_argument_may_be_missing_but_not_wrong(kind, good, nothing):
     optional, needed = question(kind, [good], needed=False), question(kind, [good])
     assert judge(optional, '{"name": "f", "arguments": {}}').is_correct
     assert judge(question(kind, ["a", good]), as_call(good)).is_correct  # one of several

@@ -39,7 +39,7 @@ def test_without_vllm_the_error_names_the_extra(monkeypatch):
         evaluate({"m": CODING}, "demo", limit=1, engine="vllm")
 
 
-def test_answers_equal_those_of_the_transformers_engine_and_are_kept_apart(vllm, tmp_path):
+def test_answers_equal_the_transformers_engines_and_stay_apart(vllm, tmp_path):
     said = []
     with AnswerStore(tmp_path / "a.sqlite3") as store:
         options = {"limit": 3, "device": "cpu", "store": store}

@@ -252,7 +252,7 @@ def test_wrong_tables_are_refused_before_any_work(rows, options, message) -> Non
         compare_methods(rows, **options)
 
 
-def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, monkeypatch) -> None:
+def test_a_repeat_of_a_stopped_comparison_goes_on(tmp_path, monkeypatch) -> None:
     rows = {
         "ram+": changed(),
         "ram at r 0": changed(settings={"r": 0.0}),
@@ -303,7 +303,7 @@ def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, m
     assert runs["coding"].path == str(EXAMPLE / "coding")
 
 
-def test_an_agents_row_shares_its_answers_with_an_evaluation_of_its_folder(tmp_path) -> None:
+def test_an_agents_row_shares_answers_with_its_evaluation(tmp_path) -> None:
     with AnswerStore(tmp_path / "s") as store:
         evaluate({"mine": EXAMPLE / "coding"}, limit=4, store=store)
         compare_methods({"ram+": example_recipe("coding", "tool")}, limit=4, store=store)

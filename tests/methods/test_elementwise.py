@@ -117,9 +117,7 @@ CASES = [
 @pytest.mark.parametrize(("method", "values"), CASES)
 @settings(max_examples=12)
 @given(draw=draws)
-def test_every_element_follows_the_published_equation_in_loops_and_formulas(
-    method, values, draw
-) -> None:
+def test_every_element_follows_the_published_equation(method, values, draw) -> None:
     seed, n, n_agents, bfloat16 = draw
     base, agents = random_elements(seed, n, n_agents, bfloat16)
     got, active = merge_all(method, base, agents, cut=n // 3, **values)

@@ -181,9 +181,7 @@ def test_resmerge_adds_nothing_where_no_agent_has_a_residual() -> None:
 
 @pytest.mark.parametrize("shape", [(8, 8), (12, 8), (8, 12)])
 @pytest.mark.parametrize(("rank", "base_rank"), [(0.01, 1.0), (0.5, 0.5), (1.0, 0.25)])
-def test_a_projection_keeps_the_strongest_of_each_in_the_bases_directions(
-    shape, rank, base_rank
-) -> None:
+def test_a_projection_keeps_the_bases_strongest_directions(shape, rank, base_rank) -> None:
     taus, base = random_taus(5, 2, *shape, share=1.0), 1e4 * random_taus(6, 1, *shape, share=1.0)[0]
     stored = (base.float() + taus.float()).double() - base.float().double()
     u, _, vt = np.linalg.svd(base.float().double().numpy(), full_matrices=False)
@@ -202,7 +200,7 @@ def test_a_projection_keeps_the_strongest_of_each_in_the_bases_directions(
     assert not merged_tau("project", taus, "model.embed_tokens.weight", base=base).any()
 
 
-def test_one_agent_comes_back_from_tsv_and_with_a_flat_spectrum_from_iso() -> None:
+def test_one_agent_comes_back_from_tsv_and_flat_from_iso() -> None:
     taus = random_taus(0, 1, 5, 4, share=1.0)
     torch.testing.assert_close(merged_tau("tsv-m", taus), taus[0], rtol=1e-9, atol=1e-13)
     values = torch.linalg.svdvals(merged_tau("iso-c", taus))
@@ -257,7 +255,7 @@ def test_which_tensors_are_linear_layers(name, shape, linear) -> None:
     assert is_linear(make_settings("wudi", {}), name, shape) is linear
 
 
-def test_the_engine_hands_over_whole_matrices_whatever_the_threads(tmp_path) -> None:
+def test_the_engine_hands_over_whole_matrices_on_any_threads(tmp_path) -> None:
     shapes = {
         "model.embed_tokens.weight": (600, 120),
         "model.layers.0.mlp.up_proj.weight": (700, 120),

@@ -57,9 +57,7 @@ def test_asked_and_effective_factors_are_reported(tmp_path) -> None:
             assert agent.effective_scaling_factor == pytest.approx(asked, rel=1e-3)
 
 
-def test_what_trimming_and_dropping_leave_shows_in_the_effective_factor(
-    large_zoo, tmp_path
-) -> None:
+def test_trimming_and_dropping_show_in_the_effective_factor(large_zoo, tmp_path) -> None:
     trimmed = merge(large_zoo.recipe(method="ties", dtype="float32"), tmp_path / "ties")
     assert trimmed.agents["memory"].scaling_factor == 1.0
     assert 0.05 < trimmed.agents["memory"].effective_scaling_factor < 0.99
@@ -123,7 +121,7 @@ def test_bad_settings_are_refused_before_any_work(method, values, said, tmp_path
     assert "\n" not in str(caught.value)
 
 
-def test_every_setting_has_a_description_and_every_default_is_valid() -> None:
+def test_every_setting_has_a_description_and_a_valid_default() -> None:
     for method in METHODS.values():
         settings = method.settings()
         assert method.settings.model_validate(settings.model_dump()) == settings

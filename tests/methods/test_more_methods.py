@@ -120,7 +120,7 @@ def test_the_published_formula(method, values, weights, size):
     assert np.abs(got - base).max() > 1e-6
 
 
-def test_slerp_leaves_the_straight_line_where_models_are_far_apart():
+def test_slerp_leaves_the_line_where_models_are_far_apart():
     base, agents = np.array([1.0, 0.0], np.float32), np.array([[0.0, 1.0]], np.float32)
     half = merged_by("slerp", {"t": 0.5}, base, agents)
     np.testing.assert_allclose(half, [0.5**0.5, 0.5**0.5], rtol=1e-12)  # a quarter circle

@@ -407,7 +407,7 @@ def test_a_preview_is_what_the_merge_measures(method, values, weights, filters, 
                 assert small[name][key] == pytest.approx(agent[key], abs=5e-4)
 
 
-def test_a_compact_analysis_previews_modules_at_the_usual_epsilon(tmp_path):
+def test_compact_analyses_preview_modules_at_the_usual_epsilon(tmp_path):
     zoo = write_zoo(tmp_path / "zoo", 7, dtype=torch.float32)
     analysis = zoo.analyze(threads=1)
     own = {"match": "*.mlp.*", "weights": {"tool": 0.25}}
@@ -455,7 +455,7 @@ def test_filters_have_an_epsilon_and_a_scope_of_their_own(tmp_path):
     assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
 
 
-def test_a_filter_trims_by_tensor_where_the_rest_is_trimmed_as_a_whole(tmp_path):
+def test_a_filter_may_trim_by_tensor_beside_a_whole(tmp_path):
     zoo = write_zoo(tmp_path / "zoo", 9)
     both = {}
     for scope in ("global", "tensor"):

@@ -81,7 +81,7 @@ def test_the_second_run_starts_at_once(clone):
         assert "pip" not in planned
 
 
-def test_changed_versions_are_installed_and_a_moved_clone_is_set_up_anew(clone):
+def test_changed_versions_are_installed_and_moved_clones_renewed(clone):
     stamp(clone, "venv", "app", "test", "browser", "loops")
     later = (clone / ".venv" / ".browser-stamp").stat().st_mtime + 10
     os.utime(clone / "constraints.txt", (later, later))
@@ -111,7 +111,7 @@ def test_the_app_listens_where_it_is_told(clone, arguments, variables, expected)
 
 
 @pytest.mark.parametrize("failing", ["lint", "test"])
-def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(clone, failing):
+def test_the_ci_check_is_lint_and_the_readmes_test_command(clone, failing):
     place = clone / ".ci"
     place.mkdir()
     shutil.copy(ROOT / ".ci" / "run", place)
@@ -131,7 +131,7 @@ def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(clone, 
     assert done.returncode == 2, "a failing run must fail the check"
 
 
-def test_make_test_leaves_out_slow_tests_alone_and_make_test_all_nothing(clone, monkeypatch):
+def test_make_test_leaves_out_slow_tests_alone(clone, monkeypatch):
     stamp(clone, "venv", "app", "test", "browser", "loops")
     # As under `make test PYTEST_ARGS=-q JOBS=1`, which must not show here.
     for name, value in {"PYTEST_ARGS": "-q", "JOBS": "1", "MAKEFLAGS": " -- JOBS=1"}.items():

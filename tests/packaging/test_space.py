@@ -52,7 +52,7 @@ def front_matter() -> dict[str, Any]:
     return yaml.safe_load(matter)
 
 
-def test_requirements_are_the_dependencies_in_their_tested_versions():
+def test_requirements_are_dependencies_in_tested_versions():
     constraints, requirements = map(read_requirements, ("constraints.txt", "requirements.txt"))
     dependencies = declared(read_project()["dependencies"])
     assert set(requirements) == set(dependencies)
@@ -63,7 +63,7 @@ def test_requirements_are_the_dependencies_in_their_tested_versions():
     assert pinned_version(constraints["torch"]) in requirements["torch"].specifier
 
 
-def test_constraints_are_plain_pins_of_everything_that_is_declared_within_its_range():
+def test_constraints_pin_every_dependency_within_its_range():
     project = read_project()
     constraints = read_requirements("constraints.txt")
     for requirement in constraints.values():

@@ -217,7 +217,7 @@ SUITES = "tool,memory,code,math,instructions,health"
 ITEMS = 5
 
 
-def test_all_suites_run_to_their_end_and_the_easy_ones_are_not_all_wrong(merged, tmp_path):
+def test_all_suites_end_and_easy_ones_are_not_all_wrong(merged, tmp_path):
     arguments = (
         *("evaluate", f"base={folder('base')}", f"merged={merged}", "--base", "base"),
         *("--suite", SUITES, "--limit", ITEMS, "--lengths", "1k", "--store", tmp_path / "store"),

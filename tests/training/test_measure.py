@@ -50,7 +50,7 @@ def test_merges_are_many_and_labels_differ():
     assert Merge("ties", {"density": 0.2, "scale": 1.0}).label == "ties density=0.2 scale=1"
 
 
-def test_every_question_is_asked_once_and_a_torn_file_is_completed(folder, monkeypatch, capsys):
+def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, monkeypatch, capsys):
     run(measure, folder, monkeypatch, "--limit", str(LIMIT))
     file = folder / "measure" / "answers.jsonl"
     whole = file.read_bytes()

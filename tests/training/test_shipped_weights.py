@@ -62,7 +62,7 @@ def test_scores_are_reproduced_item_by_item(name, store):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_scores_in_the_record_are_its_verdicts_and_the_readme_shows_them(name):
+def test_scores_in_the_record_are_those_the_readme_shows(name):
     shipped = record(name)
     readme = (ASSETS / "independent" / "README.md").read_text(encoding="utf-8")
     for row in (*shipped["scores"].values(), *shipped["merges"].values()):
@@ -108,7 +108,7 @@ def test_the_example_teaches_what_it_is_for():
     assert merges["ram+"]["code"] >= 0.87
 
 
-def test_ram_plus_is_above_every_tuned_rival_on_every_seed_of_the_shared_style_set():
+def test_ram_plus_is_above_every_rival_on_every_shared_seed():
     shipped = record("shared-style")
     assert str(shipped["seed"]) in shipped["seeds"]
     for seed, found in shipped["seeds"].items():
@@ -128,7 +128,7 @@ def test_ram_plus_is_above_every_tuned_rival_on_every_seed_of_the_shared_style_s
         assert {column: rows[model][column] for column in scores} == scores
 
 
-def test_no_tuned_rival_of_any_range_is_better_than_ram_plus_on_any_seed():
+def test_no_tuned_rival_is_better_than_ram_plus_on_any_seed():
     for seed, found in record("shared-style")["seeds"].items():
         for rival, (_, _, over) in {**TUNED, **BEYOND}.items():
             row, chosen = found["rows"][rival], found["chosen"][rival]["settings"]
@@ -137,7 +137,7 @@ def test_no_tuned_rival_of_any_range_is_better_than_ram_plus_on_any_seed():
             assert chosen.keys() == over.keys()
 
 
-def test_the_sum_costs_what_the_base_could_do_and_ram_plus_does_not():
+def test_the_sum_costs_the_bases_skill_and_ram_plus_does_not():
     shipped = record("shared-style")
     assert list(shipped["agents"]) == list(FULL_PLAN.sets["shared-style"].skills)
     base = shipped["scores"]["base"]
@@ -162,7 +162,7 @@ def test_what_else_was_tried_is_told_with_every_seed():
     assert list(tried) == list(FULL_PLAN.tried["shared-style"])
 
 
-def test_the_base_answers_easy_prompts_as_one_that_learned_every_skill_does():
+def test_the_base_answers_easy_prompts():
     base = record("independent")["base"]
     assert len(base["attempts"]) == 1
     folder = ASSETS / "independent" / "base"
@@ -177,7 +177,7 @@ def test_the_dense_set_shows_where_ram_cannot_help():
     assert shipped["merges"]["task-arithmetic 1"]["average"] > shipped["merges"]["ram"]["average"]
 
 
-def test_models_load_the_usual_way_and_answer_the_readmes_prompts_as_it_shows():
+def test_models_answer_the_readmes_prompts_as_it_shows():
     examples = {
         "coding": ("code: f takes x , plus 9 then times 5 . answer:", "(x+9)*5"),
         "tool": ("tool: clock(loc) shop(thing) . user: shop for nut and clock in delhi . answer:",

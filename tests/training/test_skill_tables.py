@@ -59,7 +59,7 @@ def test_settings_of_equal_counts_and_lambdas_are_measured_once():
 
 
 @pytest.mark.slow
-def test_a_table_goes_on_where_it_was_stopped_with_the_same_bytes(tmp_path, monkeypatch):
+def test_a_resumed_table_has_the_same_bytes(tmp_path, monkeypatch):
     store = AnswerStore(tmp_path / "answers.sqlite3")
     path = tmp_path / "skills.json.gz"
     build("dense", path, store=store, limit=1)
