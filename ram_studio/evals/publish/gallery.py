@@ -38,7 +38,10 @@ from ram_studio.resources import asset_path, templates
 VERIFIED_FILE = "verified.json"
 MOST_ENTRIES = 2000
 _MOST_COLUMNS = 24
-_BACK = '<nav class="ex-page"><p><a href="../index.html">Back to the gallery</a></p></nav>'
+_BACK = (
+    '<nav class="ex-page"><p><a style="color: inherit" href="../index.html">Back to the gallery</a>'
+    "</p></nav>"
+)
 _SHOWN = ("epsilon", "r", "alpha", "scale", "density", "drop_rate", "scope", "shared")
 
 
