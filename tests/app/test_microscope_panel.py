@@ -87,7 +87,7 @@ def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
     assert len(json.dumps(data)) < 200_000
     assert {name for name, _ in data["hidden"]} == {
         *("Fisher", "WUDI", "TSV-M", "Iso-C"),
-        *("Slerp", "WARP", "Model Stock", "SCE"),
+        *("Slerp", "WARP", "Model Stock", "SCE", "ResMerge", "Project (SAR)"),
     }
 
 
