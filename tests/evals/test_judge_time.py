@@ -39,6 +39,7 @@ EDGES = {
     "math500": [("Answer:", "x"), ("The answer is", "x"), ("\\boxed{", "x}")],
     "gsm8k": [("#### ", "x")],
     "code": [("```python\n", "x"), ("```", "x"), ("def f(): return '", "'")],
+    "livecodebench": [('{"test": "**Test Input:**\\n```', '"}'), ('{"program": "```python', '"}')],
     "nq": [("answer:", "x"), ("The answer is", "x")],
 }  # fmt: skip
 SETTINGS = {
@@ -81,6 +82,9 @@ def questions_of(name, folder):
     if name == "humaneval":
         spec = {"entry": "total", "head": TASK["prompt"], "tests": "check(total)"}
         return [Question("h", "humaneval", "function", "p", "", spec, 100)]
+    if name == "livecodebench":
+        spec = {"samples": 1, "cases": [("1", "1")], "seconds": 1, "test_prompt": ""}
+        return [Question("l", name, "problem", "p", "", spec, 100)]
     settings = SuiteSettings(lambda text: -(-len(text) // 4), data=folder, lengths=(400,))
     questions = ALL_SUITES[name].make(settings)
     kinds = {(q.domain, name == "code" and q.category): q for q in questions}
@@ -109,7 +113,7 @@ def test_50_kb_are_judged_in_no_time(name, tmp_path, monkeypatch):
     suite = ALL_SUITES[name]
     if suite.runs_code:
         # Starting a process for each is another test's matter.
-        for module in ("code", "published.mbpp"):
+        for module in ("code", "published.mbpp", "published.contests"):
             for starts in ("run_program", "sealed_function", "run_tests"):
                 monkeypatch.setattr(
                     f"ram_studio.evals.suites.{module}.{starts}", refuse, raising=False

@@ -140,7 +140,8 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     def bins_of(device: str, scope: str) -> np.ndarray:
         needs, settings = frozenset({Need.MAGNITUDES}), make_settings("ties", {"scope": scope})
         run = RunOptions.of(device, threads=2)
-        return find_facts(report, needs, settings, 0, None, run).facts.magnitudes.bins
+        of_each = [settings] * len(report.merged)
+        return find_facts(report, needs, of_each, 0, None, run).facts.magnitudes.bins
 
     per_tensor = bins_of("cpu", "tensor")
     for row, tensor in zip(per_tensor, counted, strict=True):
