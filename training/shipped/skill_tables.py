@@ -167,7 +167,8 @@ def ask(
     start = recipe_of(base, agents)
     rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
     merges = {label: with_method(start, method, own) for label, (method, own, _) in rows.items()}
-    plan = ComparePlan.of(merges, EvalSettings(limit=items, device="cpu"), sources=sources)
+    asked = EvalSettings(limit=items, device="cpu")
+    plan = ComparePlan.of(merges, asked, sources=sources, has_control=False)
     runner = Runner(plan, analysis=analysis, **setup)
     for _ in runner.run():
         pass
