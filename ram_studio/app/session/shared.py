@@ -105,9 +105,9 @@ def read_tuned(text: str | None) -> Tuned:
 
     def number(name: str, usual: float, most: float) -> float:
         value = said.get(name)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not isinstance(value, (int, float)) or value != value or abs(value) == math.inf:
             return usual
-        return min(max(0.0, float(value)), most)
+        return float(min(max(0.0, value), most))
 
     method = said.get("method")
     return Tuned(

@@ -60,7 +60,7 @@ def usable_weights(said: Any) -> dict[str, float | list[float]]:
         values = given if isinstance(given, list) else [given]
         try:
             numbers = [float(value) for value in values[:_MOST_NUMBERS]]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
         if numbers and all(math.isfinite(x) and abs(x) <= 100 for x in numbers):
             found[str(name)] = numbers if len(numbers) > 1 else numbers[0]
