@@ -14,6 +14,7 @@ from transformers import Qwen2ForCausalLM
 
 from training.real_set import grpo, train
 from training.real_set.grpo import Settings, Trainer
+from training.real_set.model import open_model
 from training.real_set.tasks import SKILLS, SPLITS, Question, draw, is_right, split_of
 
 
@@ -118,6 +119,22 @@ def test_step_is_adam_on_float32_and_rounds_to_nearest():
     torch.testing.assert_close(master, oracle.detach(), rtol=0, atol=1e-7)
     assert torch.equal(weight, master.bfloat16())
     assert not torch.equal(weight, start)
+
+
+def test_a_model_in_float32_holds_what_16_bits_hold(base, tmp_path):
+    wanted = open_model(base, torch.bfloat16).state_dict()
+    trainer = Trainer(open_model(base, torch.float32), None, SETTINGS, wanted)
+    assert trainer.density(0.0) == 0
+    before = {name: value.clone() for name, value in trainer.masters.items()}
+    for weight in trainer.weights.values():
+        weight.grad = torch.ones_like(weight)
+    trainer._update()
+    assert all(torch.equal(w, w.bfloat16().float()) for w in trainer.weights.values())
+    # The master moved by less than a cell of bfloat16, and is kept apart from the weight.
+    assert any(not torch.equal(trainer.masters[n], trainer.weights[n]) for n in before)
+    # A run that began in bfloat16 goes on in it.
+    trainer.load_state({**trainer.state(), "dtype": torch.bfloat16})
+    assert {weight.dtype for weight in trainer.weights.values()} == {torch.bfloat16}
 
 
 def test_reward_goes_up_where_the_judge_wants_one_letter(base, monkeypatch):

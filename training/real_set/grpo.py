@@ -6,10 +6,10 @@ mean) / (group standard deviation + 1e-4). Loss per token: -min(r A, clip(r) A) 
 over all sampled tokens, r the ratio of the new probability to the one at the first look, KL (the
 estimator e^d - d - 1) to the base.
 
-The weights that answer are bfloat16. Adam steps on a float32 copy, the masters, with float32
-moments, and the weights are the masters rounded to nearest: an element counts as changed only when
-it left its bfloat16 cell. A prompt and its answers are one row, each answer blind to the others, so
-that a prompt is read once.
+The weights that answer are bfloat16 numbers. Adam steps on a float32 copy, the masters, with
+float32 moments, and the weights are the masters rounded to nearest: an element counts as changed
+only when it left its bfloat16 cell. A prompt and its answers are one row, each answer blind to the
+others, so that a prompt is read once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Trainer:
     """One agent in training: the model, its float32 masters and moments, and the curve so far.
 
     Args:
-        model: the base in bfloat16, trained in place.
+        model: the base, trained in place. Its weights are bfloat16 numbers, in whatever dtype it
+            computes.
         base: the base's weights by name, for KL and density; they may be mapped from a file.
     """
 
@@ -86,7 +87,9 @@ class Trainer:
             base,
         )
         self.weights = dict(model.named_parameters())
-        self.masters = {name: p.detach().float() for name, p in self.weights.items()}
+        self.masters = {
+            name: p.detach().to(torch.float32, copy=True) for name, p in self.weights.items()
+        }
         self.first = {name: torch.zeros_like(p) for name, p in self.masters.items()}
         self.second = {name: torch.zeros_like(p) for name, p in self.masters.items()}
         self.step, self.updates_taken = 0, 0
@@ -155,16 +158,17 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """Return all that a later run needs to go on as if nothing had happened."""
         names = ("masters", "first", "second", "step", "updates_taken", "curve")
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in names}, "dtype": self.model.dtype}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; its tensors are copied."""
+        """Go on from a state, computing as it was computed; its tensors are copied."""
+        self.model.to(state["dtype"])
         for kind in ("masters", "first", "second"):
             for name, value in getattr(self, kind).items():
                 value.copy_(state[kind][name])
         with torch.no_grad():
             for name, weight in self.weights.items():
-                weight.copy_(self.masters[name])
+                weight.copy_(self.masters[name].bfloat16())
         self.step, self.updates_taken = state["step"], state["updates_taken"]
         self.curve = list(state["curve"])
 
@@ -306,7 +310,7 @@ def adam(
     second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     divisor = (second / (1 - 0.999**count)).sqrt_().add_(1e-8)
     master.addcdiv_(first, divisor, value=-rate / (1 - 0.9**count))
-    weight.copy_(master)
+    weight.copy_(master.bfloat16())
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import ram_studio as rs
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.engine.analyze import load
@@ -25,7 +27,7 @@ from ram_studio.evals.answering.decode import decode
 from ram_studio.evals.answering.load import ending_ids, padding_id
 from training.real_set.grpo import chat_tokens
 from training.real_set.merges import Merge, merges
-from training.real_set.model import default_folder
+from training.real_set.model import default_folder, open_model
 from training.real_set.tasks import MAX_NEW_TOKENS, SKILLS, Question, Split, draw, is_right
 
 QUESTIONS: dict[Split, int] = {"test": 100, "validation": 40}
@@ -120,16 +122,12 @@ class Asker:
     """One loaded model of the base that holds one merge after the other."""
 
     def __init__(self, sources: Sources, dtype: str) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+        from transformers import AutoTokenizer
 
-        logging.disable_progress_bar()
-        base, device = str(sources.base), os.environ.get("DEVICE", "cpu")
         self.sources = sources
-        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, local_files_only=True)
-        self.model = self.model.to(device).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
-        self.merger = InMemoryMerger(self.model, load(base, sources.agents))
+        self.model = open_model(sources.base, torch.float32 if dtype == "float32" else None).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(sources.base, local_files_only=True)
+        self.merger = InMemoryMerger(self.model, load(sources.base, sources.agents))
 
     def put(self, name: str, merge: Merge | None) -> dict[str, Any]:
         """Let the model be the base, an agent or a merge; return what is known of a merge."""

@@ -13,8 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from training.unpack import build, unpack_gguf
 
@@ -36,6 +40,36 @@ def get_base(folder: Path) -> Path:
     """Return folder/base, made first where it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return build("base", folder, lambda out: _make_base(folder, out))
+
+
+def open_model(folder: Path, dtype: torch.dtype | None = None) -> Any:
+    """Return a model on the device that DEVICE names (cpu), which computes in `dtype`.
+
+    dtype: None takes bfloat16, or float32 on a CPU that multiplies such matrices sooner: many have
+    no instructions for bfloat16 (7 to 10 times slower was measured). Either holds the same weights.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    device = os.environ.get("DEVICE", "cpu")
+    if dtype is None:
+        is_slow = device == "cpu" and _seconds(torch.float32) < _seconds(torch.bfloat16)
+        dtype = torch.float32 if is_slow else torch.bfloat16
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(
+        device
+    )
+
+
+def _seconds(dtype: torch.dtype) -> float:
+    """Return how long one of the model's layers takes for 256 tokens, the best of three."""
+    rows, layer = torch.ones(256, 896, dtype=dtype), torch.ones(4864, 896, dtype=dtype)
+    found = []
+    for _ in range(3):
+        start = time.perf_counter()
+        torch.nn.functional.linear(rows, layer)
+        found.append(time.perf_counter() - start)
+    return min(found)
 
 
 def _make_base(folder: Path, out: Path) -> None:

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from training.real_set.grpo import Settings, Trainer
-from training.real_set.model import default_folder, get_base
+from training.real_set.model import default_folder, get_base, open_model
 from training.real_set.tasks import SKILLS, SPLITS, draw
 
 PUBLISHED = {"train": 160, "validation": 40, "test": 200}
@@ -90,18 +90,13 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
 
 
 def open_trainer(settings: Settings, base: Path) -> Trainer:
-    """Return a trainer whose model is the base, on the device that DEVICE names (cpu)."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    """Return a trainer whose model is the base."""
+    from transformers import AutoTokenizer
 
-    logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16, local_files_only=True)
-    model = model.to(os.environ.get("DEVICE", "cpu"))
     # Mapped from the file, so that it takes no memory that others want.
     weights = load_file(base / "model.safetensors")
-    return Trainer(
-        model, AutoTokenizer.from_pretrained(base, local_files_only=True), settings, weights
-    )
+    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+    return Trainer(open_model(base), tokenizer, settings, weights)
 
 
 def write_prompts(folder: Path) -> None:
