@@ -89,13 +89,13 @@ merge_method: ram
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("slerp",), "slerp takes two models"),
+        (("slerp", "t: 0.5"), "slerp takes two models"),
         (("lerp",), "did you mean 'slerp'?"),
         (("della",), "the nearest is dare_ties"),
         (("dareties",), "did you mean 'dare_ties'?"),
         (("[ram]",), "merge_method is \"['ram']\""),
         (("ram", "", "slices: [{}]"), "expected sources with models"),
-        (("ram", "", "slices: [{}, {}]"), "several parts"),
+        (("ram", "", "slices: [{}, {}]"), "expected sources with models"),
         (("ram", "epsilon: [0.1, 0.9]"), "takes one value"),
         (("ties", "normalize: perhaps"), "expected true or false"),
         (("ties", "density: much"), "density is 'much'"),
@@ -103,7 +103,7 @@ merge_method: ram
         (("ties", "rescale: true"), "rescale"),
         (("dare_linear", "density: 0"), "more than 0"),
         (("ram", "", "tokenizer_source: other"), "tokenizer_source is 'other'"),
-        (("ram", "", "tokenizer: {source: base, pad_to_multiple_of: 8}"), "pad to"),
+        (("ram", "", "tokenizer: {source: base, tokens: {a: {}}}"), "sets tokens"),
         (("ramplus_tl", "r: -1"), "r is -1.0"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_has_no_counterpart_is_refused_in_one_line(asked, said) -> None:
         ),
         ("base_model: b\nmodels: 3\nmerge_method: ram", "expected a list"),
         ("base_model: b\nmodels: [{model: a+lora}]\nmerge_method: ram", "LoRA"),
-        ("base_model: b\nmodels: [{model: {path: a}}]\nmerge_method: ram", "a model is"),
+        ("base_model: b\nmodels: [{model: {name: a}}]\nmerge_method: ram", "a model is"),
         ("base_model: b\nmodels: [{model: a}]\nmerge_method: task_arithmetic", "weight is missing"),
         ("base_model: b\nmodels: [{model: a}]\nmerge_method: ram\ndtype: int8", "dtype is 'int8'"),
     ],
@@ -135,22 +135,110 @@ def test_incomplete_configurations_are_refused(text, said) -> None:
         import_mergekit(text)
 
 
-CARDS = yaml.safe_load((Path(__file__).parent / "mergekit_cards.yaml").read_text())
+def cards_of(file: str) -> list[dict]:
+    return yaml.safe_load((Path(__file__).parent / file).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card["about"])
+CARDS = cards_of("mergekit_cards.yaml")
+PUBLIC = cards_of("mergekit_public.yaml")
+
+
+@pytest.mark.parametrize("card", CARDS + PUBLIC, ids=lambda c: c.get("about") or c["card"])
 def test_what_model_cards_have_is_imported_or_refused_by_name(card) -> None:
     text = yaml.safe_dump(card["config"])
     if card["imports"]:
         recipe, _ = import_mergekit(text)
         assert make_recipe(recipe.model_dump()) == recipe
     else:
-        with pytest.raises(SettingsError):
+        with pytest.raises(SettingsError, match=r"the nearest is|layers would be|Merge it in"):
             import_mergekit(text)
 
 
 def test_most_of_what_model_cards_have_is_imported() -> None:
-    assert (len(CARDS), sum(card["imports"] for card in CARDS)) == (33, 28)
+    assert (len(CARDS), sum(card["imports"] for card in CARDS)) == (33, 29)
+    assert (len(PUBLIC), sum(card["imports"] for card in PUBLIC)) == (38, 30)
+
+
+def choices_of(text: str, names: list[str]) -> list[tuple]:
+    recipe, _ = import_mergekit(text)
+    return [(own.weights, own.densities) for own in recipe.choices(names)]
+
+
+def test_slices_that_follow_each_other_run_over_the_layers() -> None:
+    text = """
+base_model: org/base
+merge_method: ties
+dtype: float32
+parameters: {density: [0.2, 0.8], normalize: 0.0}
+slices:
+  - sources:
+      - {model: org/one, layer_range: [0, 2], parameters: {weight: [0.1, 0.3]}}
+      - {model: org/two, layer_range: [0, 2], parameters: {weight: 1}}
+  - sources:
+      - {model: org/two, layer_range: [2, 5], parameters: {weight: 2}}
+      - model: org/one
+        layer_range: [2, 5]
+        parameters: {weight: [{filter: mlp, value: 0.5}, {value: [1, 0, 1]}]}
+"""
+    names = [
+        f"model.layers.{i}.{part}.weight" for part in ("self_attn.q", "mlp.up") for i in range(5)
+    ]
+    found = choices_of(text, names)
+    densities = [0.2, 0.8, 0.2, 0.5, 0.8]
+    ours = [(0.1, 1), (0.3, 1), (1, 2), (0, 2), (1, 2)]
+    ours += [*ours[:2], (0.5, 2), (0.5, 2), (0.5, 2)]
+    for (weights, kept), wanted, density in zip(found, ours, densities * 2, strict=True):
+        assert weights == pytest.approx(wanted)
+        assert kept == pytest.approx((density, density))
+    assert import_mergekit(text)[0].settings["normalize"] is False
+    for old, new, said in (
+        ("[2, 5]", "[1, 5]", "repeated, left out or moved"),
+        ("model: org/one\n", "model: org/three\n", "other models"),
+        ("{model: org/two, layer_range: [0, 2]", "{model: org/one, layer_range: [0, 2]", "twice"),
+        ("{weight: 2}", "{}", "weight is not a number in some slices"),
+    ):
+        assert old in text
+        with pytest.raises(SettingsError, match=said):
+            import_mergekit(text.replace(old, new))
+
+
+def test_models_as_mergekit_writes_them_are_read() -> None:
+    text = """
+base_model: {model: {path: org/base, revision: v1}}
+merge_method: dare_ties
+modules:
+  default:
+    slices:
+      - sources:
+          - {layer_range: [0, 4], model: {model: {path: org/base, revision: v1}}}
+          - layer_range: [0, 4]
+            model: {model: {path: org/base, revision: v1}, lora: {path: org/lora}}
+            parameters: {weight: 0.5, density: 0.5}
+parameters: {normalize: 1.0, int8_mask: 1.0}
+dype: float32
+tokenizer_source: model:org/lora
+tokenizer: {source: "model:org/lora", pad_to_multiple_of: 8}
+"""
+    recipe, said = import_mergekit(text)
+    assert (recipe.base, recipe.agents) == ("org/base@v1", {"lora": "org/lora"})
+    assert (recipe.tokenizer, recipe.settings["normalize"]) == ("lora", True)
+    assert any("pad_to_multiple_of is left out" in one for one in said)
+    assert any("dype is left out" in one for one in said)
+    two = text.replace("default:", "text: {}\n  default:")
+    with pytest.raises(SettingsError, match="`modules` has several"):
+        import_mergekit(two)
+
+
+def test_linear_without_a_base_takes_one_of_constant_weight() -> None:
+    text = """
+merge_method: linear
+models:
+  - {model: org/one, parameters: {weight: [0, 1]}}
+  - {model: org/two, parameters: {weight: 0.5}}
+"""
+    recipe, _ = import_mergekit(text)
+    assert (recipe.base, list(recipe.agents)) == ("org/two", ["one"])
+    assert recipe.settings["base_weight"] == 0.5
 
 
 def theirs(setting, name: str, depth: float):
@@ -183,7 +271,7 @@ def test_every_tensor_gets_the_weights_and_densities_of_the_card(card) -> None:
     if recipe.method not in ("linear", "task-arithmetic", "ties", "dare-ta", "dare-ties", "slerp"):
         return
     choices = recipe.choices(NAMES) or [TensorChoice()] * len(NAMES)
-    entries = {m["model"]: m.get("parameters", {}) for m in config["models"]}
+    entries = {m["model"].split("+")[-1]: m.get("parameters", {}) for m in config["models"]}
     shared = config.get("parameters", {})
     for name, depth, choice in zip(NAMES, depths_of(NAMES), choices, strict=True):
         settings = {**recipe.settings, **choice.settings}
@@ -258,6 +346,12 @@ def test_weights_and_filters_come_back(method) -> None:
             export_mergekit(make_recipe(asked))
     with pytest.raises(SettingsError, match="takes no weights"):
         export_mergekit(make_recipe({**values, "method": "ram", "settings": {}}))
+
+
+def test_linear_is_exported_with_the_base_that_mergekit_adds() -> None:
+    recipe = make_recipe({"base": "b", "agents": {"one": "x"}, "method": "linear"})
+    config = yaml.safe_load(export_mergekit(recipe)[0])
+    assert config["models"][0] == {"model": "b", "parameters": {"weight": 0.0}}
 
 
 def test_exports_say_what_is_lost() -> None:

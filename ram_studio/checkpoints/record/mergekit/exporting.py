@@ -34,7 +34,7 @@ def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
         {"model": source, **({"parameters": own[name]} if own.get(name) else {})}
         for name, source in recipe.agents.items()
     ]
-    if method == "slerp" or settings.get("base_weight"):
+    if method in ("slerp", "linear"):  # mergekit adds the base itself, and misses its weight then
         weight = {"parameters": {"weight": settings["base_weight"]}} if method == "linear" else {}
         models.insert(0, {"model": recipe.base, **weight})
     chosen = recipe.tokenizer

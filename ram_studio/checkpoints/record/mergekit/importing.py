@@ -21,11 +21,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import PureWindowsPath
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
-from ram_studio.checkpoints.record.mergekit.layers import kept_layers, whole_models
+from ram_studio.checkpoints.record.mergekit.layers import (
+    kept_layers,
+    reference,
+    unwrapped,
+    whole_models,
+)
 from ram_studio.checkpoints.record.mergekit.parameters import (
     Configuration,
     ModelEntry,
@@ -44,6 +49,8 @@ TIES_DIFFER = (
 )
 _SAID = {"weight", "density", "lambda", "normalize", "rescale", "t", "epsilon", "r", "alpha"}
 _SAID |= {"select_topk", "int8_mask", "filter_wise"}
+_KEYS = {"merge_method", "base_model", "models", "slices", "modules", "parameters", "dtype", "name"}
+_KEYS |= {"out_dtype", "tokenizer", "tokenizer_source", "chat_template"}
 _NEAREST = {
     "della": "dare_ties, which drops at random instead of by magnitude",
     "della_linear": "dare_linear, which drops at random instead of by magnitude",
@@ -74,8 +81,7 @@ def import_mergekit(text: str, *, where: str = "mergekit YAML") -> tuple[Recipe,
 
 
 def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
-    if config.get("modules"):
-        raise SettingsError("`modules` is given; write the merge with `models` instead.")
+    config = dict(unwrapped(config))
     method = config.get("merge_method")
     if isinstance(method, str) and method in _NEAREST:
         raise SettingsError(f"{method} is not here; the nearest is {_NEAREST[method]}.")
@@ -84,7 +90,7 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
             f"merge_method is {printable(method, 40)!r}; can be imported: {', '.join(_METHODS)}"
             f"{did_you_mean(method, _METHODS)}."
         )
-    warnings: list[str] = []
+    warnings = [f"The key {printable(key, 40)} is left out." for key in config if key not in _KEYS]
     if method == "passthrough":
         values, found = _passthrough(config), Configuration("", [], None, ModelEntry("", ()))
     else:
@@ -109,20 +115,19 @@ def _configuration(config: Mapping[str, Any], method: str) -> Configuration:
     """
     shared = mapping(config.get("parameters"))
     listed, own_of_all = whole_models(config)
+    given = config.get("base_model")
+    named = None if given is None else reference(given)
     entries = []
     for entry in listed:
-        source = entry.get("model") if isinstance(entry, dict) else entry
-        if not isinstance(source, str):
-            raise SettingsError(f"a model is {printable(source, 80)!r}; expected its name.")
-        if "+" in source:
-            raise SettingsError(f"model {printable(source, 80)} adds a LoRA; merge it in first.")
+        source = reference(entry.get("model") if isinstance(entry, dict) else entry, named)
         own = mapping(entry.get("parameters")) if isinstance(entry, dict) else {}
         entries.append(ModelEntry(source, (own, own_of_all, shared)))
-    base = config.get("base_model")
-    if base is None and method == "linear" and entries:
-        base = entries[0].source  # mergekit needs none there
-    if not isinstance(base, str):
-        raise SettingsError(f"base_model is {printable(base, 80)!r}; expected one model.")
+    base = named
+    if base is None and method == "linear" and entries:  # mergekit needs none there
+        of_one_weight = (e.source for e in entries if isinstance(e.number("weight"), float))
+        base = next(of_one_weight, entries[0].source)
+    if base is None:
+        raise SettingsError("base_model is 'None'; expected one model.")
     agents = [entry for entry in entries if entry.source != base]
     if not agents:
         raise SettingsError("there is no model besides the base; list at least one agent.")
@@ -133,7 +138,7 @@ def _configuration(config: Mapping[str, Any], method: str) -> Configuration:
 def _named(sources: list[str]) -> dict[str, str]:
     agents: dict[str, str] = {}
     for source in sources:
-        stem = PurePosixPath(source.partition("@")[0].rstrip("/")).name
+        stem = PureWindowsPath(source.partition("@")[0]).name  # of both kinds of paths
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "agent"
         names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         agents[next(n for n in names if n != BASE_NAME and n not in agents)] = source
@@ -286,7 +291,7 @@ def _from_linear(found: Configuration) -> _Values:
 
 
 def _from_slerp(found: Configuration) -> _Values:
-    if len(found.entries) != 1 or found.base_entry is None:
+    if len(found.entries) != 1:  # mergekit adds the base where it is not listed
         raise SettingsError("slerp takes two models, one of which is base_model.")
     name = next(iter(_named([found.entries[0].source])))
 
@@ -331,9 +336,8 @@ def _from_ramplus_tl(found: Configuration) -> _Values:
 def _passthrough(config: Mapping[str, Any]) -> _Values:
     """Return the recipe's values of layers of several models, in their order."""
     runs = kept_layers(config)
-    base = config.get("base_model") or runs[0][0]
-    if not isinstance(base, str):
-        raise SettingsError(f"base_model is {printable(base, 80)!r}; expected one model.")
+    given = config.get("base_model")
+    base = runs[0][0] if given is None else reference(given)
     agents = _named(list(dict.fromkeys(s for s, *_ in runs if s != base)))
     if not agents:
         raise SettingsError("passthrough of one model is that model; there is nothing to merge.")
@@ -395,13 +399,16 @@ def _tokenizer(
     source = config.get("tokenizer_source")
     if isinstance(block, dict):
         source = block.get("source")
-        if block.get("tokens") or block.get("pad_to_multiple_of"):
+        if block.get("tokens"):
             raise SettingsError(
-                "tokenizer sets tokens or a multiple to pad to; RAM Studio keeps one tokenizer as "
-                "it is. Leave them out."
+                "tokenizer sets tokens; RAM Studio keeps one tokenizer as it is. Leave them out."
             )
+        if block.get("pad_to_multiple_of"):
+            warnings.append("pad_to_multiple_of is left out; the vocabulary's size stays.")
     elif block:
         raise SettingsError(f"tokenizer is {printable(block, 80)!r}; expected source and more.")
+    if isinstance(source, (dict, str)):
+        source = reference(source).removeprefix("model:")  # as mergekit writes it
     if source == "union":
         warnings.append(
             "tokenizer_source union: the base's tokenizer is kept. Agents with tokens of their own "

@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from ram_studio.algorithm.grouping import at_depth
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.mergekit.parameters import mapping
+from ram_studio.checkpoints.record.mergekit.parameters import ModelEntry, is_number, mapping, texts
 from ram_studio.errors import SettingsError
 
 _ORDER = "RAM Studio leaves every layer at its place"
 
 
+def reference(value: Any, base: str | None = None) -> str:
+    """Return a model's name as RAM Studio has it: mergekit writes it as text or as a mapping.
+
+    base: the model that a LoRA may be added to; such an agent is the adapter alone.
+
+    Raises: SettingsError.
+    """
+    lora, given = None, value
+    if isinstance(value, dict) and isinstance(value.get("model"), (dict, str)):
+        given, lora = value["model"], value.get("lora")
+    name, added = _path(given), None if lora is None else _path(lora)
+    if name is None or (lora is not None and added is None):
+        raise SettingsError(f"a model is {printable(value, 80)!r}; expected its name.")
+    if added is None:
+        name, _, added = name.partition("+")
+    if not added:
+        return name
+    if name != base or "+" in added:
+        raise SettingsError(
+            f"model {printable(name, 80)} adds the LoRA {printable(added, 80)}; RAM Studio takes "
+            "only agents that are adapters of base_model. Merge it in first."
+        )
+    return added
+
+
+def _path(value: Any) -> str | None:
+    if isinstance(value, dict) and isinstance(value.get("path"), str):
+        revision = value.get("revision")
+        return f"{value['path']}@{revision}" if isinstance(revision, str) else value["path"]
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration whose one module, which mergekit calls default, is the whole model.
+
+    Raises: SettingsError for several modules.
+    """
+    modules = config.get("modules")
+    if not modules:
+        return config
+    if not isinstance(modules, dict) or len(modules) != 1:
+        raise SettingsError("`modules` has several; write the merge of one with `models` instead.")
+    only = mapping(next(iter(modules.values())), "a module")
+    own = {**mapping(config.get("parameters")), **mapping(only.get("parameters"))}
+    return {**config, **only, "modules": None, "parameters": own}
+
+
 def whole_models(config: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return the list of models, and parameters that hold for all of them.
 
-    Of ``slices`` one is taken, from layer 0 on and of the same layers of every model.
+    Of ``slices`` those are taken that follow each other from layer 0 on, with the same models: what
+    differs from one to the next becomes a list over all layers.
 
     Raises: SettingsError for anything else.
     """
@@ -25,18 +74,90 @@ def whole_models(config: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         if not isinstance(entries, list):
             raise SettingsError(f"models is {printable(entries, 80)!r}; expected a list.")
         return entries, {}
-    if not isinstance(slices, list) or len(slices) != 1 or not isinstance(slices[0], dict):
-        raise SettingsError(
-            "slices has several parts, each with its own gradients; write the merge with `models`, "
-            "and what differs by layer as a list over the layers."
-        )
-    sources = _sources(slices[0])
-    ranges = [_range(source) for source in sources]
-    if any(one != ranges[0] for one in ranges) or ranges[0][0] != 0:
-        raise SettingsError(
-            f"slices takes layers {list(ranges[0])} of one model with others of another; {_ORDER}."
-        )
-    return sources, mapping(slices[0].get("parameters"))
+    if not isinstance(slices, list):
+        raise SettingsError(f"slices is {printable(slices, 80)!r}; expected a list.")
+    parts: list[_Part] = []
+    for part in slices:
+        sources = _sources(part)
+        ranges = [_range(source) for source in sources]
+        if any(one != ranges[0] for one in ranges):
+            raise SettingsError(
+                f"slices takes layers {list(ranges[0])} of one model with others of another; "
+                f"{_ORDER}."
+            )
+        _check_next(ranges[0][0], parts[-1].stop if parts else 0)
+        parts.append(_Part(*ranges[0], sources, mapping(part.get("parameters"))))
+    if len(parts) == 1:
+        return parts[0].sources, parts[0].parameters
+    return _joined(parts, mapping(config.get("parameters")))
+
+
+class _Part(NamedTuple):
+    """A slice of several models: its first layer, the one behind, sources and parameters."""
+
+    first: int
+    stop: int
+    sources: list[dict[str, Any]]
+    parameters: dict[str, Any]
+
+
+def _joined(parts: Sequence[_Part], shared: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return slices as one list of models, whose parameters run over all layers."""
+    names = [str(source.get("model")) for source in parts[0].sources]
+    if len(set(names)) < len(names):
+        raise SettingsError("a slice has a model twice; give it once, with one weight.")
+    for part in parts:
+        if sorted(str(source.get("model")) for source in part.sources) != sorted(names):
+            raise SettingsError(
+                f"the slice from layer {part.first} on has other models than the first; give every "
+                "slice the same, with weight 0 where one shall not count."
+            )
+    entries = []
+    for source, name in zip(parts[0].sources, names, strict=True):
+        levels = [
+            next(
+                (mapping(own.get("parameters")), part.parameters, shared)
+                for own in part.sources
+                if str(own.get("model")) == name
+            )
+            for part in parts
+        ]
+        keys = dict.fromkeys(key for every in levels for level in every for key in level)
+        own = {
+            key: _over_layers(key, parts, [ModelEntry(name, level) for level in levels])
+            for key in keys
+        }
+        entries.append({"model": source.get("model"), "parameters": own})
+    first = parts[0].parameters
+    return entries, {k: first[k] for k in first if all(k in p.parameters for p in parts)}
+
+
+def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]) -> Any:
+    """Return one model's parameter over all layers: a value, a list, or conditions with them."""
+    wheres = dict.fromkeys(
+        where for entry in entries for level in entry.levels for where in texts(level.get(key))
+    )
+
+    def found(where: str | None) -> Any:
+        values: list[Any] = []
+        for part, entry in zip(parts, entries, strict=True):
+            value, n = entry.get(key, where), part.stop - part.first
+            if isinstance(value, list) and value and all(is_number(one) for one in value):
+                depths = [i / (n - 1) if n > 1 else 1.0 for i in range(n)]
+                values += [at_depth(value, depth) for depth in depths]
+            else:
+                values += [value] * n
+        if all(value == values[0] for value in values):
+            return values[0]
+        if not all(is_number(value) for value in values):
+            raise SettingsError(f"{key} is not a number in some slices; give it in all of them.")
+        return values
+
+    if not wheres:
+        return found(None)
+    conditions = [{"filter": where, "value": found(where)} for where in wheres]
+    last = found(None)
+    return [*conditions, *([] if last is None else [{"value": last}])]
 
 
 def kept_layers(config: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -50,19 +171,22 @@ def kept_layers(config: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     runs: list[tuple[str, int, int]] = []
     for part in slices:
         sources = _sources(part)
-        if len(sources) != 1 or not isinstance(sources[0].get("model"), str):
+        if len(sources) != 1:
             raise SettingsError("passthrough takes one model in every slice.")
         if part.get("parameters") or sources[0].get("parameters") or config.get("parameters"):
             raise SettingsError("passthrough with parameters scales tensors; RAM Studio does not.")
         first, stop = _range(sources[0])
-        expected = runs[-1][2] if runs else 0
-        if first != expected:
-            raise SettingsError(
-                f"a slice begins at layer {first}, where {expected} comes next: layers would be "
-                f"repeated, left out or moved. {_ORDER}."
-            )
-        runs.append((sources[0]["model"], first, stop))
+        _check_next(first, runs[-1][2] if runs else 0)
+        runs.append((reference(sources[0].get("model")), first, stop))
     return runs
+
+
+def _check_next(first: int, expected: int) -> None:
+    if first != expected:
+        raise SettingsError(
+            f"a slice begins at layer {first}, where {expected} comes next: layers would be "
+            f"repeated, left out or moved. {_ORDER}."
+        )
 
 
 def _sources(part: Any) -> list[dict[str, Any]]:

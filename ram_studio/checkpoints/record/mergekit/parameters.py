@@ -67,8 +67,8 @@ class Configuration:
         for entry in (*self.entries, *([self.base_entry] if self.base_entry else [])):
             for level in entry.levels:
                 for value in level.values():
-                    found |= dict.fromkeys(w for w, _ in _conditions(value) if w not in (None, "*"))
-        return [where for where in found if where is not None]
+                    found |= dict.fromkeys(texts(value))
+        return list(found)
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a switch of the whole configuration.
@@ -76,7 +76,7 @@ class Configuration:
         Raises: SettingsError for anything but true or false.
         """
         value = self.common.get(name)
-        if value not in (None, True, False):
+        if value not in (None, True, False):  # 1.0 and 0.0 are equal to them, as mergekit writes
             raise SettingsError(f"{name} is {printable(value, 40)!r}; expected true or false.")
         return default if value is None else bool(value)
 
@@ -128,6 +128,16 @@ def _conditions(value: Any) -> Iterator[tuple[str | None, Any]]:
         yield text, one["value"]
 
 
+def texts(value: Any) -> Iterator[str]:
+    """Yield the parts of names that a parameter has conditions for."""
+    yield from (where for where, _ in _conditions(value) if where not in (None, "*"))
+
+
+def is_number(value: Any) -> bool:
+    """Say whether a value is a number, and no switch."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _evaluate(value: Any, where: str | None) -> Any:
     has_condition = False
     for text, own in _conditions(value):
@@ -137,13 +147,13 @@ def _evaluate(value: Any, where: str | None) -> Any:
     return None if has_condition else value
 
 
-def mapping(value: Any) -> dict[str, Any]:
-    """Return parameters as a dict.
+def mapping(value: Any, what: str = "parameters") -> dict[str, Any]:
+    """Return parameters as a dict; what: they are called in the message.
 
     Raises: SettingsError for anything else.
     """
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise SettingsError(f"parameters is {printable(value, 80)!r}; expected names and values.")
+        raise SettingsError(f"{what} is {printable(value, 80)!r}; expected names and values.")
     return value
