@@ -62,7 +62,7 @@ const drawRounding = () => {
   line.dataset.tone = "plain";
   if (!profile.rounding) {
     line.textContent = "This analysis has no statistics of rounding. Analyze the models again to see "
-      + "what is kept.";
+      + "what is retained.";
     return;
   }
   const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);

@@ -292,14 +292,14 @@ const drawMethods = (box) => {
     put(row, "th", { scope: "row" }, method.name);
     put(row, "td", { class: "strong" }, method.stored[at]);
     const [asked, kept] = [method.asked[at], method.kept[at]];
-    put(row, "td", {}, asked === kept ? kept : `asked ${asked}, kept ${kept}`);
+    put(row, "td", {}, asked === kept ? kept : `requested ${asked}, effective ${kept}`);
     const line = put(put(body, "tr"), "td", { colspan: "3", class: "worked" });
     line.append(method.formula[at]);
     if (method.result[at]) line.append(` = ${method.result[at]}`);
     if (method.note[at]) line.append(` (${method.note[at]})`);
   }
   put(box, "p", { class: "fine" }, "Moved by: in steps of the stored format, from the base's value to "
-    + "its next number. Asked is before rounding, kept after.");
+    + "its next number. Requested is before rounding, effective after.");
   if (!data.hidden.length) return;
   const hidden = put(box, "details", { class: "fine" });
   put(hidden, "summary", {}, `Not shown: ${data.hidden.map(([name]) => name).join(", ")}`);

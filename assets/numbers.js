@@ -104,7 +104,7 @@ export const roundingCurve = (profile, point, t, d) => {
 
 /** @param {number} n */
 export const count = (n) => {
-  if (n < 1e6) return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, " ");
+  if (n < 1e6) return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, ",");
   const [size, unit] = n < 1e9 ? [1e6, "M"] : [1e9, "B"];
   const value = n / size;
   return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;

@@ -1,62 +1,95 @@
 """What `inspect`, `plan` and a part take for very large models: headers are real, data are holes.
 
-    python benchmarks/headers.py [TENSORS ...]
+    python benchmarks/headers.py [--dtype bfloat16|fp8] [TENSORS ...]
 
-Writes a base and an agent of the names and shapes of DeepSeek-V3 (671 B parameters; 256 experts a
-layer, one tensor each) with about so many tensors, as bfloat16 and, with a scale for each matrix,
-as fp8. A file takes the room of its header only. Processor seconds and peak memory are those of
-each command's own process. The part writes about a gigabyte. The sums are those that a merge of so
-many elements adds up for 3 agents, drawn at random.
+Writes a base and two agents of the names and shapes of DeepSeek-V3 (without the layer that predicts
+a second token), cut or prolonged to about so many tensors: 45395 are the 671 B model itself in
+bfloat16. As fp8 each matrix has a scale, which counts as a tensor. A file takes the room of its
+header only.
+Processor seconds and peak memory are those of each command's own process. The part writes about a
+gigabyte. The sums are those that a merge of so many elements adds up for 3 agents, drawn at random.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
 from itertools import product
+from math import prod
 from pathlib import Path
 
 from measuring import run_process
 
-HIDDEN, MOE, EXPERTS, ATTENTION = 7168, 2048, 256, 1536
+HIDDEN, MOE, EXPERTS, DENSE, VOCABULARY = 7168, 2048, 256, 18432, 129280
+DENSE_LAYERS = 3
 SHARD_BYTES = 5 << 30
 BLOCK = 128
+ATTENTION = {
+    "q_a_proj": (1536, HIDDEN),
+    "q_b_proj": (24576, 1536),
+    "kv_a_proj_with_mqa": (576, HIDDEN),
+    "kv_b_proj": (32768, 512),
+    "o_proj": (HIDDEN, 16384),
+}
 
 
-def specs(tensors: int, dtype: str) -> list[tuple[str, str, tuple[int, int]]]:
-    """Return about so many tensors: name, dtype, shape."""
-    found = [("model.embed_tokens.weight", "BF16", (129280, HIDDEN))]
-    for layer in range(10_000):
-        if len(found) >= tensors:
-            break
-        at = f"model.layers.{layer}"
-        matrices = [(f"{at}.self_attn.{n}_proj.weight", (ATTENTION, HIDDEN)) for n in "qkv"]
-        for expert in range(EXPERTS):
-            for name, shape in (
-                ("gate_proj", (MOE, HIDDEN)),
-                ("up_proj", (MOE, HIDDEN)),
-                ("down_proj", (HIDDEN, MOE)),
-            ):
-                matrices.append((f"{at}.mlp.experts.{expert}.{name}.weight", shape))
-        for name, shape in matrices:
-            if dtype == "fp8":
-                found.append((name, "F8_E4M3", shape))
-                scale = (-(-shape[0] // BLOCK), -(-shape[1] // BLOCK))
-                found.append((f"{name}_scale_inv", "F32", scale))
-            else:
-                found.append((name, "BF16", shape))
-        found.append((f"{at}.input_layernorm.weight", "BF16", (HIDDEN, 1)))
+def mlp(at: str, size: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the three matrices of a feed-forward network."""
+    shapes = {"gate_proj": (size, HIDDEN), "up_proj": (size, HIDDEN), "down_proj": (HIDDEN, size)}
+    return [(f"{at}.{name}.weight", shape) for name, shape in shapes.items()]
+
+
+def layer_matrices(layer: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the matrices of a layer, which fp8 stores with scales: name and shape."""
+    at = f"model.layers.{layer}"
+    found: list[tuple[str, tuple[int, ...]]]
+    found = [(f"{at}.self_attn.{name}.weight", shape) for name, shape in ATTENTION.items()]
+    if layer < DENSE_LAYERS:
+        return found + mlp(f"{at}.mlp", DENSE)
+    for expert in range(EXPERTS):
+        found += mlp(f"{at}.mlp.experts.{expert}", MOE)
+    return found + mlp(f"{at}.mlp.shared_experts", MOE)
+
+
+def layer_rest(layer: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return what a layer stores without scales: name, dtype, shape."""
+    at = f"model.layers.{layer}"
+    sizes = {"self_attn.q_a_layernorm": 1536, "self_attn.kv_a_layernorm": 512}
+    sizes |= {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN}
+    found: list[tuple[str, str, tuple[int, ...]]]
+    found = [(f"{at}.{name}.weight", "BF16", (size,)) for name, size in sizes.items()]
+    if layer >= DENSE_LAYERS:
+        found.append((f"{at}.mlp.gate.weight", "BF16", (EXPERTS, HIDDEN)))
+        found.append((f"{at}.mlp.gate.e_score_correction_bias", "F32", (EXPERTS,)))
     return found
 
 
-def write(folder: Path, tensors: int, dtype: str) -> int:
-    """Write a checkpoint whose data are holes; return its bytes."""
+def specs(tensors: int, dtype: str) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return about so many tensors: name, dtype, shape."""
+    ends = [("model.embed_tokens.weight", (VOCABULARY, HIDDEN)), ("model.norm.weight", (HIDDEN,))]
+    ends.append(("lm_head.weight", (VOCABULARY, HIDDEN)))
+    found: list[tuple[str, str, tuple[int, ...]]] = [(name, "BF16", shape) for name, shape in ends]
+    layer = 0
+    while len(found) < tensors:
+        for name, shape in layer_matrices(layer):
+            found.append((name, "F8_E4M3" if dtype == "fp8" else "BF16", shape))
+            if dtype == "fp8":
+                scale = tuple(-(-side // BLOCK) for side in shape)
+                found.append((f"{name}_scale_inv", "F32", scale))
+        found += layer_rest(layer)
+        layer += 1
+    return found
+
+
+def write(folder: Path, tensors: int, dtype: str, head: int) -> int:
+    """Write a checkpoint whose data are holes, but for its head's first byte; return its bytes."""
     folder.mkdir()
-    shards: list[list[tuple[str, str, tuple[int, int], int]]] = [[]]
+    shards: list[list[tuple[str, str, tuple[int, ...], int]]] = [[]]
     used = total = 0
     for name, kind, shape in specs(tensors, dtype):
-        size = shape[0] * shape[1] * {"BF16": 2, "F32": 4, "F8_E4M3": 1}[kind]
+        size = prod(shape) * {"BF16": 2, "F32": 4, "F8_E4M3": 1}[kind]
         if used + size > SHARD_BYTES:
             shards.append([])
             used = 0
@@ -74,6 +107,9 @@ def write(folder: Path, tensors: int, dtype: str) -> int:
         with open(folder / file, "wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
             out.truncate(8 + len(text) + end)
+            if "lm_head.weight" in header:  # DeepSeek's is not its embedding
+                out.seek(8 + len(text) + header["lm_head.weight"]["data_offsets"][0])
+                out.write(bytes([head]))
     config: dict[str, object] = {"model_type": "deepseek_v3", "torch_dtype": "bfloat16"}
     if dtype == "fp8":
         config["quantization_config"] = {
@@ -108,16 +144,21 @@ def measure(*arguments: str) -> str:
 
 def main() -> None:
     """Print a row of the table for each size and dtype."""
-    sizes = [int(n) for n in sys.argv[1:]] or [10_000, 30_000, 100_000]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    sizes = (10_000, 30_000, 45_395, 100_000)
+    parser.add_argument("tensors", nargs="*", type=int, default=sizes, help=f"default: {sizes}")
+    parser.add_argument("--dtype", choices=("bfloat16", "fp8"), help="default: both")
+    asked = parser.parse_args()
     titles = ("tensors", "stored", "size", "inspect", "plan", "a part", "sums")
     print(f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}")
-    for dtype, tensors in product(("bfloat16", "fp8"), sizes):
+    dtypes = [asked.dtype] if asked.dtype else ["bfloat16", "fp8"]
+    for dtype, tensors in product(dtypes, asked.tensors):
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
-            total = write(place / "base", tensors, dtype)
-            write(place / "agent", tensors, dtype)
+            for head, name in enumerate(("base", "coding", "tool"), 1):
+                total = write(place / name, tensors, dtype, head)
             every = specs(tensors, dtype)
-            elements = sum(rows * columns for _, kind, (rows, columns) in every if kind != "F32")
+            elements = sum(prod(shape) for _, kind, shape in every if kind != "F32")
             cells = [f"{len(every):,}", dtype, f"{total / 1e9:,.0f} GB"]
             cells += measured_cells(place, elements)
             print(f"| {' | '.join(cells)} |", flush=True)
@@ -126,10 +167,13 @@ def main() -> None:
 def measured_cells(place: Path, elements: int) -> list[str]:
     """Return what was measured of the models in a folder, which have so many elements."""
     recipe, plan = place / "recipe.yaml", place / "plan"
-    text = f"base: {place / 'base'}\nagents: {{a: {place / 'agent'}}}\n"
-    recipe.write_text(text + "method: task-arithmetic\n")
+    agents = {name: str(place / name) for name in ("coding", "tool")}
+    asked = {"base": str(place / "base"), "agents": agents, "method": "task-arithmetic"}
+    recipe.write_text(json.dumps(asked))
     cli = ("-m", "ram_studio")
-    models = ["--base", str(place / "base"), "--agent", f"a={place / 'agent'}"]
+    models = ["--base", str(place / "base")]
+    for name, folder in agents.items():
+        models += ["--agent", f"{name}={folder}"]
     inspect = measure(*cli, "inspect", *models)
     parts = (str(recipe), "--out", str(plan), "--no-hash", "--parts")
     planned = measure(*cli, "plan", *parts, "64")

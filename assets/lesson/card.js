@@ -40,7 +40,7 @@ export const mountCard = (column, scenes, actions, kit) => {
   });
   const leave = put(head, "button", { type: "button", class: "ls-leave", "aria-label": "Leave the lesson", title: "Leave the lesson" }, "×");
   leave.addEventListener("click", () => act.leave());
-  const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "What is told" });
+  const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "What this scene says" });
   const title = put(body, "h2", { tabindex: "-1" });
   const example = put(body, "div", { class: "ls-example" });
   const ask = put(body, "p", { class: "ls-ask" });
@@ -166,7 +166,7 @@ const drawRange = (box, { most, step, value, label }, text, turn) => {
 };
 
 const drawSlider = (box, _, said, phase) => {
-  const range = { most: 100, step: 1, value: said === null ? 50 : Math.round(100 * said), label: "Your prediction, in per cent" };
+  const range = { most: 100, step: 1, value: said === null ? 50 : Math.round(100 * said), label: "Your prediction, in percent" };
   const guess = (value) => act.guess(value / 100, `${value} %`);
   const input = drawRange(box, range, (value) => `${value} %`, (value) => { if (phase === "drag") guess(value); });
   if (phase !== "predict") return;

@@ -46,8 +46,8 @@ export const epsilonScene = {
   ask: (facts) => {
     const { skill, changed } = broken(facts);
     return [
-      "Other agents, without a common style. ", [facts.profile.agents[skill.agent]], ` changed ${count(changed)} weights. `,
-      "The larger ε, the fewer changes count: only the ", ["largest"], `. How few are enough for ${skill.name} in the merge?`,
+      "These agents have no common style. ", [facts.profile.agents[skill.agent]], ` changed ${count(changed)} weights. `,
+      "The larger ε is, the fewer changes count: only the ", ["largest"], ` do. How few are enough for ${skill.name} in the merge?`,
     ];
   },
   guess: FEW.map(([text]) => text),
@@ -64,7 +64,7 @@ export const epsilonScene = {
     return [
       `With ${count(enough)} changes (${at(last)}) ${skill.name} holds, with ${count(tooFew)} (${at(first)}) it breaks. `,
       ["Control"], `, ${name} alone: its ${count(fewest.k)} largest changes solve ${brief(fewest.largest.share, 0)}, `,
-      ["as many at random"], ` ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws).`,
+      [`${count(fewest.k)} at random`], ` ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws).`,
     ];
   },
   chart: (facts) => {

@@ -34,7 +34,7 @@ const canvas = () => /** @type {HTMLElement} */ (document.querySelector(".cv-roo
 
 // ---------------------------------------------------------------- entering and leaving
 
-const OWN = "The lesson opens agents of its own in place of your models, which are to be analyzed again afterwards. Go on?";
+const OWN = "The lesson replaces your models with its own agents. You must analyze yours again afterwards. Continue?";
 
 /** @param {string | null} [asked] a number from 1, a scene's id, or nothing for the scene that was open last */
 export const takeLesson = (asked) => {
@@ -292,7 +292,7 @@ const viewOf = (scene, phase, { value = null, said = "", settings }) => {
   if (phase === "wait") return { ...view, ask: ["What was measured is being loaded."] };
   const facts = factsAt(settings || state.settings);
   if (phase === "missing") {
-    return { ...view, ask: [`This scene needs ${missingOf(scene, facts).join(" and ")}, which were not measured yet. Go on with the next one.`] };
+    return { ...view, ask: [`This scene needs ${missingOf(scene, facts).join(" and ")}, which were not measured yet. Continue with the next one.`] };
   }
   Object.assign(view, { ask: scene.ask(facts), guess: scene.guess, example: scene.example?.(facts) ?? null });
   if (phase === "predict") return { ...view, task: ["Guess first. Then the figure moves."] };
@@ -308,6 +308,6 @@ const viewOf = (scene, phase, { value = null, said = "", settings }) => {
 const dialOf = ({ dial, most }, { settings }) => (dial && most ? { name: dial, most, value: settings[dial] } : null);
 
 const endView = () => ({
-  title: "What you said, and what was measured",
+  title: "Your guesses, and what was measured",
   summary: SCENES.map(({ id, title }) => ({ title, ...answerOf(id) })),
 });

@@ -9,7 +9,7 @@ import { average, isShown, sumUp, usual } from "./states.js";
 
 /** @typedef {import("./scenes.js").Facts} Facts @typedef {import("./scenes.js").Pieces} Pieces */
 
-const GENTLE = 0.02; // r at which lambda asks for a few per cent
+const GENTLE = 0.02; // r at which lambda asks for a few percent
 const MOST = 0.2; // r at the right end of the card's slider
 const SMALL = 1.05; // lambda up to which the answer counts as reached
 
@@ -51,8 +51,8 @@ export const roundingScene = {
   ask: (facts) => {
     const { name, dtype } = ofGentle(facts);
     return [
-      "RAM+ multiplies own parts by λ. Let λ be a few per cent above 1: a small push. The merge is stored in ",
-      [dtype], ", whose numbers have gaps. Which share of the push is left, for ", [name], "?",
+      "RAM+ multiplies own parts by λ. Let λ be a few percent above 1: a small push. The merge is stored in ",
+      [dtype], ", whose numbers have gaps. What share of the push is left, for ", [name], "?",
     ];
   },
   guess: "share",
@@ -69,8 +69,8 @@ export const roundingScene = {
     const { name, asked, retained, dtype } = swallowed(facts) ?? ofGentle(facts);
     const strong = pushes({ ...facts, settings: usual(facts) }).find((push) => push.name === name);
     return [
-      `${name}: λ ${lambdaText(asked)} asked, `, [`${lambdaText(retained)} stored`],
-      `. Many of its changes are one gap of ${dtype}: a little more rounds back to one gap. `,
+      `${name}: λ ${lambdaText(asked)} requested, `, [`${lambdaText(retained)} stored`],
+      `. Many of its changes are exactly one gap of ${dtype}; a slightly larger change rounds back to one gap. `,
       strong ? `A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.retained)}. ` : "",
       "Stochastic rounding or float32 keeps the push.",
     ];
@@ -124,14 +124,14 @@ export const limitsScene = {
     const shares = profile.agents.map((_, t) => brief(aloneShare(profile, profile.default_index, t).byCount));
     /** @type {Pieces} */
     const pieces = [
-      `Alone the agents solve ${specialistsScore(facts.skills).right}. Only ${listText(shares)} of what each changed is unique: RAM averages the rest, whatever λ is. `,
+      `Alone, the agents solve ${specialistsScore(facts.skills).right}. Only ${listText(shares)} of what each changed is unique: RAM averages the rest, whatever λ is. `,
     ];
     const cosines = profile.relations?.cosine;
     if (cosines) {
       const pairs = cosines.flatMap((row, i) => row.slice(i + 1));
-      pieces.push(`They did not move alike (cosine at most ${Math.max(...pairs).toFixed(2)}), so averaging dilutes and adding does not overshoot. `);
+      pieces.push(`Their changes point in different directions (cosine at most ${Math.max(...pairs).toFixed(2)}), so averaging dilutes and adding does not overshoot. `);
     }
-    return [...pieces, ["First look at how much is unique and how similar the rest is."]];
+    return [...pieces, ["Before merging, look at how much is unique and how similar the rest is."]];
   },
   chart: (facts) => ({
     kind: "bars",

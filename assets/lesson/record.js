@@ -40,7 +40,7 @@ export const rivals = ({ record }) => {
   const { n } = record.evaluation;
   const solved = (name) => brief(found.rows[name].average, 0);
   return [
-    `On ${n} other prompts a skill: RAM ${solved("RAM")}, the best of ${names.length} tuned rivals ${solved(best)} (${best}). `,
+    `On ${n} other prompts per skill: RAM ${solved("RAM")}, the best of ${names.length} tuned rivals ${solved(best)} (${best}). `,
     "The training of these agents was chosen to show the effect.",
   ];
 };

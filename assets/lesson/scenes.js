@@ -68,7 +68,7 @@ const changed = {
       `Copies of one model were trained by RL, each for one skill: ${listText(skilled)}`,
       others.length ? `; and ${listText(others)}, for what the model could do already. ` : ". ",
       "Of the weights that changed in ", [profile.agents[leastAlone(facts, profile.default_index)]],
-      ", which share changed in ", ["no other copy"], "?",
+      ", what share changed in ", ["no other copy"], "?",
     ];
   },
   guess: "share",
@@ -84,7 +84,7 @@ const changed = {
     const t = leastAlone(facts, profile.default_index);
     const { ofAll, byCount } = aloneShare(profile, settings.point, t);
     return [
-      `${profile.agents[t]} changed ${brief(ofAll)} of all weights, and only `, [brief(byCount)], " of those alone. ",
+      `${profile.agents[t]} changed ${brief(ofAll)} of all weights. Only `, [brief(byCount)], " of those changed in no other copy. ",
       `All ${profile.agents.length} copies changed ${brief(metShare(profile, settings))} of the weights (amber): they also learned one common style.`,
     ];
   },
@@ -113,7 +113,7 @@ const dilutes = {
     const alone = specialistsScore(facts.skills);
     return [
       `Each alone, ${listText(byLearning(facts).skilled)} solve `, [`${alone.right} of ${alone.n}`],
-      " prompts of their skills. Now ", ["average"], " their weights. Which share does the one model solve?",
+      " prompts of their skills. Now ", ["average"], " their weights. What share does the one model solve?",
     ];
   },
   guess: "share",
@@ -127,8 +127,8 @@ const dilutes = {
       return `${skill.name} ${specialistScore(skills, skill).right} → ${right}`;
     });
     return [
-      ["Dilution."], ` Averaging divides every change by ${profile.agents.length}, also one that a single agent made. Of ${skills.n} each: ${scores.join(", ")}. `,
-      ...steps(facts, "dilution", "Control, only own parts divided"),
+      ["Dilution."], ` Averaging divides every change by ${profile.agents.length}, even one that only one agent made. Of ${skills.n} prompts each: ${scores.join(", ")}. `,
+      ...steps(facts, "dilution", "Control with only the own parts scaled"),
     ];
   },
   chart: (facts) => partsChart(facts, [averaged(facts)]),
@@ -149,7 +149,7 @@ const overshoots = {
   controls: ["[data-choose=sum]"],
   start: average,
   target: sumUp,
-  ask: () => ["Dividing lost skills. So do ", ["not divide"], ": add every change to the base in full. How does that model do?"],
+  ask: () => ["Dividing lost skills. So do ", ["not divide"], ". Add every change to the base in full. How does that model do?"],
   guess: OVERSHOOT,
   task: () => ["Choose ", ["Sum"], "."],
   isReached: (facts) => isShown(facts, "sum"),
@@ -165,7 +165,7 @@ const overshoots = {
     return [
       ["Overshoot."], parts ? ` What the agents share, their common style, is applied ${timesText(parts.shared)} times. ` : " ",
       `The base, before RL, solves ${baseScore(facts.skills).right}. `,
-      ...steps(facts, "overshoot", "Control, only shared parts multiplied"),
+      ...steps(facts, "overshoot", "Control with only the shared parts scaled"),
     ];
   },
   chart: (facts) => partsChart(facts, [averaged(facts), added(facts)]),
@@ -187,7 +187,7 @@ const keeps = {
     const t = leastAlone(facts, profile.default_index);
     return [
       "RAM ", ["keeps"], " what only one agent changed, and ", ["averages"], " the rest. Of ", [profile.agents[t]],
-      `'s changed weights, ${brief(aloneShare(profile, profile.default_index, t).byCount)} are its own. Which share of all prompts does RAM solve?`,
+      `'s changed weights, ${brief(aloneShare(profile, profile.default_index, t).byCount)} are its own. What share of all prompts does RAM solve?`,
     ];
   },
   guess: "share",
@@ -197,7 +197,7 @@ const keeps = {
   measured: (facts) => share(totalAt(facts, facts.settings)),
   reveal: (facts) => [
     ["Own parts whole, shared parts about once."], " One scale cannot do both: it moves the two bars together. ",
-    `Alone the agents solve ${specialistsScore(facts.skills).right}. RAM+ also multiplies own parts by λ: ${totalAt(facts, usual(facts)).right}. `,
+    `Alone, the agents solve ${specialistsScore(facts.skills).right}. RAM+ also multiplies own parts by λ and solves ${totalAt(facts, usual(facts)).right}. `,
     ...rivals(facts),
   ],
   chart: (facts) => partsChart(facts, [averaged(facts), added(facts), ["RAM", facts.settings]]),

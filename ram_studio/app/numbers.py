@@ -47,8 +47,8 @@ def duration_text(seconds: float) -> str:
 
 
 def count_text(number: int) -> str:
-    """Return a whole number with its thousands apart."""
-    return f"{number:,}".replace(",", " ")
+    """Return a whole number with commas between its thousands."""
+    return f"{number:,}"
 
 
 def ratio_text(ratio: float | None) -> str:

@@ -29,6 +29,7 @@ from ram_studio.app.landing.figure import landing_html
 from ram_studio.app.landing.preview import NAME, Previews
 from ram_studio.app.lesson import kit
 from ram_studio.app.public.allowed_hosts import AllowedHosts
+from ram_studio.app.public.queue_streams import QueueStreams
 from ram_studio.app.public.request_bodies import UPLOAD_LIMITS
 from ram_studio.app.public.request_guard import RequestGuard, security_headers
 from ram_studio.app.public.user import duplicate_link
@@ -190,6 +191,7 @@ def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
         # What ``app_kwargs`` can name stands inside Gradio's own middleware, which answers
         # preflights by itself. Nothing was asked yet: the stack is built anew.
         server.middleware_stack = None
+        server.add_middleware(QueueStreams)
         server.add_middleware(
             RequestGuard,
             heartbeats=workspace.heartbeats,

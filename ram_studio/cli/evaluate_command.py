@@ -47,10 +47,6 @@ class Answering:
         str | None,
         typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval or forgetting."),
     ] = None
-    shots: Annotated[
-        int | None,
-        typer.Option(min=0, help="Worked examples before each item of lm-eval's tasks."),
-    ] = None
     include_path: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
     ] = None
@@ -69,19 +65,11 @@ class Answering:
                 "name lm-eval's tasks, for example gsm8k,ifeval, with --engine lm-eval",
             ),
             "--include-path": (
-                self.include_path is not None and not is_harness,
+                self.include_path is not None and not settings.is_harness,
                 "these are lm-eval's; add --engine lm-eval",
             ),
-            "--shots": (
-                self.shots is not None and not is_harness,
-                "the suites are asked without examples; add --engine lm-eval",
-            ),
-            "--ci-width": (
-                is_harness and settings.ci_width is not None,
-                "lm-eval's tasks have an end",
-            ),
             "--ray": (
-                self.ray is not None and (is_harness or self.endpoint is not None),
+                self.ray is not None and (settings.is_harness or self.endpoint is not None),
                 "Ray asks models in folders, by transformers",
             ),
         }
@@ -104,14 +92,14 @@ class Answering:
         return {name: EndpointEngine(self.endpoint, name, **how) for name in models}
 
     def ask(self, sources: dict[str, Any], settings: EvalSettings, **hooks: Any) -> Any:
-        """Return the report of suites or, where tasks are named, of lm-eval."""
-        from ram_studio.evals.lm_eval import Tasks, evaluate_with_harness
+        """Return the report of suites or, where settings say so, of lm-eval."""
+        from ram_studio.evals.lm_eval import evaluate_with_harness
         from ram_studio.evals.on_ray import evaluate_on_ray
         from ram_studio.evals.run import evaluate as ask
 
-        if self.tasks is not None:
+        if settings.is_harness:
             hooks["include_path"] = self.include_path
-            return evaluate_with_harness(sources, Tasks(self.tasks, self.shots), settings, **hooks)
+            return evaluate_with_harness(sources, settings, **hooks)
         if self.ray is not None:
             return evaluate_on_ray(sources, self.ray, settings, **hooks)
         return ask(sources, settings, **hooks)
@@ -130,6 +118,7 @@ def evaluate(
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
     asked["engine"] = "vllm" if answering.engine == "vllm" else "transformers"
+    asked["tasks"] = answering.tasks or ()
     settings = EvalSettings(**asked, base=judging.base)
     answering.check(settings)
     sources = answering.sources(models, settings)

@@ -129,6 +129,12 @@ def compare(
             help="Score base and agents too, and say what agents lost off their own skills.",
         ),
     ] = True,
+    draws: Annotated[
+        int,
+        typer.Option(
+            help="Draws of a merge that draws (DARE), and of sampled answers; a row is their mean."
+        ),
+    ] = 3,
     storing: Storing,
     running: Running,
 ) -> None:
@@ -139,7 +145,7 @@ def compare(
     output = {"dtype": dtype, "rounding": rounding, "seed": seed}
     recipes = _recipes(options.parse_recipe(base, agent, "compare", **output), row, experiment)
     settings = EvalSettings(**asked)
-    plan = ComparePlan.of(recipes, settings, reference=reference, sources=sources)
+    plan = ComparePlan.of(recipes, settings, reference=reference, sources=sources, draws=draws)
     running.report(plan, storing)
 
 

@@ -39,6 +39,14 @@ Hash = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of change.")]
+Packings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--experts-packing",
+        metavar="[AGENT=]ORDER",
+        help="LoRA on stacked experts: ask, rank-major or expert-major; repeat for each agent.",
+    ),
+]
 Dtype = Annotated[
     str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
 ]
@@ -52,9 +60,11 @@ class Reading:
         str,
         typer.Option(help="Names of a text model for a base with more towers: exact or mapped."),
     ] = "exact"
-    experts_packing: Annotated[
-        str, typer.Option(help="LoRA on stacked experts: ask, rank-major or expert-major.")
-    ] = "ask"
+    experts_packing: Packings = None
+
+    def fit(self) -> dict[str, Any]:
+        """Return the options as keywords of `check_compatibility`."""
+        return {**vars(self), "experts_packing": parse_packings(self.experts_packing) or "ask"}
 
 
 @dataclasses.dataclass
@@ -143,6 +153,16 @@ def parse_weights(pairs: list[str] | None) -> dict[str, float | list[float]]:
             raise typer.BadParameter(said, param_hint="--weight") from None
         found[name] = numbers if len(numbers) > 1 else numbers[0]
     return found
+
+
+def parse_packings(texts: list[str] | None) -> str | dict[str, str] | None:
+    """Return ``--experts-packing``: one order for all agents, or by agent; None: not given.
+
+    Raises: typer.BadParameter, as ``parse_pairs``.
+    """
+    if texts and len(texts) == 1 and "=" not in texts[0]:
+        return texts[0]
+    return parse_pairs(texts, "experts-packing AGENT=ORDER") or None
 
 
 def parse_method(text: str, option: str) -> tuple[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ram_studio.evals.store import AnswerStore
 
-_ELSEWHERE = ("engine", "base")
+_ELSEWHERE = ("engine", "base", "tasks")
 """Fields that commands with such an option fill in themselves."""
 
 

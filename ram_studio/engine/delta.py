@@ -18,6 +18,7 @@ from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     MergeTensor,
+    NamesPolicy,
     check_compatibility,
 )
 from ram_studio.checkpoints.opening import open_checkpoint
@@ -26,6 +27,7 @@ from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
+from ram_studio.checkpoints.virtual.expert_adapters import Packings
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import absolute, check_output, whole_file
 from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
@@ -60,11 +62,19 @@ class DeltaInfo:
 
 
 def make_delta(
-    base: str | Path, agent: str | Path, out: str | Path, cancel: CancelToken | None = None
+    base: str | Path,
+    agent: str | Path,
+    out: str | Path,
+    cancel: CancelToken | None = None,
+    *,
+    names: NamesPolicy = "exact",
+    experts_packing: Packings = "ask",
 ) -> DeltaInfo:
     """Write the delta of an agent, or of a merge, from its base.
 
     Reads both twice, a piece at a time; memory grows with the changed elements of one tensor.
+
+    names, experts_packing: how to read the agent, see ``check_compatibility``.
 
     Raises: OutputError when ``out`` exists, cannot be written or is not named .safetensors;
     SettingsError when it would not be smaller than the agent, or a tensor has another dtype or
@@ -77,7 +87,7 @@ def make_delta(
     if out.suffix != ".safetensors":
         raise OutputError(f"{printable(out)} does not end in .safetensors; name the file so.")
     cancel = cancel or CancelToken()
-    report = load(base, {AGENT: agent}, cancel=cancel)
+    report = load(base, {AGENT: agent}, cancel=cancel, names=names, experts_packing=experts_packing)
     for tensor in report.tensors:
         own = tensor.agents[0]
         if (own.dtype, own.shape) != (tensor.dtype, tensor.shape):

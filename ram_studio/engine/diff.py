@@ -22,7 +22,7 @@ from ram_studio.checkpoints.fit.compatibility import (
 )
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, plural
-from ram_studio.checkpoints.virtual.expert_adapters import Packing
+from ram_studio.checkpoints.virtual.expert_adapters import Packings
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.plan import Backend
@@ -162,7 +162,7 @@ def diff(
     *,
     adapter: str | Path | None = None,
     names: NamesPolicy = "exact",
-    experts_packing: Packing = "ask",
+    experts_packing: Packings = "ask",
     **run: Unpack[RunKeywords],
 ) -> Diff:
     """Compare a model, a merge, an adapter or a delta with the model it should differ from.
@@ -172,7 +172,8 @@ def diff(
     Args:
         base, model: folders, URLs or Hub ids.
         adapter: an adapter or an agent of the base: how much of its update the model carries.
-        names, experts_packing: how to read them, see ``check_compatibility``.
+        names, experts_packing: how to read them, see ``check_compatibility``; by agent they are
+            "model" and "adapter".
         run: threads, block_elements, on_progress, cancel, see RunKeywords.
 
     Raises: CheckpointError, CompatibilityError (other shapes), HubError, Stopped.

@@ -113,7 +113,7 @@ class InMemoryMerger:
                 f"The recipe names {shown_list([quoted(n) for n in unknown])}; the agents loaded "
                 f"are {', '.join(known)}."
             )
-        key = (*recipe.agents, *recipe.fit.values())
+        key = (*recipe.agents, repr(recipe.fit))
         if key not in self._reports:
             self._reports[key] = self.report.of_agents(list(recipe.agents), recipe.fit)
         return self._reports[key]

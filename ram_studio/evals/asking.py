@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
-from ram_studio.evals.conversations import Conversations
 from ram_studio.evals.paraphrases import SUITES, reworded
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import NO_ANSWER, Answer, Question, QuestionsBySuite, Reply, Verdict
@@ -151,6 +151,8 @@ class SuiteRun:
         pieces = self.settings.pieces_of(self.suite)
         identity = {**self.engine.identity, **(pieces.key if pieces else {})}
         identity |= {"wording": self.wording} if self.wording else {}
+        usual = EvalSettings().wording
+        identity |= {k: v for k, v in self.settings.wording.items() if v != usual[k]}
         return RunKey.of(identity, self.suite.name, self.suite.version)
 
     @property

@@ -27,37 +27,19 @@ from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import HARNESS, EvalReport, ModelAnswers
-from ram_studio.evals.run import check_models
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, RunKey, store_or_temporary
 
 HARNESS_VERSION = 1
 """Of this adapter: raised when it reads the harness's results differently."""
 
-RECIPES = {"forgetting": ("arc_easy", "hellaswag", "piqa", "winogrande")}
-"""Tasks by a name of ours. forgetting: what a model knew before it was an agent, by log-likelihood
-alone, so that neither its format nor its chat counts."""
-
 # On a CPU a larger batch gains nothing, and the harness pads it to its longest prompt.
 CPU_BATCH_SIZE = 16
 
 
-@dataclass(frozen=True)
-class Tasks:
-    """Names of tasks, and how they are asked.
-
-    shots: worked examples before each item, from the split that the task takes them of; None for
-    each task's own number.
-    """
-
-    names: str | Sequence[str]
-    shots: int | None = None
-
-
 def evaluate_with_harness(
-    models: Mapping[str, str | Path],
-    tasks: str | Sequence[str] | Tasks,
-    settings: EvalSettings | None = None,
+    models: Mapping[str, Any],
+    asked: EvalSettings,
     *,
     include_path: str | Path | None = None,
     store: AnswerStore | None = None,
@@ -73,9 +55,8 @@ def evaluate_with_harness(
 
     Args:
         models: name -> local folder.
-        tasks: names of tasks, groups or RECIPES, as a sequence or one text with commas; or with
-            how they are asked.
-        settings: of which limit (most items per task, its first ones), chat and device count.
+        asked: of which tasks, or what asks the suites, limit (most items per task, its first ones),
+            shots, chat and device count.
         include_path: folder with task files (YAML) of one's own.
         store, rerun: as for `run.evaluate`.
         on_progress: called with (model, task, done, total) as tasks begin and end. should_stop:
@@ -86,10 +67,11 @@ def evaluate_with_harness(
             and wrong, one that fails (such as data that cannot be downloaded).
         Stopped: `should_stop` returned True; finished tasks are kept.
     """
-    asked = settings or EvalSettings()
-    check_models(models, asked)
+    asked.check_models(models)
+    names = asked.harness_tasks
+    if not all(isinstance(folder, str | Path) for folder in models.values()):
+        raise EvaluationError("lm-eval asks model folders here, and no endpoint. Name folders.")
     _check_installed()
-    names, shots = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, include_path)
     items: list[Question] = []
@@ -104,7 +86,7 @@ def evaluate_with_harness(
     for model, folder in models.items():
         start = time.perf_counter()
         engine = LocalEngine(folder, device=asked.device, chat=asked.chat)
-        runner = _Runner(model, engine, manager, asked.limit, _digest(include_path), shots)
+        runner = _Runner(model, engine, manager, asked.limit, _digest(include_path), asked.shots)
         answered: list[tuple[Question, Answer]] = []
         with store_or_temporary(store) as answers:
             for task in names:
@@ -135,17 +117,6 @@ def _check_installed() -> None:
         )
 
 
-def _names(wanted: str | Sequence[str] | Tasks) -> tuple[tuple[str, ...], int | None]:
-    """Return the names of tasks, each once, and shots."""
-    tasks, shots = (wanted.names, wanted.shots) if isinstance(wanted, Tasks) else (wanted, None)
-    given = tasks.split(",") if isinstance(tasks, str) else tasks
-    each = (RECIPES.get(name.strip(), (name.strip(),)) for name in given if name.strip())
-    names = tuple(dict.fromkeys(name for own in each for name in own))
-    if not names:
-        raise EvaluationError("No task of lm-eval was named. Name some, such as gsm8k,ifeval.")
-    return names, shots
-
-
 def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
     """Return the harness's task manager.
 
@@ -170,8 +141,8 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
 class _Runner:
     """One model in the harness, loaded when the first task has to be run.
 
-    limit: most items per task. task_files: digest of task files of one's own. shots: see
-    `Tasks`.
+    limit: most items per task. task_files: digest of task files of one's own. shots: worked
+    examples before each item, of the split that the task takes them of; None for its own number.
     """
 
     name: str

@@ -12,7 +12,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ram_studio.engine.parts.ray_cluster import connected, cores_of_a_node, gather, task_options
+from ram_studio.engine.parts.ray_cluster import (
+    check_seen,
+    connected,
+    cores_of_a_node,
+    gather,
+    task_options,
+)
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Decoding, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
@@ -20,7 +26,7 @@ from ram_studio.evals.asking import Progress, SuiteRun, reader_of
 from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.report.eval_report import EvalReport
-from ram_studio.evals.run import check_models, evaluate
+from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
@@ -47,10 +53,11 @@ def evaluate_on_ray(
         the others as for ``evaluate``.
 
     Raises: EvaluationError, also for engines other than transformers and for health, whose model
-    must be here; SettingsError for Ray that is not there; Stopped.
+    must be here; SettingsError for Ray that is not there, or a folder that a node does not see;
+    Stopped.
     """
     asked = EvalSettings.of(settings, **fields)
-    check_models(models, asked)
+    asked.check_models(models)
     is_plain = asked.engine == "transformers" and asked.pieces is None and asked.until is None
     if not is_plain or HEALTH in asked.suites or asked.paraphrases > 1:
         raise EvaluationError(
@@ -66,6 +73,7 @@ def evaluate_on_ray(
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
         options = {**asked.engine_options, "device": "cpu"}
         engines = {n: LocalEngine(p, **options) for n, p in models.items()}
+        check_seen(ray, [str(engine.path) for engine in engines.values()])
         for engine in engines.values():
             # Where it answers, so that answers from here and there are the same model's.
             engine.device = device.split(":")[0]

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.engine import Engine
-from ram_studio.evals.conversations import Conversations
+from ram_studio.evals.prompts import fill
 from ram_studio.evals.question import NO_ANSWER, Question, Reply
 from ram_studio.evals.suites.suite import find_box, visible
 
@@ -27,7 +28,7 @@ what was noted from the sections before, and the next section. Write the notes a
 keep what matters for the problem, add what this section tells about it, and leave the rest out.
 
 <problem>
-{asked}
+{question}
 </problem>
 
 <memory>
@@ -35,16 +36,16 @@ keep what matters for the problem, add what this section tells about it, and lea
 </memory>
 
 <section>
-{piece}
+{chunk}
 </section>
 
 The new notes:
 """
 ANSWER = """A long text was read to solve a problem. Below stand the problem and what was noted \
-from the text. Answer from the notes, with the answer in \\boxed{{}}.
+from the text. Answer from the notes, with the answer in \\boxed{}.
 
 <problem>
-{asked}
+{question}
 </problem>
 
 <memory>
@@ -58,16 +59,23 @@ _WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 @dataclass(frozen=True)
 class Pieces:
-    """How texts are read: most tokens of a piece, the memory and the answer; MemAgent's own."""
+    """How texts are read: most tokens of a piece, the memory and the answer; MemAgent's own.
+
+    read, answer: templates of what is said with each piece, and at the end, see `prompts`.
+    """
 
     chunk_tokens: int = 5000
     memory_tokens: int = 1024
     answer_tokens: int = 1024
+    read: str = READ
+    answer: str = ANSWER
 
     @property
     def key(self) -> dict[str, Any]:
         """What of it shapes answers, for the store."""
-        return {"mode": MODE, **vars(self)}
+        own = {"mode": MODE, **vars(self)}
+        # Templates of one's own go by what tells their file, see `EvalSettings.wording`.
+        return {name: value for name, value in own.items() if name not in ("read", "answer")}
 
 
 @dataclass
@@ -89,10 +97,11 @@ class _Reading:
             return self.question
         asked = self.question.reading[1]
         if self.read == len(self.pieces):
-            prompt = ANSWER.format(asked=asked, memory=self.memory)
+            prompt = fill(self.sizes.answer, {"question": asked, "memory": self.memory})
             most = self.sizes.answer_tokens
             return replace(self.question, prompt=prompt, max_new_tokens=most, reading=None)
-        prompt = READ.format(asked=asked, memory=self.memory, piece=self.pieces[self.read])
+        told = {"question": asked, "memory": self.memory, "chunk": self.pieces[self.read]}
+        prompt = fill(self.sizes.read, told)
         most = self.sizes.memory_tokens
         own: dict[str, Any] = {
             "prompt": prompt,

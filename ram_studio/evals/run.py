@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
 from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import OnMarks, Progress, SuiteRun, ask_suites
+from ram_studio.evals.lm_eval import evaluate_with_harness
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
@@ -70,7 +70,16 @@ def evaluate(
         >>> report.to_frame()  # doctest: +SKIP
     """
     asked = EvalSettings.of(settings, **fields)
-    check_models(models, asked)
+    asked.check_models(models)
+    if asked.is_harness:
+        return evaluate_with_harness(
+            models,
+            asked,
+            store=store,
+            rerun=rerun,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
     hooks = (on_progress, on_tokens, on_marks, should_stop)
     if asked.until is None:
         return _Evaluation(asked, store, rerun, *hooks).report(models)
@@ -87,17 +96,6 @@ def evaluate(
             if decided.is_decided:
                 break
     return replace(report, until=decided)
-
-
-def check_models(models: Mapping[str, object], settings: EvalSettings) -> None:
-    """Raise EvaluationError for what cannot be asked here, before any model is opened."""
-    if not models:
-        raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-    if settings.base is not None and settings.base not in models:
-        raise EvaluationError(
-            f"The base {settings.base!r} is none of the models: {', '.join(models)}."
-        )
-    settings.check_machine()
 
 
 @dataclass

@@ -6,7 +6,7 @@ the API and their documentation are made from its fields: names, titles, descrip
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ram_studio.errors import EvaluationError, did_you_mean
+from ram_studio.evals.prompts import (
+    CHUNKS,
+    HARNESS_PROMPTS,
+    NAMED,
+    OWN,
+    Templates,
+    load_templates,
+    prompts_name,
+)
 
 if TYPE_CHECKING:
     from ram_studio.evals.answering.engine import Decoding, Engine
@@ -157,6 +166,24 @@ class EvalSettings(BaseModel):
         le=3,
         step=1,
     )
+    prompts: str = _setting(
+        OWN,
+        "Prompts",
+        "own: the suites' words; lm-eval: its prompts and examples, where it has the task; plain "
+        "or qa: the bare question; or a YAML file with a template by suite.",
+        metavar="NAME or FILE",
+    )
+    shots: int | None = _setting(
+        None,
+        "Worked examples",
+        "Before each question, from a fixed split [default: none; of lm-eval's tasks their own].",
+        ge=0,
+        le=64,
+        metavar="N",
+    )
+    tasks: Annotated[tuple[str, ...], BeforeValidator(_names)] = _setting(
+        (), "Tasks of lm-eval", "Tasks of --engine lm-eval, such as gsm8k,ifeval or forgetting."
+    )
     data: Path | None = _setting(
         None,
         "Folder of data sets",
@@ -220,6 +247,7 @@ class EvalSettings(BaseModel):
                 f"None of these suites has long texts to read in chunks: {', '.join(names)}. Ask "
                 f"{', '.join(known)}, or leave the mode out."
             )
+        self._check_wording(names)
         if self.until is not None:
             self.until.check(names)
         if self.engine == "vllm" and HEALTH in names:
@@ -228,6 +256,80 @@ class EvalSettings(BaseModel):
                 "the suite out, or use the engine 'transformers' for it."
             )
         return self
+
+    def _check_wording(self, names: Sequence[str]) -> None:
+        from ram_studio.evals.suites import ALL_SUITES, is_a
+
+        def able(what: Any) -> list[str]:
+            return [name for name in ALL_SUITES if is_a(name, what)]
+
+        if self.is_harness:
+            wrong = {
+                "the interval width": self.ci_width is not None,
+                "the mode": self.mode != "whole",
+                f"the engine {self.engine}": self.engine != "transformers",
+            }
+            if any(wrong.values()):
+                raise EvaluationError(
+                    "lm-eval asks its tasks whole, by transformers. Leave out "
+                    f"{' and '.join(name for name, is_set in wrong.items() if is_set)}."
+                )
+            return
+        wanted = ["has_shots"] if self.shots else []
+        wanted += ["has_template"] if self.prompts in NAMED else []
+        for what in wanted:
+            if other := next((name for name in names if name not in able(what)), None):
+                raise EvaluationError(
+                    f"Suite {other} takes no {'examples' if what == 'has_shots' else 'template'}. "
+                    f"Choose from: {', '.join(able(what))}."
+                )
+        templates = self.templates
+        if templates and "" not in templates and not templates.keys() & {*names, CHUNKS}:
+            raise EvaluationError(
+                f"{self.prompts} has templates for {', '.join(templates)}, and none of these is "
+                "asked."
+            )
+
+    @property
+    def templates(self) -> Templates:
+        """The templates that questions are worded by, see `prompts`."""
+        from ram_studio.evals.suites import ALL_SUITES
+
+        able = [name for name, suite in ALL_SUITES.items() if suite.has_template]
+        return load_templates(self.prompts, able)
+
+    @property
+    def wording(self) -> dict[str, Any]:
+        """What results call the prompts, and how many worked examples stand before a question."""
+        return {"prompts": prompts_name(self.prompts), "shots": self.shots or 0}
+
+    @property
+    def is_harness(self) -> bool:
+        """Whether lm-eval asks, and not this program."""
+        from ram_studio.evals.suites import HARNESS_SUITES
+
+        own = any(name in HARNESS_SUITES for name in self.suites)
+        return bool(self.tasks) or own or self.prompts == HARNESS_PROMPTS
+
+    @property
+    def harness_tasks(self) -> tuple[str, ...]:
+        """The tasks that lm-eval is asked.
+
+        Raises: EvaluationError for a suite that none of them asks.
+        """
+        from ram_studio.evals.suites import ALL_SUITES, HARNESS_SUITES
+
+        known = {name: suite.harness for name, suite in ALL_SUITES.items() if suite.harness}
+        known |= HARNESS_SUITES
+        if self.tasks:
+            return tuple(dict.fromkeys(t for own in self.tasks for t in known.get(own, (own,))))
+        for name in self.suites:
+            if name not in known:
+                raise EvaluationError(
+                    f"lm-eval does not ask suite {name} here (it may run no code). Choose from: "
+                    f"{', '.join(known)}."
+                )
+        return tuple(dict.fromkeys(task for name in self.suites for task in known[name]))
 
     @property
     def until(self) -> Until | None:
@@ -245,7 +347,10 @@ class EvalSettings(BaseModel):
         """How long texts are read in chunks; None for whole."""
         from ram_studio.evals.pieces import MODE, Pieces
 
-        return Pieces(self.chunk_tokens, self.memory_tokens) if self.mode == MODE else None
+        if self.mode != MODE:
+            return None
+        own = self.templates.get(CHUNKS, {})
+        return Pieces(self.chunk_tokens, self.memory_tokens, **own)
 
     def pieces_of(self, suite: Suite) -> Pieces | None:
         """Return how the texts of a suite are read in chunks; None: whole, or it has none."""
@@ -257,9 +362,9 @@ class EvalSettings(BaseModel):
     @property
     def question_suites(self) -> tuple[Suite, ...]:
         """The suites that have questions, which health has not."""
-        from ram_studio.evals.suites import ALL_SUITES, HEALTH
+        from ram_studio.evals.suites import ALL_SUITES
 
-        return tuple(ALL_SUITES[name] for name in self.suites if name != HEALTH)
+        return tuple(ALL_SUITES[name] for name in self.suites if name in ALL_SUITES)
 
     @property
     def decodings(self) -> tuple[Decoding, ...]:
@@ -275,6 +380,16 @@ class EvalSettings(BaseModel):
     def engine_options(self) -> dict[str, Any]:
         """Arguments of an engine that answers for a folder."""
         return {"device": self.device, "chat": self.chat, "batch_size": self.batch_size}
+
+    def check_models(self, models: Collection[str]) -> None:
+        """Raise EvaluationError for what cannot be asked here, before any model is opened."""
+        if not models:
+            raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
+        if self.base is not None and self.base not in models:
+            raise EvaluationError(
+                f"The base {self.base!r} is none of the models: {', '.join(models)}."
+            )
+        self.check_machine()
 
     def check_machine(self) -> None:
         """Raise EvaluationError where code that models write may not run, but has to."""
@@ -298,6 +413,8 @@ class EvalSettings(BaseModel):
             self.data,
             self.max_tokens,
             self.samples,
+            self.templates,
+            self.shots or 0,
         )
 
     def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:
@@ -312,14 +429,15 @@ class EvalSettings(BaseModel):
         """Return the settings under which an engine is asked, as the store and reports have them.
 
         They are those of the first sample; "samples" and "paraphrases" are told where there are
-        several.
+        several, prompts and shots always.
         """
         engine.decoding = self.decodings[0]
         found = {name: value for name, value in engine.identity.items() if name != "fingerprint"}
         for pieces in filter(None, map(self.pieces_of, self.question_suites)):
             found |= pieces.key
         several = {"samples": self.samples, "paraphrases": self.paraphrases}
-        return found | {name: count for name, count in several.items() if count > 1}
+        found |= {name: count for name, count in several.items() if count > 1}
+        return found | self.wording
 
 
 def described_fields(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:

@@ -108,8 +108,8 @@ def test_measured_factors_are_those_of_a_plain_loop(block, data):
 
 
 def test_average_weakens_and_ram_keeps_what_one_agent_changed():
-    base = stored_as(np.zeros(3), "F32")
-    first, second = stored_as([0.5, 0.5, 0.0], "F32"), stored_as([0.0, 0.5, 0.25], "F32")
+    base = stored_as(np.zeros(3), "BF16")
+    first, second = stored_as([0.5, 0.5, 0.0], "BF16"), stored_as([0.0, 0.5, 0.25], "BF16")
     found = factors(ElementBlock(base, (first, second)))
     assert found.of_ram(REFERENCE, (1.0, 1.2)).tolist() == [[1.0, 1.0], [1.2, 1.0]]
     assert (found.sum / 2).tolist() == [[0.5, 1.0], [0.5, 1.0]]

@@ -87,7 +87,9 @@ def test_only_settings_with_an_effect_are_shown(workspace) -> None:
         seen = form.show(suites)
         return {n for n, box in form.boxes.items() if seen.get(box, {}).get("visible") is True}
 
-    budget = {"max_tokens", "think_tokens"}
+    # Other wordings are the shipped suites'.
+    assert shown("gsm8k") == {"max_tokens", "think_tokens"}
+    budget = {"max_tokens", "think_tokens", "paraphrases"}
     assert shown("demo") == set()
     assert shown("code") == budget
     assert shown("code", *made) == budget | {"difficulty"}
@@ -101,9 +103,14 @@ def test_only_settings_with_an_effect_are_shown(workspace) -> None:
     assert form.read(data, ["demo"]) == drawn
     assert form.read(data, made) == {
         **drawn,
-        **dict.fromkeys(["max_tokens", "think_tokens", "difficulty", "limit"]),
+        **dict.fromkeys(["max_tokens", "think_tokens", "difficulty", "limit", "paraphrases"]),
         "ci_width": 5,
     }
+
+
+def test_wordings_cost_answers_of_the_suites_that_have_them() -> None:
+    asked = EvalSettings(suites="math,gsm8k", limit=10, paraphrases=3, temperature=1, samples=2)
+    assert count_answers(asked) == 10 * (2 + 2) + 10 * 2
 
 
 def test_boxes_have_the_titles_and_ranges_of_the_settings(workspace) -> None:

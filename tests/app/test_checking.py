@@ -19,14 +19,20 @@ from ram_studio.app.asking.limits import read_settings
 from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
-from ram_studio.app.check.progress_grid import Scoring
-from ram_studio.app.check.verdicts import DIFFER, judge_merges, least_loss, power_text
+from ram_studio.app.check.progress_grid import Cell, Scoring, finished_text
+from ram_studio.app.check.verdicts import (
+    DIFFER,
+    enough_questions,
+    judge_merges,
+    least_loss,
+    power_text,
+)
 from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
 from ram_studio.app.history.panel import HistoryPanel
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session.session import Said, Session
+from ram_studio.app.session.session import Merged, Said, Session
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
@@ -222,7 +228,7 @@ def test_an_agent_below_the_base_elsewhere_is_no_failure() -> None:
     assert marks == {"coding": ("", "", "-50.0"), "math": worse, "mine": worse}
 
 
-def test_what_prompts_can_show_is_what_the_verdict_shows() -> None:
+def test_what_questions_can_show_is_what_the_verdict_shows() -> None:
     # As strict as the verdict: at the loss that is said it decides, half a point below it does not.
     for prompts, verdicts in ((50, 1), (200, 3), (1000, 6)):
         least, each = least_loss(prompts, verdicts), math.ceil(DIFFER * prompts / 2)
@@ -232,9 +238,27 @@ def test_what_prompts_can_show_is_what_the_verdict_shows() -> None:
             assert (p < 0.05 / verdicts) == is_shown, (prompts, loss)
     losses = [least_loss(n, 3) for n in range(50, 1001, 50)]
     assert sorted(losses, reverse=True) == losses
-    assert power_text(200, 3).endswith("That decides the margin of 5.")
-    assert power_text(50, 3).endswith("Ask more to decide the margin of 5.")
+    assert power_text(200, 1000, 3).endswith("That decides the margin of 5.")
+    assert power_text(50, 1000, 3).endswith("Ask 200 to decide the margin of 5.")
+    # A suite that ends before it can decide says so, and what it can.
+    said = power_text(12, 64, 3)
+    reached = f"{least_loss(64, 3):g}"
+    assert said.endswith(
+        f"At most 64 can be asked here, which decide a margin of {reached}, not of 5."
+    )
+    assert "cannot rule out any loss. At most 1 can be asked here, too few" in power_text(1, 1, 1)
+    for verdicts in (3, 6, 9):
+        enough = enough_questions(1000, verdicts)
+        assert least_loss(enough, verdicts) <= 5 < least_loss(enough - 50, verdicts)
     assert least_loss(1, 1) is None
+
+
+def test_check_starts_with_enough_questions_for_all_merges(session, workspace) -> None:
+    panel = built(CheckPanel, workspace)
+    for name, value in (("a", None), ("b", None), ("c", 250)):
+        session.merges[name] = Merged(name, Path(name), "ram", {}, "")
+        # Up to two merges the 200 of the form are enough; what stands there stays.
+        assert panel.shared.merged.updates(session).get(panel.limit) == value
 
 
 def _patterns(prompts: int, each: int) -> np.ndarray:
@@ -242,6 +266,13 @@ def _patterns(prompts: int, each: int) -> np.ndarray:
     counts = np.zeros(8, dtype=int)
     counts[[0b010, 0b001, 0b011]] = each, each, prompts - 2 * each
     return counts
+
+
+def test_a_finished_check_says_how_many_answers_are_new() -> None:
+    cells = {("base", "code"): Cell(2000, 2000, 0), ("ram", "code"): Cell(200, 200, 150)}
+    assert finished_text(Scoring(("base", "ram"), cells)) == (
+        "Done: 2 models, 2,050 new answers, 150 reused."
+    )
 
 
 def test_filters_find_where_base_and_merge_part() -> None:
@@ -261,6 +292,9 @@ def test_filters_find_where_base_and_merge_part() -> None:
     assert "<b>1</b>" not in html
     assert html.count("✓ right") == 1
     assert html.count("✗ wrong") == 2
+    # Wrong where it was not trained, an agent is not painted as a failure.
+    html = browse.item_html(report, "math", 3, ["agent"])
+    assert [html.count(f'key {tone}">✗ wrong') for tone in ("worse", "same")] == [1, 1]
 
 
 def test_a_long_answer_is_folded_and_an_empty_one_is_said() -> None:
@@ -354,6 +388,11 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert "&lt;sum&gt;" in html
     assert "<sum>" not in html
     assert "?step=tune&amp;set=shared-style&amp;epsilon=" in html
+    # Methods have the names of the other steps.
+    assert "<td>RAM+ · " in html
+    assert "<td>Task Arithmetic" in html
+    assert '<th scope="col"></th>' not in html, "a head without a text is no head"
+    assert "The example&#39;s skills <b>" in html
     # Tune shows the sum too.
     assert html.count("Settings in Tune") == 2
 
@@ -426,7 +465,7 @@ def test_only_common_questions_are_compared_the_rest_is_named(session, workspace
     found = past.side_by_side([ids["base"], ids["ram"]], "demo", None, session, workspace)
     assert found.result is None
     assert found.left_out == {"demo": "not asked of ram"}
-    assert "share no check" in past_view.side_by_side_html(found)
+    assert "no check in common" in past_view.side_by_side_html(found)
 
     # Asked of all at a press, where the very weights are loaded.
     assert past.askable(found.models, session) == ["base", "ram"]

@@ -254,6 +254,11 @@ def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     page.wait_for_selector("#hero #landing", state="attached")
 
 
+_PLACES = """() => ["#landing-title", ".landing-main", ".landing-go .link", ".movie"]
+  .map((one) => document.querySelector(one).getBoundingClientRect())
+  .flatMap(({ x, y }) => [x + scrollX, y + scrollY])"""
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
 def test_the_landing_page_is_for_everybody(visit: Any, size: tuple[int, int]) -> None:
@@ -266,7 +271,10 @@ def test_the_landing_page_is_for_everybody(visit: Any, size: tuple[int, int]) ->
     it.check_access("first view", forced=True)
     page.click(".movie-tabs button >> nth=0")
     page.wait_for_selector(".movie[data-scene='0']")
+    shown = page.evaluate(_PLACES)
     page.wait_for_selector("#hero #landing")
+    page.wait_for_selector("#to-load[aria-current=step]")
+    assert page.evaluate(_PLACES) == pytest.approx(shown, abs=1), "nothing jumps"
     it.check_access("landing page", forced=True)
     it.check_targets("#landing")
     it.check_width()

@@ -125,14 +125,14 @@ def test_what_is_told_is_what_the_files_hold(scenes) -> None:
     assert scenes["rounding"]["target"]["point"] == DEFAULT_INDEX
     assert scenes["rounding"]["measured"]["value"] < 0.5  # most of a small push is lost
     few = few_weights()
-    said = scenes["epsilon"]["measured"]["text"].replace(" ", "")
-    assert said.startswith(f"{few.enough}of{few.changed}(")
+    said = scenes["epsilon"]["measured"]["text"].replace(",", "")
+    assert said.startswith(f"{few.enough} of {few.changed} (")
     reveal = scenes["epsilon"]["reveal"]
     for found in (f"With {few.enough} changes", f"with {few.too_few} ", f"{few.control} largest"):
         assert found in reveal
     assert f"at random {100 * few.random:.0f} % (mean of" in reveal
     name, asked, stored = small_push()
-    assert f"{name}: λ {asked:.3f} asked, {stored:.3f} stored" in scenes["rounding"]["reveal"]
+    assert f"{name}: λ {asked:.3f} requested, {stored:.3f} stored" in scenes["rounding"]["reveal"]
 
 
 def test_a_scene_asks_and_reveals_the_same_method(scenes) -> None:

@@ -125,6 +125,14 @@ def test_an_unknown_link_says_so(query: dict[str, str], said: str) -> None:
     assert unknown_parts({"set": "dense", "rule": "ram ", "r": "7", "other": "x"}) == []
 
 
+def test_a_link_to_a_step_without_models_says_so() -> None:
+    (told,) = unknown_parts({"step": "check"}, has_models=False)
+    assert told.startswith("This link opens Check, but no models are loaded.")
+    for query in ({"step": "history"}, {"step": "tune", "lesson": "1"}, {}):
+        assert unknown_parts(query, has_models=False) == []
+    assert unknown_parts({"step": "check"}) == []
+
+
 def test_a_broken_installation_has_titles(monkeypatch: pytest.MonkeyPatch) -> None:
     from ram_studio.app.landing import preview
     from ram_studio.errors import CheckpointError
@@ -139,7 +147,8 @@ def test_a_broken_installation_has_titles(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.browser
 def test_a_page_says_what_its_link_asks_in_vain(visit: Any) -> None:
     it = visit()
-    it.open("?set=toy&rule=best")
-    it.page.wait_for_selector("#link-note .callout >> nth=1")
+    it.open("?set=toy&rule=best&step=merge")
+    it.page.wait_for_selector("#link-note .callout >> nth=2")
+    assert "no models are loaded" in it.page.text_content("#link-note")
     assert "'toy'" in it.page.text_content("#link-note")
     it.check_access("a note", "#link-note")

@@ -252,7 +252,7 @@ def test_numbers_are_worded_as_in_python(page) -> None:
         "() => [RAM.count(999999), RAM.count(4.22e6), RAM.count(7e9), RAM.percent(0.00001),"
         " RAM.percent(0.5), RAM.ratio(Infinity)]"
     )
-    assert texts == ["999 999", "4.22 M", "7.00 B", "< 0.01 %", "50.0 %", "∞"]
+    assert texts == ["999,999", "4.22 M", "7.00 B", "< 0.01 %", "50.0 %", "∞"]
 
 
 def test_names_from_elsewhere_stay_text(page) -> None:

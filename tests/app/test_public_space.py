@@ -38,6 +38,14 @@ def test_answers_name_no_folder(client) -> None:
         assert "/tmp" not in text
 
 
+def test_a_shared_page_offers_no_api_in_its_footer(space_url: str) -> None:
+    with urllib.request.urlopen(space_url + "config", timeout=120) as answer:
+        config = json.load(answer)
+    assert config["footer_links"] == ["gradio"]
+    # What Gradio's page speaks after each event.
+    assert config["i18n_translations"]["en"]["common.complete"] == "Done"
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -24,7 +24,8 @@ SMALL_TEXT = """() => {
     const text = walk.currentNode.textContent.trim();
     const isSeen = node.checkVisibility({ visibilityProperty: true, opacityProperty: true });
     const { width, height } = node.getBoundingClientRect();
-    if (!text || !isSeen || !width || !height || node.closest(".unseen, script, style")) continue;
+    const isLeftOut = node.closest(".unseen, .ex-head, script, style");
+    if (!text || !isSeen || !width || !height || isLeftOut) continue;
     // An SVG's text is as large as its picture is drawn.
     const svg = node.closest("svg");
     const scale = svg?.viewBox.baseVal?.width
@@ -73,7 +74,7 @@ def _panel(it: Any) -> list[str]:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_projector_shows_one_panel_at_a_time_without_a_network(
-    browser: Any, visit_at: Any, tmp_path: Path
+    browser: Any, visit_at: Any, page_faults: Any, tmp_path: Path
 ) -> None:
     page_file = tmp_path / "ram-lesson.html"
     page_file.write_text(lesson_file(), encoding="utf-8")
@@ -100,7 +101,7 @@ def test_a_projector_shows_one_panel_at_a_time_without_a_network(
             page.wait_for_selector(f".ls[data-scene='{scene}'][data-phase=answer]")
             assert _panel(it) == shown
             if scene == 3:
-                it.check_access("a figure on a projector", forced=True)
+                assert page_faults(page, "html") == [], "a figure on a projector"
             page.keyboard.press("PageDown")
             page.wait_for_selector(".cv[data-panel=answer]")
             assert _panel(it) == ["ls"]
@@ -117,9 +118,25 @@ def test_a_projector_shows_one_panel_at_a_time_without_a_network(
         page.wait_for_selector("html:not(.cv-present)")
         page.wait_for_selector(".ls-copy", state="visible")
         _copy_answers(it)
-        _print_sheets(it)
+        _print_sheets(it, page_faults)
+        assert page_faults(page, "html") == [], "the lesson's file"
     finally:
         page.context.set_offline(False)
+
+
+@pytest.mark.browser
+def test_a_presented_page_keeps_its_heading(example: Any) -> None:
+    page = example.page
+    page.click("#present")
+    page.wait_for_selector("html.cv-present")
+    try:
+        assert page.get_by_role("heading", level=1).all_inner_texts() == ["RAM Studio"]
+        # Unseen, and nothing to press in it.
+        assert page.locator("#top :is(a, button) >> visible=true").count() == 0
+        assert page.locator("#top").bounding_box()["width"] <= 1
+    finally:
+        page.keyboard.press("Escape")
+        page.wait_for_selector("html:not(.cv-present)")
 
 
 def _copy_answers(it: Any) -> None:
@@ -142,13 +159,13 @@ def _copy_answers(it: Any) -> None:
     assert "2. Average them: I said nothing; measured 68 %." in text
 
 
-def _print_sheets(it: Any) -> None:
+def _print_sheets(it: Any, page_faults: Any) -> None:
     """The kit takes the stage's place; each of its sheets is a page of paper."""
     page = it.page
     page.click(".ls-kit")
     page.wait_for_selector("#worksheet", state="visible")
     assert not page.is_visible(".ex-page")
-    it.check_access("the kit", forced=True)
+    assert page_faults(page, "html") == [], "the kit"
     for where, pages in (("kit", 2), ("worksheet", 1), ("answers", 1)):
         page.evaluate("(where) => { location.hash = where; }", where)
         paper = page.pdf(prefer_css_page_size=True)

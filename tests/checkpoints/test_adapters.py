@@ -19,16 +19,18 @@ from transformers import (
     PreTrainedConfig,
     Qwen3MoeConfig,
 )
+from typer.testing import CliRunner
 
 from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.opening import open_checkpoint
-from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe, recipe_yaml
+from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
-from ram_studio.errors import CompatibilityError
+from ram_studio.errors import CompatibilityError, SettingsError
 
 # peft asks transformers by a name that goes with its next major version.
 pytestmark = [
@@ -325,6 +327,89 @@ def test_the_order_of_expert_columns_is_asked_if_unknown(tmp_path):
     assert wrong.fingerprint != right.agents[0].fingerprint
     [said] = [f.text for f in right.findings if f.kind == "adapter"]
     assert "rank 3 on 26 of" in said  # 2 q_proj, 2 layers of 4 experts of 3 matrices
+
+
+STACK = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> dict[str, Path]:
+    """A stack of 3 experts, and the same LoRA of rank 2 on it in both orders."""
+    random = torch.Generator().manual_seed(5)
+    left = torch.randn(8, 2, 3, generator=random)  # (out, rank, expert)
+    right = torch.randn(6, 4, generator=random)
+    name = "base_model.model.model.layers.0.mlp.experts.lora_"
+    embedding = {"model.embed_tokens.weight": torch.ones(900, 40)}
+    models = {
+        "base": {STACK: torch.ones(3, 8, 4), **embedding},
+        "peft": {f"{name}A.weight": right, f"{name}B.weight": left.reshape(8, 6)},
+        "unsloth": {f"{name}A.weight": right, f"{name}B.weight": left.mT.reshape(8, 6)},
+    }
+    config = {"peft_type": "LORA", "r": 2, "target_parameters": ["experts.gate_up_proj"]}
+    for folder, tensors in models.items():
+        file = "model" if folder == "base" else "adapter_model"
+        (tmp_path / folder).mkdir()
+        save_file(tensors, tmp_path / folder / f"{file}.safetensors", {"format": "pt"})
+        if folder != "base":
+            (tmp_path / folder / "adapter_config.json").write_text(json.dumps(config))
+    return {folder: tmp_path / folder for folder in models}
+
+
+OWN = {"peft": "rank-major", "unsloth": "expert-major"}
+
+
+def test_each_agent_may_have_its_own_column_order(orders, tmp_path):
+    agents = {name: orders[name] for name in OWN}
+    asked = {"base": str(orders["base"]), "agents": {n: str(p) for n, p in agents.items()}}
+    asked |= {"method": "task-arithmetic", "settings": {"scale": 1}, "experts_packing": OWN}
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(make_recipe(asked)))
+    merge(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "merged")
+    alone = {"agents": {"peft": str(agents["peft"])}, "experts_packing": OWN["peft"]}
+    merge(make_recipe(asked | alone), tmp_path / "single")
+    both, one = (load_file(tmp_path / n / "model.safetensors")[STACK] for n in ("merged", "single"))
+    torch.testing.assert_close(both - 1, 2 * (one - 1))
+    report = load(orders["base"], agents, experts_packing=OWN)
+    assert report.of_agents(["unsloth"], report.policies).agents[0].name == "unsloth"
+    with pytest.raises(CompatibilityError, match=r"recipe, or --experts-packing unsloth=ORDER"):
+        load(orders["base"], agents, experts_packing={"peft": "rank-major"})
+    with pytest.raises(
+        SettingsError, match="experts_packing: there is no agent 'pefd'; the agents"
+    ):
+        load(orders["base"], agents, experts_packing={"pefd": "rank-major"})
+    with pytest.raises(SettingsError, match="experts_packing of peft is 'x'; expected ask or"):
+        load(orders["base"], agents, experts_packing={"peft": "x"})
+    with pytest.raises(
+        SettingsError, match="experts_packing: there is no agent 'pefd'; the agents"
+    ):
+        make_recipe(asked | {"experts_packing": {"pefd": "rank-major"}})
+
+
+def test_commands_take_a_column_order_by_agent(orders, tmp_path):
+    base, peft, unsloth = map(str, orders.values())
+    agents = [f"--agent=peft={peft}", f"--agent=unsloth={unsloth}"]
+    packing = [f"--experts-packing={name}={order}" for name, order in OWN.items()]
+    delta = ["--out", str(tmp_path / "a.safetensors"), "--experts-packing", "expert-major"]
+    own = ["--experts-packing=model=expert-major", "--experts-packing=adapter=rank-major"]
+    out = ["--method", "task-arithmetic", "--out", str(tmp_path / "merged")]
+    told = {}
+    for words in (
+        ["inspect", f"--base={base}", *agents, *packing],
+        ["merge", f"--base={base}", *agents, *packing, *out],
+        ["delta", "make", base, unsloth, *delta],
+        ["diff", base, unsloth, "--adapter", peft, *own, "--json"],
+    ):
+        done = CliRunner().invoke(commands, words)
+        assert done.exit_code == 0, (words, done.output, done.exception)
+        told[words[0]] = done.stdout
+    assert json.loads(told["diff"])["total"]["carried"] == pytest.approx(1)
+    as_model = check_compatibility(
+        open_checkpoint(base, name="base"), [open_checkpoint(tmp_path / "a.safetensors", name="a")]
+    )
+    with Sources(*as_model.checkpoints) as sources:
+        [stack] = [t.agents[0] for t in as_model.tensors if t.name == STACK]
+        found = torch.from_numpy(sources.decoded(stack, 0, stack.numel)).view(3, 8, 4)
+    expected = read_all(Path(base), Path(peft), experts_packing="rank-major")[STACK]
+    torch.testing.assert_close(found, expected)
 
 
 def test_factors_that_fit_no_stack_are_refused(tmp_path):

@@ -31,7 +31,7 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
                 "--suite",
                 "math",
             ),
-            *(2, "lm-eval's tasks have an end"),
+            *(65, "asks its tasks whole, by transformers. Leave out the interval width."),
         ),
         (
             ("compare", *SOURCES, "--batch-size", "0", "--limit", "1"),

@@ -23,7 +23,7 @@ import ram_studio
 from ram_studio.checkpoints.opening import open_checkpoint, open_folder, why_no_model
 from ram_studio.cli.main import commands, main
 from ram_studio.engine.delta import make_delta
-from ram_studio.errors import CheckpointError
+from ram_studio.errors import CheckpointError, SettingsError
 from ram_studio.evals.sandbox import is_sealed
 from ram_studio.resources import asset_path
 
@@ -158,6 +158,26 @@ def test_every_command_in_a_message_has_its_options():
                 known += 1
                 assert word.partition("=")[0] in options, (text, file)
     assert known >= 20
+
+
+def test_the_command_for_an_agent_of_another_dtype_makes_a_delta(tmp_path, monkeypatch, capsys):
+    stored = {"model.embed_tokens.weight": torch.ones(90, 40, dtype=torch.bfloat16)}
+    trained = {name: tensor.float() for name, tensor in stored.items()}
+    trained["model.embed_tokens.weight"][3] = 2.5
+    for name, tensors in (("base", stored), ("agent", trained)):
+        (tmp_path / name).mkdir()
+        save_file(tensors, tmp_path / name / "model.safetensors", {"format": "pt"})
+    base, agent, out = (str(tmp_path / name) for name in ("base", "agent", "out"))
+    with pytest.raises(SettingsError, match="is F32 in the agent and BF16 in the base") as refusal:
+        make_delta(base, agent, tmp_path / "a.safetensors")
+    command = re.search(r"\((ram-studio .*?)\)", str(refusal.value))[1]
+    for name, place in (("BASE", base), ("FILE", agent), ("DIR", out)):
+        command = command.replace(name, place)
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code, capsys.readouterr().err
+    assert make_delta(base, out, tmp_path / "a.safetensors").changed == 40
 
 
 def write_adapter(folder: Path, base: Path) -> Path:

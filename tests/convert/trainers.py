@@ -180,4 +180,6 @@ if __name__ == "__main__":
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     os.environ["OMP_NUM_THREADS"] = "1"
     folder.mkdir(parents=True, exist_ok=True)
-    torch.multiprocessing.spawn(save, (count, folder.resolve()), count)
+    # Forked: what was imported here, seconds of it, is not imported once more by each rank.
+    arguments = (count, folder.resolve())
+    torch.multiprocessing.start_processes(save, arguments, count, start_method="fork")

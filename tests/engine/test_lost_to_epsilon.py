@@ -18,6 +18,7 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze, load
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading import sampling
 from ram_studio.engine.reading.sampling import sample_changes
 
 SHAPE = (1024, 1100)
@@ -109,3 +110,17 @@ def test_a_sample_tells_small_changes_from_another_base(folders):
     found = sample_changes(load(folders["base"], agents_of(folders)))["code"]
     assert 0.02 < found.changed < 0.05
     assert (found.above, found.energy_above) == (0.0, 0.0)
+
+
+def test_a_sample_of_many_tensors_reads_no_more(tmp_path, monkeypatch):
+    """Each third matrix differs, as the same one of each expert would."""
+    tensors = {f"model.layers.{n}.w": torch.zeros(800) for n in range(2400)}
+    changed = {n: t + (i % 3 == 0) for i, (n, t) in enumerate(tensors.items())}
+    base = write_folder(tmp_path / "base", tensors)
+    report = load(base, {"a": write_folder(tmp_path / "a", changed)})
+    pages: list[str] = []
+    read = sampling._changed
+    monkeypatch.setattr(sampling, "_changed", lambda *page: pages.append(page[1]) or read(*page))
+    found = sample_changes(report)["a"]
+    assert len(pages) == sampling.MOST_TENSORS
+    assert found.changed == pytest.approx(1 / 3, abs=0.05)

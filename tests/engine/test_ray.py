@@ -256,14 +256,17 @@ def test_a_path_that_a_node_does_not_see_is_told_by_node(nodes, zoo, tmp_path, m
 
     def unseen(paths: list[str]) -> list[str]:
         is_second = ray.get_runtime_context().get_node_id() == second
-        return [p for p in paths if not Path(p).exists() or (is_second and p.endswith("/agent1"))]
+        names = ("/agent1", "/coding")
+        return [p for p in paths if not Path(p).exists() or (is_second and p.endswith(names))]
 
     sent_by_value()
-    monkeypatch.setattr(on_ray, "_unseen", unseen)
-    told = r"^node .* does not see \S+/agent1\. All nodes"
+    monkeypatch.setattr(ray_cluster, "unseen", unseen)
+    told = r"^node .* does not see \S+/(agent1|coding)\. All nodes"
+    models = {name: asset_path("independent", name) for name in ("base", "coding")}
     for go in (
         lambda: analyze_on_ray(zoo.recipe(), nodes, RUN),
         lambda: merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, RUN),
+        lambda: evaluate_on_ray(models, nodes, limit=1, suites="demo", device="cpu"),
     ):
         with pytest.raises(SettingsError, match=told):
             go()

@@ -17,6 +17,7 @@ from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, RunKey
+from ram_studio.evals.suites import HARNESS_SUITES
 from ram_studio.evals.suites.demo.tasks import make_items, score
 from ram_studio.resources import asset_path
 
@@ -87,7 +88,7 @@ def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path
         calls.append(given)
         return {"samples": {given["tasks"][0]: [sample(0, 1.0, "acc")]}}
 
-    found = SimpleNamespace(all_tasks=lm_eval.RECIPES["forgetting"])
+    found = SimpleNamespace(all_tasks=HARNESS_SUITES["forgetting"])
     fakes = {
         "lm_eval": SimpleNamespace(simple_evaluate=simple_evaluate),
         "lm_eval.tasks": SimpleNamespace(TaskManager=lambda include_path: found),
@@ -100,11 +101,11 @@ def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path
     models = {"m": asset_path("independent", "base")}
     with AnswerStore(tmp_path / "s") as store:
         for shots in (None, 5, 5):
-            report = evaluate_with_harness(models, lm_eval.Tasks("forgetting", shots), store=store)
+            report = evaluate(models, suites="forgetting", shots=shots, store=store)
         # Answers after other examples are others; the same are not asked for again.
         assert [call["num_fewshot"] for call in calls] == [None] * 4 + [5] * 4
         assert sum(run.settings.get("shots") == 5 for run in store.runs()) == 4
-    assert tuple(report.items) == lm_eval.RECIPES["forgetting"]
+    assert tuple(report.items) == HARNESS_SUITES["forgetting"]
     told = report.models["m"].settings
     assert (told["prompts"], told["shots"]) == ("lm-eval", 5)
 
@@ -112,7 +113,7 @@ def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path
 def test_without_lm_eval_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("ram_studio.evals.lm_eval.find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[lm-eval\]"'):
-        evaluate_with_harness({"m": asset_path("independent", "tool")}, "gsm8k")
+        evaluate({"m": asset_path("independent", "tool")}, "gsm8k", prompts="lm-eval")
 
 
 @pytest.fixture
@@ -135,8 +136,8 @@ def test_a_local_lm_eval_task_agrees_with_our_suite(local_task, tmp_path):
     models = {name: asset_path("independent", name) for name in ("tool", "base")}
     with AnswerStore(tmp_path / "a.sqlite3") as store:
         how = {"include_path": folder, "store": store}
-        asked = EvalSettings(device="cpu")
-        report, again = (evaluate_with_harness(models, "ram_calls", asked, **how) for _ in range(2))
+        asked = EvalSettings(tasks="ram_calls", device="cpu")
+        report, again = (evaluate_with_harness(models, asked, **how) for _ in range(2))
     assert list(report.items) == ["ram_calls (exact)", "ram_calls (first-word)"]
     ours = evaluate(models, "demo", limit=12, device="cpu")
     for name in models:
@@ -157,6 +158,6 @@ def test_tasks_that_do_not_exist_are_told(local_task):
     folder, _ = local_task
     model = {"tool": asset_path("independent", "tool")}
     with pytest.raises(EvaluationError, match=r"no task 'ram_cals'\. Did you mean ram_calls"):
-        evaluate_with_harness(model, "ram_cals", include_path=folder)
+        evaluate_with_harness(model, EvalSettings(tasks="ram_cals"), include_path=folder)
     with pytest.raises(EvaluationError, match="is not a folder of tasks"):
-        evaluate_with_harness(model, "ram_calls", include_path=folder / "none")
+        evaluate_with_harness(model, EvalSettings(tasks="ram_calls"), include_path=folder / "none")

@@ -108,8 +108,10 @@ def time_of(judge, question, text):
     return best
 
 
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SUITES)
-def test_50_kb_are_judged_in_no_time(name, tmp_path, monkeypatch):
+def test_50_kb_are_judged_in_no_time(name, share, tmp_path, monkeypatch):
+    """share: a question is given one text in this many, and the next question the next ones."""
     suite = ALL_SUITES[name]
     if suite.runs_code:
         # Starting a process for each is another test's matter.
@@ -123,7 +125,7 @@ def test_50_kb_are_judged_in_no_time(name, tmp_path, monkeypatch):
         with suppress(EvaluationError):
             suite.judge(question, "what is loaded once", "auto")
         edges = [("", "x"), *(() if number else EDGES.get(name, ()))]
-        for repeated in REPEATED:
+        for repeated in REPEATED[number % share :: share]:
             body = (repeated * (SIZE // len(repeated) + 1))[:SIZE]
             for before, after in edges:
                 took = time_of(suite.judge, question, before + body + after)

@@ -108,6 +108,8 @@ def test_a_gallery_reads_what_a_push_brings(
     card = huggingface_hub.ModelCard(there["README.md"].decode())
     (result,) = card.data.eval_results
     assert (card.data.model_name, result.dataset_name) == ("me/merged", "tool")
+    # Once, however often it is pushed.
+    assert there["README.md"].count(b"Not checked after the merge: knowledge from before") == 1
     assert result.metric_value == 62.5
     assert b"Written by hand on the Hub." in there["README.md"]
     assert result.metric_name.startswith("5 of 8 right, 95 % interval 30.6 to 86.3; version 1")
@@ -295,4 +297,4 @@ def test_of_several_runs_the_newest_and_fullest_counts(
         run = store.open_run(RunKey("f" * 32, "tool", version, settings), model="m")
         store.record(run, [(q, Answer("x", True, seconds=0.1)) for q in questions("tool", n)])
     ((_, found),) = stored_scores(store, "f" * 32)
-    assert (found.score.n, found.settings) == (4, "version 2, greedy")
+    assert (found.score.n, found.settings) == (4, "version 2, greedy, prompts own, shots 0")

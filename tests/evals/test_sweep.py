@@ -135,7 +135,10 @@ def _small(search: str, store, stop_after: int | None = None):
     return state, sum(run.answered for run in store.runs())
 
 
-@pytest.mark.parametrize(("search", "polls"), [("grid", (30, 150)), ("optuna", (130,))])
+@pytest.mark.parametrize(
+    ("search", "polls"),
+    [("grid", (30, 150)), pytest.param("optuna", (130,), marks=pytest.mark.slow)],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(search, polls, tmp_path):
     with AnswerStore(tmp_path / "whole.sqlite3") as store:
         whole, total = _small(search, store)

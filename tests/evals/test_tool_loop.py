@@ -8,15 +8,15 @@ import pytest
 from chat_model import TOOL_TEMPLATE, make_chat_model
 from loopback_endpoint import serve
 
+from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.conversations import Conversations
 from ram_studio.evals.question import Reply
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
-from ram_studio.evals.suites.tool_loop import MOST_TURNS
+from ram_studio.evals.suites.tools.tool_loop import MOST_TURNS
 
 SUITE = ALL_SUITES["tool-loop"]
 DAY = "(Monday|Tuesday|Wednesday|Thursday|Friday)"

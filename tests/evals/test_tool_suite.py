@@ -7,8 +7,8 @@ import pytest
 
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
-from ram_studio.evals.suites.tool import judge
-from ram_studio.evals.suites.tool_calls import Call, parse_calls
+from ram_studio.evals.suites.tools.tool import judge
+from ram_studio.evals.suites.tools.tool_calls import Call, parse_calls
 
 QUESTIONS = GENERAL_SUITES["tool"].make(SuiteSettings(len))
 CALL = {"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}

@@ -195,6 +195,7 @@ class Method:
     memory then grows with the largest such tensor.
     is_experiment: a probe of single agents rather than a merge to use.
     takes_weights: whether agents may have weights.
+    draws: of these settings, whether another seed of the recipe makes another merge.
     """
 
     name: str
@@ -209,6 +210,7 @@ class Method:
     whole: Callable[[Any, str, tuple[int, ...]], bool] = lambda settings, name, shape: False
     is_experiment: bool = False
     takes_weights: bool = True
+    draws: Callable[[Any], bool] = lambda settings: False
 
     def merge(self, block: BlockInput, prepared: Prepared) -> BlockOutput:
         """Merge one block with torch: by ``merge_block``, or by the rule."""

@@ -112,6 +112,7 @@ DARE_TASK_ARITHMETIC = Method(
     settings=DareTaskArithmeticSettings,
     prepare=prepare,
     rule=_rule,
+    draws=lambda settings: settings.drop_rate > 0,
 )
 DARE_TIES = Method(
     name="dare-ties",
@@ -122,4 +123,5 @@ DARE_TIES = Method(
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
     prepare=_prepare_ties,
     rule=_rule,
+    draws=lambda settings: settings.drop_rate > 0,
 )

@@ -99,7 +99,7 @@ def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None
 
 SETTINGS = (
     *("suites", "lengths", "mode", "chunk_tokens", "memory_tokens", "max_tokens", "think_tokens"),
-    *("temperature", "top_p", "samples", "data", "difficulty", "ci_width", "seed"),
+    *("temperature", "top_p", "samples", "paraphrases", "data", "difficulty", "ci_width", "seed"),
 )
 """Fields of `EvalSettings` that requests may set; the others are this app's own."""
 

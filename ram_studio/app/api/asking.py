@@ -51,7 +51,7 @@ class AskingEndpoints(Client):
         Args:
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
             models: names among "base", the agents and what /merge returned; all when left out.
-            limit: prompts per skill, 1 to 300 (200 when left out); of a general suite at most as
+            limit: questions per skill, 1 to 300 (200 when left out); of a general suite at most as
                 many as it has; with ci_width the most that are asked.
             margin: points below its specialist that a merge may be and still survive.
             {settings}
@@ -132,7 +132,7 @@ class AskingEndpoints(Client):
             preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),
                 "unique-region", "mechanism", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.
-            limit: prompts per skill, 1 to 300 (100 when left out); with ci_width the most.
+            limit: questions per skill, 1 to 300 (100 when left out); with ci_width the most.
             {settings}
 
         Returns:

@@ -11,6 +11,7 @@ from ram_studio.app.asking.limits import GENERATED, SUITE, upper_limits
 from ram_studio.app.boxes import html, setting_box
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.settings import Settings
+from ram_studio.evals.paraphrases import SUITES as PARAPHRASED
 from ram_studio.evals.settings import described_fields
 from ram_studio.evals.suites import is_a
 
@@ -23,7 +24,12 @@ _ALWAYS = ("temperature", "seed")
 _DRAWN = ("top_p", "samples")
 _BUDGET = ("max_tokens", "think_tokens")
 _UNTIL = ("ci_width", "limit")
-_ROWS = (("temperature", *_DRAWN, "seed"), _BUDGET, ("difficulty", *_UNTIL), ("mode",))
+_ROWS = (
+    ("temperature", *_DRAWN, "seed"),
+    _BUDGET,
+    ("difficulty", *_UNTIL),
+    ("paraphrases", "mode"),
+)
 _CHOICES = {"mode": {"whole": "Whole", "memagent": "In chunks, as MemAgent does"}}
 _LEFT_OUT = {"max_tokens": "each suite's own", "ci_width": "off", "limit": "as many as it takes"}
 
@@ -32,7 +38,8 @@ class SettingsForm:
     """The folded part of a form. boxes: a component for each field, by its name.
 
     What has no effect is hidden: top-p and samples of greedy answers, difficulty without a
-    generated suite, the width of intervals with any other suite, the mode without long texts.
+    generated suite, the width of intervals with any other suite, wordings of others' questions, the
+    mode without long texts.
 
     Args:
         prefix: of element ids, of each panel its own.
@@ -66,7 +73,8 @@ class SettingsForm:
     @property
     def shown(self) -> list[Any]:
         """What ``show`` returns updates of."""
-        return [self.boxes[name] for name in (*_BUDGET, "difficulty", *_UNTIL, "mode")]
+        names = (*_BUDGET, "difficulty", *_UNTIL, "paraphrases", "mode")
+        return [self.boxes[name] for name in names]
 
     def show(self, suites: Sequence[str]) -> Updates:
         """Return updates for the suites that are ticked."""
@@ -76,6 +84,7 @@ class SettingsForm:
             **self._show(_BUDGET, is_general),
             **self._show(("difficulty",), is_general and bool(made)),
             **self._show(_UNTIL, is_general and bool(made) and len(made) == len(suites)),
+            **self._show(("paraphrases",), any(name in PARAPHRASED for name in suites)),
             **self._show(("mode",), any(is_a(name, "has_texts") for name in suites)),
         }
 

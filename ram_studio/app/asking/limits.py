@@ -10,6 +10,7 @@ from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.paraphrases import SUITES as PARAPHRASED
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, HEALTH, generated, is_a
 
@@ -100,10 +101,13 @@ def count_answers(settings: EvalSettings, items: int = 10) -> int:
     """Return how many answers a model gives at most; items: of a suite without a limit."""
     limit = items if settings.limit is None else settings.limit
     by_suite = limit if isinstance(limit, dict) else dict.fromkeys(settings.suites, limit)
-    questions = (
-        (3 if name == SUITE else 1) * by_suite.get(name, items) for name in settings.suites
+    more = settings.paraphrases - 1
+    return sum(
+        (3 if name == SUITE else 1)
+        * by_suite.get(name, items)
+        * (settings.samples + (more if name in PARAPHRASED else 0))
+        for name in settings.suites
     )
-    return settings.samples * sum(questions)
 
 
 def asking_effort(session: Session, parts: Sequence[str], answers: int) -> Effort:

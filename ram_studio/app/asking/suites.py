@@ -25,7 +25,7 @@ _TITLES = {HEALTH: "Health", SUITE: "The example's skills"}
 
 def title_of(suite: str) -> str:
     """Return what a suite is called on the page."""
-    return _TITLES.get(suite) or ALL_SUITES[suite].title
+    return _TITLES.get(suite) or (ALL_SUITES[suite].title if suite in ALL_SUITES else suite)
 
 
 class SuiteChoice:

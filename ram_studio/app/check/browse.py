@@ -14,6 +14,7 @@ from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import empty_state, render
 from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.skill_verdict import is_named_after
 from ram_studio.evals.suites.demo.tasks import DOMAINS
 
 FILTERS = {
@@ -54,7 +55,10 @@ def item_html(report: EvalReport, domain: str, index: int, agents: Sequence[str]
     """Return one question, its known answer and every model's answer side by side."""
     answers = {name: model.answers[domain][index] for name, model in report.models.items()}
     item = report.items[domain][index]
-    return render("check/item.html.j2", item=item, answers=answers, agents=list(agents))
+    # An agent was not trained for others' skills: wrong there is no failure.
+    elsewhere = [name for name in agents if not is_named_after(name, domain)]
+    shown = {"answers": answers, "agents": list(agents), "elsewhere": elsewhere}
+    return render("check/item.html.j2", item=item, **shown)
 
 
 class Browser:
@@ -70,9 +74,9 @@ class Browser:
                 self.domain = unchecked(choice("Skill", skills, domains[0], **shape))
                 filters = [(label, key) for key, label in FILTERS.items()]
                 shape = {"min_width": 200, "elem_id": "item-filter"}
-                self.which = choice("Which prompts", filters, "all", **shape)
+                self.which = choice("Which questions", filters, "all", **shape)
                 place = {"min_width": 220, "scale": 2, "elem_id": "item-position"}
-                self.position = unchecked(slider("Prompt", (1, 2), 1, 1, **place))
+                self.position = unchecked(slider("Question", (1, 2), 1, 1, **place))
             with gr.Row(elem_classes="actions"):
                 previous = gr.Button("Previous", size="sm", elem_id="item-previous")
                 following = gr.Button("Next", size="sm", elem_id="item-next")
@@ -109,12 +113,12 @@ class Browser:
             return {self.position: gr.update(maximum=1, value=1), self.item: ""}
         found = matching_items(report, domain, which, agents)
         if not found:
-            none = empty_state("No prompt fits this choice.")
+            none = empty_state("No question fits this choice.")
             return {self.position: gr.update(maximum=1, value=1, label="0 of 0"), self.item: none}
         place = min(max(1, int(place or 1)), len(found))
         return {
             self.position: gr.update(
-                maximum=max(2, len(found)), value=place, label=f"Prompt {place} of {len(found)}"
+                maximum=max(2, len(found)), value=place, label=f"Question {place} of {len(found)}"
             ),
             self.item: item_html(report, domain, found[place - 1], agents),
         }

@@ -51,15 +51,15 @@ class ChatPanel:
 
     def _lay_out(self, most_tokens: int) -> None:
         html(
-            '<p class="lead">One question to the models ticked above, one after the other, always '
-            "the most likely word. A model's own chat format is used where it has one; others "
-            "continue your text.</p>"
+            '<p class="lead">The models ticked above answer one question in turn, with '
+            "the most likely word at every step. A model without a chat format continues your "
+            "text.</p>"
         )
         prompts = _example_prompts()
-        self.examples = choice("Example prompts", prompts, None, elem_id="chat-examples")
+        self.examples = choice("Example questions", prompts, None, elem_id="chat-examples")
         self.question = gr.Textbox(
             label="Question",
-            placeholder="Write anything, or take an example prompt",
+            placeholder="Write anything, or take an example",
             lines=3,
             max_lines=8,
             max_length=chatting.MOST_CHARACTERS,

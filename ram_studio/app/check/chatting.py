@@ -176,7 +176,7 @@ def prepare_chat(
     """
     chosen = choose(names, session)
     if not question.strip():
-        raise SettingsError("There is no question yet. Write one, or take an example prompt.")
+        raise SettingsError("There is no question yet. Write one, or take an example.")
     if len(question) > MOST_CHARACTERS:
         raise SettingsError(
             f"The question has {len(question)} characters; at most {MOST_CHARACTERS} are taken "

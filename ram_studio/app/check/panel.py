@@ -23,8 +23,10 @@ from ram_studio.app.boxes import html, slider, unchecked
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
-from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
+from ram_studio.app.check.progress_grid import Scoring, finished_text, grid_html, progress_html
 from ram_studio.app.check.verdicts import (
+    QUESTION_STEP,
+    enough_questions,
     has_verdicts,
     judge_merges,
     power_text,
@@ -55,6 +57,7 @@ from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _HEALTH = "no right answers: perplexity, distance from the base, repetition, speed"
 _USUAL_ITEMS = 12
+_START = 200  # questions per skill that decide the usual margin for two merges
 _REDRAWN_SECONDS = 0.3
 _DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
 _NOTHING = "Not evaluated yet. It takes some seconds for each model."
@@ -71,7 +74,7 @@ class CheckPanel:
         self.shared = shared
         with gr.Column(elem_id="step-check", elem_classes="step"):
             lead = (
-                "The base, each agent and your merges answer the same held-out prompts; strict "
+                "The base, each agent and your merges answer the same held-out questions; strict "
                 "checkers count the right answers."
             )
             html(step_head("Check", lead))
@@ -110,7 +113,8 @@ class CheckPanel:
             )
             shape = {"min_width": 200, "elem_id": "limit"}
             most = most_items(SUITE, settings)
-            self.limit = slider("Prompts per skill", (50, most), 200, 50, **shape)
+            bounds = (QUESTION_STEP, most)
+            self.limit = slider("Questions per skill", bounds, _START, QUESTION_STEP, **shape)
         # Shown by the choice above, as the slider is (check.css): unmounted parts take no updates.
         with gr.Column(elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
@@ -167,7 +171,7 @@ class CheckPanel:
         chosen = self.shared.with_session(self._show_kind)
         self.kind.input(chosen, self.kind, general, **LIGHT)
         self.suites.input(self._show_items, self.suites, counts, **LIGHT)
-        # Before asking: what so many prompts can show.
+        # Before asking: what this many questions can show.
         counted = [
             self.models,
             self.kind,
@@ -187,14 +191,18 @@ class CheckPanel:
         # Nothing is asked anew: the same answers are judged by another margin.
         moved, judged = self.shared.with_session(self._set_margin), [self.verdicts, self.scores]
         self.margin.input(moved, self.margin, judged, trigger_mode="always_last", **LIGHT)
-        self.shared.merged.listen([self.models], self._offer)
-        again = [self.note, self.grid, self.kind, *general, self.models, *result]
+        self.shared.merged.listen([self.models, self.limit], self._offer)
+        again = [self.note, self.grid, self.kind, *general, self.models, self.limit, *result]
         self.shared.loaded.listen(again, self._show)
 
     def _offer(self, session: Session) -> Updates:
-        """Offer every model of the session, all chosen."""
+        """Offer every model of the session, all chosen, with as many questions as decide."""
         names = list(work.candidates(session))
-        return {self.models: gr.update(choices=names, value=names)}
+        most = most_items(SUITE, self.shared.settings)
+        enough = enough_questions(most, _count_verdicts(names, session), session.margin) or most
+        # Fewer merges decide with what stands there.
+        more = {self.limit: enough} if enough > _START else {}
+        return {self.models: gr.update(choices=names, value=names), **more}
 
     def _show(self, session: Session) -> Updates:
         is_example = session.loaded is not None and session.loaded.set_name is not None
@@ -232,19 +240,21 @@ class CheckPanel:
         return {**counts, **self.choice.show(suites), **self.form.show(suites)}
 
     def _show_power(self, data: Mapping[Any, Any], session: Session) -> Updates:
-        """Return what so many prompts can show of the chosen merges, or of one."""
-        sources = {work.BASE, *work.agents_of(session)}
-        merges = [name for name in data[self.models] or () if name not in sources]
+        """Return what this many questions can show of the chosen merges, or of one."""
         if data[self.kind] == SUITE:
-            asked, skills = [data[self.limit]], len(work.agents_of(session))
+            asked, skills = {SUITE: data[self.limit]}, None
         else:
             chosen = [name for name in data[self.suites] or () if name in self.items]
-            asked, skills = [data[self.items[name]] for name in chosen], len(chosen)
-        known = [int(count) for count in asked if count and count >= 1]
+            asked, skills = {name: data[self.items[name]] for name in chosen}, len(chosen)
+        known = [
+            (int(count), most_items(name, self.shared.settings))
+            for name, count in asked.items()
+            if count and count >= 1
+        ]
         if not known:
             return {self.power: ""}
-        verdicts = max(1, len(merges)) * max(1, skills)
-        return {self.power: power_text(min(known), verdicts, data[self.margin] / 100)}
+        verdicts = _count_verdicts(data[self.models] or (), session, skills)
+        return {self.power: power_text(*min(known), verdicts, data[self.margin] / 100)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)
@@ -303,7 +313,7 @@ class CheckPanel:
 
         def finish(report: EvalReport) -> Updates:
             session.report, last = report, session.job and session.job.latest
-            said = callout(_finished(last), "good") if isinstance(last, Scoring) else ""
+            said = callout(finished_text(last), "good") if isinstance(last, Scoring) else ""
             shown = {self.controls.status: said, self.grid: ""}
             return {**shown, **self.shared.checked.updates(session)}
 
@@ -311,8 +321,8 @@ class CheckPanel:
         yield from watch(session, self.controls, prepare, tell, finish, **redrawn)
 
 
-def _finished(last: Scoring) -> str:
-    text = f"Done: {last.done - last.reused:,} new answers."
-    if last.reused:
-        text += f" {last.reused:,} answers were there already and were reused."
-    return text
+def _count_verdicts(models: Sequence[str], session: Session, skills: int | None = None) -> int:
+    """Return how many verdicts are made on these models' merges, or on one; skills: by agent."""
+    agents = work.agents_of(session)
+    merges = [name for name in models if name not in (work.BASE, *agents)]
+    return max(1, len(merges)) * max(1, len(agents) if skills is None else skills)

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ram_studio.app.templates import progress, render
+from ram_studio.checkpoints.read.describe import plural
 
 _COLUMNS = 30
 _SQUARE = 5
@@ -72,6 +73,13 @@ def progress_html(event: Scoring | None) -> str:
     if event.speed:
         parts.append(f"{event.speed:.0f} tokens/s")
     return progress(event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts))
+
+
+def finished_text(last: Scoring) -> str:
+    """Return what an evaluation did, after its last moment."""
+    new = f"{last.done - last.reused:,} new answers"
+    reused = f", {last.reused:,} reused" if last.reused else ""
+    return f"Done: {plural(len(last.models), 'model')}, {new}{reused}."
 
 
 def grid_html(event: Scoring | None) -> str:

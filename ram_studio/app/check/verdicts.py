@@ -19,7 +19,9 @@ from ram_studio.evals.report.skill_verdict import (
 )
 
 DIFFER = 0.05
-"""Share of prompts on which a merge and an equally good agent are expected to differ."""
+"""Share of questions on which a merge and an equally good agent are expected to differ."""
+QUESTION_STEP = 50
+"""Of the slider for questions per skill."""
 _STEPS = 200  # half points
 
 
@@ -39,36 +41,58 @@ def judge_merges(report: EvalReport, agents: Sequence[str], margin: float = MARG
     )
 
 
-def least_loss(prompts: int, verdicts: int) -> float | None:
-    """Return the smallest loss, in points, that so many prompts can rule out; None for none.
+def can_decide(questions: int, verdicts: int, margin: float = MARGIN) -> bool:
+    """Return whether this many questions per skill can rule out a loss, a share, of `margin`.
 
-    Of a merge that is as good as its agent: they differ on `DIFFER` of the prompts, half each way.
-    As strict as the first verdict of Holm's method over a table of so many.
+    Of a merge that is as good as its agent: they differ on `DIFFER` of the questions, half each
+    way. As strict as the first verdict of Holm's method over a table of `verdicts`.
     """
-    each = math.ceil(DIFFER * prompts / 2)
-    level = SIGNIFICANCE / max(1, verdicts)
+    each = math.ceil(DIFFER * questions / 2)
+    is_asked = questions > 1
+    return is_asked and 2 * p_above(each, each, questions, -margin) < SIGNIFICANCE / max(
+        1, verdicts
+    )
 
-    def is_shown(step: int) -> bool:
-        return 2 * p_above(each, each, prompts, -step / _STEPS) < level
 
+def least_loss(questions: int, verdicts: int) -> float | None:
+    """Return the smallest loss that can be ruled out, in points by halves; None for none."""
     low, high = 0, _STEPS - 1
-    if prompts < 2 or not is_shown(high):
+    if not can_decide(questions, verdicts, high / _STEPS):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_shown(middle) else (middle, high)
+        is_shown = can_decide(questions, verdicts, middle / _STEPS)
+        low, high = (low, middle) if is_shown else (middle, high)
     return 100 * high / _STEPS
 
 
-def power_text(prompts: int, verdicts: int, margin: float = MARGIN) -> str:
-    """Return what so many prompts a skill can show, before they are asked."""
-    least = least_loss(prompts, verdicts)
-    if least is None:
-        return f"{prompts} prompts per skill cannot rule out any loss. Ask more."
-    text = f"{prompts} prompts per skill can show that a merge as good as its agent loses less than"
-    if least <= 100 * margin:
-        return f"{text} {least:g} points. That decides the margin of {100 * margin:g}."
-    return f"{text} {least:g} points. Ask more to decide the margin of {100 * margin:g}."
+def enough_questions(most: int, verdicts: int, margin: float = MARGIN) -> int | None:
+    """Return how many questions per skill decide the margin, by fifties; None if `most` do not."""
+    steps = range(QUESTION_STEP, most + 1, QUESTION_STEP)
+    return next((n for n in steps if can_decide(n, verdicts, margin)), None)
+
+
+def power_text(questions: int, most: int, verdicts: int, margin: float = MARGIN) -> str:
+    """Return what this many questions per skill can show, before they are asked.
+
+    most: questions that can be asked here.
+    """
+    points, least = f"{100 * margin:g}", least_loss(questions, verdicts)
+    said = (
+        f"{questions} questions per skill cannot rule out any loss."
+        if least is None
+        else f"{questions} questions per skill can show that a merge as good as its agent loses "
+        f"less than {least:g} points."
+    )
+    if least is not None and least <= 100 * margin:
+        return f"{said} That decides the margin of {points}."
+    if enough := enough_questions(most, verdicts, margin):
+        return f"{said} Ask {enough} to decide the margin of {points}."
+    reached = least_loss(most, verdicts)
+    rest = f"too few for a margin of {points}"
+    if reached is not None:
+        rest = f"which decide a margin of {reached:g}, not of {points}"
+    return f"{said} At most {most} can be asked here, {rest}."
 
 
 def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
@@ -90,16 +114,21 @@ def verdicts_drawn(result: EvalResult, agents: Sequence[str]) -> dict[str, Any] 
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for verdict in result.verdicts:
-        card = _card(result.judged, verdict, list(agents).index(verdict.specialist))
+        card = _card(result, verdict, list(agents).index(verdict.specialist))
         groups.setdefault(verdict.merge, []).append(card)
     return {"note": holm_note(result.verdicts), "groups": groups} if groups else None
 
 
-def _card(report: EvalReport, verdict: SkillVerdict, agent: int) -> dict[str, Any]:
+def _card(result: EvalResult, verdict: SkillVerdict, agent: int) -> dict[str, Any]:
+    report = result.judged
     names = {"base": verdict.base, "specialist": verdict.specialist, "merge": verdict.merge}
     columns = zip(*report.answered(names.values(), verdict.domain), strict=True)
     marks = ["".join("01"[answer.is_correct] for answer in column) for column in columns]
     said = f"{verdict.gain_text()}; {verdict.why}" if verdict.why else verdict.gain_text()
+    least = least_loss(len(marks[0]) if marks else 0, len(result.verdicts))
+    is_short = least is not None and least > 100 * result.margin
+    if verdict.reason == "margin_not_shown" and is_short:
+        said += f". {len(marks[0])} questions can decide a margin of {least:g} points"
     return {
         "domain": verdict.domain,
         "verdict": verdict.verdict,

@@ -213,7 +213,7 @@ class ComparePanel(ExperimentPanel):
     prefix = "compare"
     title = "Compare methods side by side"
     lead = (
-        "Each method merges the same agents in memory and answers the same prompts; no model "
+        "Each method merges the same agents in memory and answers the same questions; no model "
         "folder is written. The table says where a difference is no more than chance."
     )
     start_label = "Compare"
@@ -232,7 +232,7 @@ class ComparePanel(ExperimentPanel):
             shape = {"min_width": 220, "elem_id": "compare-preset"}
             self.preset = choice("What to compare", presets, "", **shape)
             shape = {"min_width": 220, "elem_id": "compare-limit"}
-            self.limit = slider("Prompts per skill", (10, 300), 100, 10, **shape)
+            self.limit = slider("Questions per skill", (10, 300), 100, 10, **shape)
         self.methods = gr.CheckboxGroup(
             [(row.title, name) for name, row in work.CHOICES.items()],
             value=list(work.USUAL),

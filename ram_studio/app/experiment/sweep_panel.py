@@ -1,4 +1,4 @@
-"""The panel "Find a good setting": choose what is varied, watch, take the winner to Tune."""
+"""The panel "Search settings": choose what is varied, watch, take the winner to Tune."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _THRESHOLDS = [
 
 
 class SweepPanel(ExperimentPanel):
-    """Find a good setting. ranges: per parameter varied, from, to, values."""
+    """Search settings. ranges: per parameter varied, from, to, values."""
 
     kind = "sweep"
     prefix = "sweep"
-    title = "Find a good setting"
+    title = "Search settings"
     lead = (
         "Many settings are merged in memory and answer the same questions; no model folder is "
         "written. Clearly losing ones stop early, and the winner is scored again on questions it "

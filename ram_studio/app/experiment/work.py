@@ -112,10 +112,12 @@ def compare_work(
     rows: Mapping[str, Recipe], asked: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[ExperimentResult]:
     """Return the work of a comparison; it costs a part for each row, in answers."""
-    models = [*session.models.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
-    parts = [f"{one} compare {asked!r}" for one in models]
-    effort = asking_effort(session, parts, count_answers(asked))
-    return costing(_running(ComparePlan.of(rows, asked), session, workspace), effort)
+    plan = ComparePlan.of(rows, asked)
+    models = [one.label if one.recipe is None else recipe_yaml(one.recipe)
+              for one in plan.candidates()]  # fmt: skip
+    parts = [f"{one} compare {plan.settings!r}" for one in models]
+    effort = asking_effort(session, parts, count_answers(plan.settings))
+    return costing(_running(plan, session, workspace), effort)
 
 
 def _running(plan: Plan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
@@ -235,10 +237,11 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
     count = plan.proposals if plan.is_search else len(plan.candidates())
     many = f"{count} settings{' to try' if plan.is_search else ''}"
     samples = plan.settings.samples
-    questions = count_answers(plan.settings) // samples
+    once = plan.settings.model_copy(update={"samples": 1, "paraphrases": 1})
+    questions = count_answers(once)
     draws = f", {samples} answers to each" if samples > 1 else ""
     # A search asks the start, too; the winner and the start answer as many held-out questions.
-    answers = (count + plan.is_search + 2) * questions * samples
+    answers = (count + plan.is_search + 2) * count_answers(plan.settings)
     text = f"{many}, {questions} questions each at most{draws}: up to {answers} answers."
     if seconds_each is None:
         return text

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.app.asking.suites import title_of
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.merge.controls import TUNED
@@ -22,10 +23,8 @@ from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
 from ram_studio.engine.merge_log import PastMerge
 
-_PUBLIC = "Only your own, and only until this visit expires."
-_PRIVATE = (
-    "Answers are kept in your user folder; ram-studio history on the command line shows the same."
-)
+_PUBLIC = "Only you see these, and only until this visit expires."
+_PRIVATE = "Answers are stored in your user folder. The command ram-studio history shows the same."
 
 
 def list_html(
@@ -39,6 +38,7 @@ def list_html(
         scope=_PRIVATE if is_private else _PUBLIC,
         time=_time,
         settings=settings_text,
+        suite_title=title_of,
         link=lambda merge: (
             merge
             and tune_query(
@@ -75,7 +75,7 @@ def settings_text(merge: PastMerge) -> str:
     settings = merge.settings
     method = METHODS.get(merge.method)
     fields = method.settings.model_fields if method else {}
-    parts = [merge.method]
+    parts = [_method_title(merge)]
     for name in _ordered(settings):
         text = _value(merge, name)
         usual = fields[name].default if name in fields else None
@@ -83,6 +83,12 @@ def settings_text(merge: PastMerge) -> str:
         if text is not None and (name in TUNED or settings[name] != usual):
             parts.append(f"{setting_text(name)} {text}")
     return " · ".join(parts)
+
+
+def _method_title(merge: PastMerge) -> str:
+    """Return what its method is called on every page; a method of one's own has its name."""
+    method = METHODS.get(merge.method)
+    return method.title if method else merge.method
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
@@ -93,7 +99,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
     """Return the settings of merges, a row (label, a value for each merge) for each."""
-    rows: list[tuple[str, list[Any]]] = [("method", [m.method for m in merges])]
+    rows: list[tuple[str, list[Any]]] = [("method", [_method_title(m) for m in merges])]
     for name in _ordered(dict.fromkeys(name for merge in merges for name in merge.settings)):
         values = [_value(merge, name) or "–" for merge in merges]
         if set(values) != {"–"}:

@@ -55,7 +55,7 @@ _WHY = (
 )
 _STEPS = {
     "merge": "Write the merged model, with a recipe and where it came from.",
-    "check": "Base, agents and merges answer the same held-out prompts.",
+    "check": "Base, agents and merges answer the same held-out questions.",
     "history": "Past merges and checks, side by side.",
 }
 
@@ -105,8 +105,15 @@ def shown_row(found: Outcomes, query: Mapping[str, str]) -> Outcome:
     return found.nearest_of(rule, given)
 
 
-def unknown_parts(query: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each thing that a link asks for and that is not there."""
+_OF_MODELS = ("tune", "merge", "check")
+"""Steps that show the models of a set, or one's own."""
+
+
+def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[str]:
+    """Return a sentence for each thing that a link asks for and that is not there.
+
+    has_models: whether models are loaded, without which most steps have nothing to show.
+    """
     numbers, link = _numbers(query), read_link(query)
     asked = (
         ("set", "set", link.set_name, ", ".join(TITLES)),
@@ -119,6 +126,11 @@ def unknown_parts(query: Mapping[str, str]) -> list[str]:
         for key, noun, found, known in asked
         if query.get(key) and found is None
     ]
+    if not has_models and link.step in _OF_MODELS and link.lesson is None:
+        told.append(
+            f"This link opens {link.step.capitalize()}, but no models are loaded. "
+            "Open the playground, or load your own."
+        )
     return told + [
         f"This link gives {name} as {query[name][:40]!r}, which is not a number. "
         "The usual value is used."

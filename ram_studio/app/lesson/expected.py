@@ -38,7 +38,7 @@ class Expected(NamedTuple):
 
 
 def share_text(share: float) -> str:
-    """Return a share in per cent, with a digit after the point where it is small."""
+    """Return a share in percent, with a digit after the point where it is small."""
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
@@ -185,32 +185,33 @@ def expected() -> tuple[Expected, ...]:
     name, asked, stored = small_push()
     answers = (
         (
-            f"of the weights that {least} changed, which share did no other copy change?",
+            f"Of the weights that {least} changed, what share did no other copy change?",
             f"{share_text(counts['unique'] / counts['active'])} "
             f"(it changed {share_text(counts['density'])} of all)",
         ),
         (
-            "how many prompts does the average solve?",
+            "How many prompts does the average solve?",
             f"{average.total} of {average.prompts}; {agents} alone {sum(own)}; {moved}",
         ),
         (
-            "and the sum?",
+            "How many does the sum solve?",
             f"{total.total} of {total.prompts}; the base before RL {base.total}; "
             f"shared parts are applied {shared_times(shared):.1f} times",
         ),
-        ("and RAM?", f"{ram.total} of {ram.prompts}; RAM+ {plus.total}"),
+        ("How many does RAM solve?", f"{ram.total} of {ram.prompts}; RAM+ {plus.total}"),
         (
-            "how few weights carry a skill?",
-            f"{few.skill} holds in the merge with {few.enough} of {few.agent}'s {few.changed} "
-            f"changes, breaks with {few.too_few}; {few.agent} alone with {few.control} largest: "
-            f"{share_text(few.largest)}, as many at random: {share_text(few.random)}",
+            "How few weights carry a skill?",
+            f"{few.skill} holds in the merge with {few.enough} of {few.agent}'s {few.changed:,} "
+            f"changes and breaks with {few.too_few}; {few.agent} alone with its {few.control} "
+            f"largest: {share_text(few.largest)}, with {few.control} random ones: "
+            f"{share_text(few.random)}",
         ),
         (
-            f"λ {asked:.2f} asked, how much is stored in bfloat16?",
+            f"If λ {asked:.2f} is requested, what is stored in bfloat16?",
             f"{name}: {stored:.3f} (expected)",
         ),
         (
-            "dense agents: RAM+ and the sum?",
+            "When agents changed nearly every weight, RAM+ or the sum?",
             f"RAM+ {dense.nearest(Setting()).total} of {average.prompts}, "
             f"the sum {dense.find(SUM).total}",
         ),
@@ -227,9 +228,9 @@ def alone_text() -> str:
     learned = {skill.name for skill in found.skills}
     kept = [
         f"The base solves {found.source('base')['right'][d * asked : (d + 1) * asked].count('1')} "
-        f"of {asked} of {name}, which no agent learned."
+        f"of {asked} prompts of {name}, a skill that no agent was trained for."
         for d, name in enumerate(found.table["domains"])
         if name not in learned
     ]
-    said = f"Alone {agents} solve {_listed(own)} of {asked} prompts of their own skill."
+    said = f"Alone, {agents} solve {_listed(own)} of {asked} prompts of their own skill."
     return " ".join([said, *kept])

@@ -209,14 +209,16 @@ class LoadPanel:
             session = shared.workspace.session_of(request, key=key or "")
             query = dict(request.query_params)
             link = read_link(query)
-            told_in_vain = [templates.callout(text, "warn") for text in unknown_parts(query)]
-            updates: Updates = {self.note: Markup("").join(told_in_vain)}
+            updates: Updates = {}
             if link.set_name is not None:
                 updates |= self._use(link.set_name, session)
             elif session.loaded is not None:
                 updates |= shared.loaded.updates(session)
             updates |= shared.tuning.update(**link.settings)
             loaded = session.loaded
+            in_vain = unknown_parts(query, has_models=loaded is not None)
+            notes = [templates.callout(text, "warn") for text in in_vain]
+            updates[self.note] = Markup("").join(notes)
             begin = {
                 "job": unfinished(session),
                 "view": link.view(loaded),

@@ -17,7 +17,7 @@ from ram_studio.app.session.jobs import Updates
 
 _LABELS = {
     "scale": "Scale · factor on the changes",
-    "density": "Density · share of changes kept",
+    "density": "Density · share of changes retained",
     "drop_rate": "Drop rate · share of changes dropped",
     "scope": "Counted in",
     "shared": "Shared changes",

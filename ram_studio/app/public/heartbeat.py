@@ -31,9 +31,14 @@ def stream_client(path: str, query: str) -> str | None:
     """
     if match := _STREAMS.search(path):
         return match["client"]
-    if _QUEUE.search(path):
-        return next(iter(parse_qs(query).get("session_hash", ())), None)
-    return None
+    return queue_client(path, query)
+
+
+def queue_client(path: str, query: str) -> str | None:
+    """Return the session whose results a request's stream tells, None for any other request."""
+    if not _QUEUE.search(path):
+        return None
+    return next(iter(parse_qs(query).get("session_hash", ())), None)
 
 
 class Heartbeats:

@@ -77,7 +77,7 @@ def _shipped_work(
     from ram_studio.evals.experiment.run import run_experiment
 
     asked = EvalSettings(suites=SUITE, limit=table["n"])
-    plan = ComparePlan.of({recipe.method: recipe}, asked, sources=False)
+    plan = ComparePlan.of({recipe.method: recipe}, asked, sources=False, draws=1)
     analysis = session.models.analysis
 
     def measure(report: Report, cancel: CancelToken) -> None:

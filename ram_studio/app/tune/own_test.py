@@ -122,7 +122,9 @@ def own_work(
     else:
         asked, only = questions_again(common, workspace)
         questions = len(only)
-    plan = ComparePlan.of(rows, asked, sources=common is None, has_control=False, only=only)
+    plan = ComparePlan.of(
+        rows, asked, sources=common is None, has_control=False, only=only, draws=1
+    )
     analysis = session.models.analysis
 
     def run(report: Report, cancel: CancelToken) -> ExperimentResult:

@@ -23,7 +23,7 @@ from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted
 from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.virtual.adapters import apply_adapter
 from ram_studio.checkpoints.virtual.deltas import overlay_delta
-from ram_studio.checkpoints.virtual.expert_adapters import Packing
+from ram_studio.checkpoints.virtual.expert_adapters import Packing, Packings, packing_for
 from ram_studio.checkpoints.virtual.experts import in_layout_of
 from ram_studio.checkpoints.virtual.quantized import decoded, decoded_findings
 from ram_studio.errors import CompatibilityError, SettingsError
@@ -41,7 +41,7 @@ class FitKeywords(TypedDict, total=False):
     extra: ExtraPolicy
     rows: RowsPolicy
     names: NamesPolicy
-    experts_packing: Packing
+    experts_packing: Packings
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,10 @@ class CompatibilityReport:
         if list(names) == [agent.name for agent in self.agents] and policies == self.policies:
             return self
         known = {agent.name: agent for agent in self.agents}
+        packing = policies.get("experts_packing", "ask")
+        if not isinstance(packing, str):
+            own = {name: packing_for(packing, name) for name in names}
+            policies = {**policies, "experts_packing": own}
         return check_compatibility(self.base, [known[name] for name in names], **policies)
 
     def to_dict(self) -> dict[str, Any]:
@@ -211,7 +215,7 @@ def check_compatibility(
     extra: ExtraPolicy = "error",
     rows: RowsPolicy = "exact",
     names: NamesPolicy = "exact",
-    experts_packing: Packing = "ask",
+    experts_packing: Packings = "ask",
 ) -> CompatibilityReport:
     """Return how base and agents are merged tensor by tensor, or say everything that is wrong.
 
@@ -227,7 +231,8 @@ def check_compatibility(
         rows: "common" merges the rows that embedding and head share when a vocabulary is padded.
         names: "mapped" reads agents that were trained as text models by the names of a base that
             has other towers, see ``names``.
-        experts_packing: order of the columns of adapters of experts, see ``expert_adapters``.
+        experts_packing: order of the columns of adapters of experts, see ``expert_adapters``: one
+            for all agents, or by agent.
 
     Raises: CompatibilityError when they do not fit. The message is one line with the first
     tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
@@ -305,7 +310,8 @@ def _as_base_has_them(
     made, notes = [], []
     for agent in agents:
         named, renaming = map_names(base, decoded(agent), policies)
-        whole = _whole(named, base, policies["experts_packing"])
+        packing = packing_for(policies["experts_packing"], agent.name)
+        whole = _whole(named, base, packing)
         laid_out, layout = in_layout_of(base, whole)
         made.append(laid_out)
         notes += [note for note in (renaming, layout) if note is not None]
@@ -322,10 +328,20 @@ def _whole(agent: Checkpoint, base: Checkpoint, packing: Packing) -> Checkpoint:
 def _check_asked(
     base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, Any]
 ) -> None:
-    for field, known in get_type_hints(FitKeywords).items():
-        if policies[field] not in get_args(known):
-            choices = " or ".join(get_args(known))
-            raise SettingsError(f"{field} is {printable(policies[field])!r}; expected {choices}.")
+    for field, kind in get_type_hints(FitKeywords).items():
+        known, asked = get_args(kind), {"": policies[field]}
+        if field == "experts_packing":
+            known = get_args(Packing)
+            asked = policies[field] if isinstance(policies[field], Mapping) else asked
+        for agent, value in asked.items():
+            if value not in known:
+                of, choices = f" of {printable(agent)}" * bool(agent), " or ".join(known)
+                raise SettingsError(f"{field}{of} is {printable(value)!r}; expected {choices}.")
+        if unknown := asked.keys() - {"", *(agent.name for agent in agents)}:
+            raise SettingsError(
+                f"{field}: there is no agent {printable(min(unknown))!r}; the agents are "
+                f"{', '.join(agent.name for agent in agents)}."
+            )
     if not agents:
         raise CompatibilityError("No agent was given; a merge needs a base and at least one agent.")
     twice = [name for name, n in Counter(c.name for c in (base, *agents)).items() if n > 1]

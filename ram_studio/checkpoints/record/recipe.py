@@ -26,8 +26,10 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationError,
     model_validator,
 )
@@ -76,6 +78,11 @@ def check_agent_name(name: str) -> str:
 
 
 AgentName = Annotated[str, AfterValidator(check_agent_name)]
+Packings = Annotated[
+    Annotated[Packing, Tag("all")] | Annotated[dict[AgentName, Packing], Tag("agents")],
+    Discriminator(lambda given: "agents" if isinstance(given, dict) else "all"),
+]
+"""One for all agents, or by agent."""
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
 
 
@@ -94,7 +101,7 @@ class Recipe(BaseModel):
         rounding: how float32 results are rounded to it.
         seed: of everything random, 0 to 2**64 - 1.
         missing, extra, rows, names, experts_packing: what to do where an agent does not fit, see
-            `check_compatibility`.
+            `check_compatibility`; experts_packing also by agent.
         other_base: whether to merge agents of which nearly all elements differ from the base.
         tokenizer: "base", or the agent whose tokenizer is copied.
         stop_tokens: tokens that end an answer: the base's, or the agents' too.
@@ -116,7 +123,7 @@ class Recipe(BaseModel):
     extra: ExtraPolicy = "error"
     rows: RowsPolicy = "exact"
     names: NamesPolicy = "exact"
-    experts_packing: Packing = "ask"
+    experts_packing: Packings = "ask"
     other_base: Literal["refuse", "accept"] = "refuse"
     tokenizer: str = BASE_NAME
     stop_tokens: Literal["base", "union"] = "base"
@@ -142,6 +149,8 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _weighted_are_agents(self) -> Recipe:
         places = [("weights", [*self.weights]), ("densities", [*self.densities])]
+        if isinstance(self.experts_packing, dict):
+            places.append(("experts_packing", [*self.experts_packing]))
         for i, own in enumerate(self.filters, start=1):
             places.append((f"filter {i}", [*own.weights, *own.densities]))
             if own.keep not in (None, BASE_NAME):

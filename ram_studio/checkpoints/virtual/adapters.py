@@ -369,7 +369,9 @@ def _made_stack(
         norms = norms_text(made, grouped, _read_stored if agent.is_local else None)
         raise CompatibilityError(
             f"{agent.at} holds a LoRA on stacked experts, and its files do not say in which order "
-            f"lora_B has their columns.{norms} To read it, {PACKING_WORDS}."
+            f"lora_B has their columns.{norms} To read it, {PACKING_WORDS}. For this agent alone: "
+            f"experts_packing: {{{agent.name}: ORDER}} in a recipe, or --experts-packing "
+            f"{agent.name}=ORDER."
         )
     made = grouped if order == "expert-major" else made
     return parts["A"].replaced_by(made, name=made.base.name, shape=made.base.shape, dtype="F32")

@@ -30,6 +30,8 @@ from ram_studio.checkpoints.read.tensors import (
 )
 
 Packing = Literal["ask", "rank-major", "expert-major"]
+Packings = Packing | Mapping[str, Packing]
+"""One for all agents, or by agent; those left out are asked."""
 
 PACKING_WORDS = (
     "set experts_packing: rank-major for one trained with peft, expert-major for one trained with "
@@ -121,6 +123,11 @@ class LowRankStack(VirtualTensor):
 def packing_of(config: Mapping[str, Any], asked: Packing) -> Packing:
     """Return in which order an adapter's columns are: what its config says, else what is asked."""
     return _MARKED.get(config.get(_MARKER), asked)
+
+
+def packing_for(asked: Packings, agent: str) -> Packing:
+    """Return what was asked for one agent."""
+    return asked if isinstance(asked, str) else asked.get(agent, "ask")
 
 
 def is_ambiguous(made: LowRankStack) -> bool:

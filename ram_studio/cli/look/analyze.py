@@ -74,7 +74,7 @@ def analyze(
         fit = load(
             options.require_base(base),
             agents,
-            **vars(policies),
+            **policies.fit(),
             on_download=on_download,
             stream=not download and ray is None,
         )
@@ -84,7 +84,7 @@ def analyze(
         else:
             from ram_studio.engine.parts.on_ray import analyze_on_ray
 
-            recipe = options.parse_recipe(base, agent, "analyze", **vars(policies))
+            recipe = options.parse_recipe(base, agent, "analyze", **policies.fit())
             result = analyze_on_ray(recipe, ray, run, relations=relations)
     storage = storage_report(fit, result)
     if analysis is not None:

@@ -39,7 +39,7 @@ def diff(
             adapter=adapter,
             threads=threads,
             on_progress=on_progress,
-            **vars(reading),
+            **reading.fit(),
         )
     if as_json:
         print(json.dumps(found.to_dict(by)))

@@ -43,7 +43,7 @@ def inspect(
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
     loaded = options.known_analysis(analysis)
     opened = {n: open_checkpoint(s, name=n, headers_only=True) for n, s in sources.items()}
-    report = check_compatibility(opened.pop("base"), list(opened.values()), **vars(policies))
+    report = check_compatibility(opened.pop("base"), list(opened.values()), **policies.fit())
     storage = storage_report(report, loaded)
     # An analysis has counted; without one a sample of the files tells about how much was changed.
     found = sample_changes(report) if loaded is None else {}

@@ -66,7 +66,7 @@ def microscope(
     corner = _numbers(at, ",", "--at", (1, 2))
     size = None if window is None else _numbers(window.lower(), "x", "--window", (2,))
     report = load(
-        options.require_base(base), options.parse_agents(agent), **vars(policies), stream=True
+        options.require_base(base), options.parse_agents(agent), **policies.fit(), stream=True
     )
     found = scope.find_tensor(report, tensor)
     spans = _looked_at(report, found, (corner, count, size), find, epsilon)

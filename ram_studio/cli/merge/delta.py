@@ -19,16 +19,19 @@ commands = typer.Typer(
 
 
 @commands.command("make")
+@options.grouped
 def make(
     base: Annotated[str, typer.Argument(help="Base model: folder or Hub id.")],
     agent: Annotated[str, typer.Argument(help="An agent of it, or a merge.")],
+    *,
     out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
+    reading: options.Reading,
     as_json: options.Json = False,
 ) -> None:
     """Write what an agent or a merge changed; refused where that would not be smaller."""
     from ram_studio.engine.delta import make_delta
 
-    _print(make_delta(base, agent, out).to_dict(), as_json)
+    _print(make_delta(base, agent, out, **reading.fit()).to_dict(), as_json)
 
 
 @commands.command("apply")

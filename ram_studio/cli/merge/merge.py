@@ -68,9 +68,7 @@ class Fit:
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
     names: Annotated[str | None, typer.Option(help="exact or mapped.")] = None
-    experts_packing: Annotated[
-        str | None, typer.Option(help="ask, rank-major or expert-major.")
-    ] = None
+    experts_packing: options.Packings = None
     allow_base_mismatch: Annotated[
         bool,
         typer.Option("--allow-base-mismatch", help="Merge agents that seem to be of another base."),
@@ -211,6 +209,7 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     given = {name: getattr(asked, name) for name in ("method", "dtype", "rounding", "seed")}
     given |= {name: getattr(fit, name) for name in FitKeywords.__annotations__}
     given |= {
+        "experts_packing": options.parse_packings(fit.experts_packing),
         "tokenizer": fit.tokenizer_from,
         "stop_tokens": fit.stop_tokens,
         "other_base": "accept" if fit.allow_base_mismatch else None,

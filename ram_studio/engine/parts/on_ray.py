@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ def analyze_on_ray(
     with connected(address) as ray:
         parts = PARTS_PER_NODE * alive_nodes(ray)
         job = divisible_job(recipe, cancel=run.get("cancel"))
-        check_seen(ray, _unseen, _local_paths(recipe))
+        check_seen(ray, _local_paths(recipe))
         # These shards are never written: as many of them as parts, and a few to balance with.
         whole = plan_of(job, 1, max_shard_bytes=DEFAULT_MAX_SHARD_BYTES, hash_sources=False)
         size = max(1, whole.parts[0].nbytes // (4 * parts))
@@ -95,7 +95,7 @@ def merge_on_ray(
     with connected(address) as ray:
         job = divisible_job(recipe, cancel=run.get("cancel"))
         with _marked(out) as mark:
-            check_seen(ray, _unseen, [*_local_paths(recipe), *mark])
+            check_seen(ray, [*_local_paths(recipe), *mark])
         plan = plan_of(job, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
         cluster = _Cluster(ray, job, plan, run)
         if analysis is None and job.needs & {Need.RATIOS, Need.MAGNITUDES}:
@@ -120,11 +120,6 @@ def _local_paths(recipe: Recipe) -> list[str]:
     """Return the sources that are folders here, as the recipe calls them."""
     every = (recipe.base, *recipe.agents.values())
     return [str(s) for s in every if not is_url(s) and Path(s).expanduser().exists()]
-
-
-def _unseen(paths: Sequence[str]) -> list[str]:
-    """Return the paths that a worker does not see."""
-    return [path for path in paths if not Path(path).expanduser().exists()]
 
 
 @contextlib.contextmanager

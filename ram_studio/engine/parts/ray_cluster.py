@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import shown_bytes, shown_list
@@ -170,14 +171,17 @@ def check_room(ray: Any, name: str, options: Mapping[str, Any]) -> None:
     )
 
 
-def check_seen(ray: Any, look: Callable[..., list[str]], paths: Sequence[str]) -> None:
-    """Make sure that every node that works sees some paths, by a small task on each.
+def unseen(paths: Sequence[str]) -> list[str]:
+    """Return the paths that a worker does not see."""
+    return [path for path in paths if not Path(path).expanduser().exists()]
 
-    look: returns those of the paths that it does not see.
+
+def check_seen(ray: Any, paths: Sequence[str]) -> None:
+    """Make sure that every node that works sees some paths, by a small task on each.
 
     Raises: SettingsError naming the nodes and what they do not see.
     """
-    task = ray.remote(num_cpus=0, max_retries=RETRIES)(look)
+    task = ray.remote(num_cpus=0, max_retries=RETRIES)(unseen)
     near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     asked = {
         task.options(scheduling_strategy=near(node["NodeID"], soft=False)).remote(
@@ -186,10 +190,10 @@ def check_seen(ray: Any, look: Callable[..., list[str]], paths: Sequence[str]) -
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get("CPU")
     }
-    unseen = dict(zip(asked.values(), gather(ray, asked, lambda: None), strict=True))
-    if told := [f"{node} does not see {', '.join(n)}" for node, n in unseen.items() if n]:
+    missing = dict(zip(asked.values(), gather(ray, asked, lambda: None), strict=True))
+    if told := [f"{node} does not see {', '.join(n)}" for node, n in missing.items() if n]:
         raise SettingsError(
-            f"{shown_list(told)}. All nodes must see sources and output under the same paths: "
+            f"{shown_list(told)}. All nodes must see models and output under the same paths: "
             "put them on a shared disk or into object storage."
         )
 

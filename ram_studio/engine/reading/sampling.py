@@ -6,6 +6,7 @@ base (nearly everything differs) before any pass.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError
 
 PAGES = 256
+MOST_TENSORS = 1024
 PAGE_ELEMENTS = 4096
 REMOTE_PAGES = 24
 REMOTE_READERS = 8
@@ -129,6 +131,11 @@ def _pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]
     """Yield tensor, first element and number of elements of each page."""
     total = sum(t.numel for t in tensors)
     wanted = PAGES * PAGE_ELEMENTS
+    if total > wanted and len(tensors) > MOST_TENSORS:
+        # Drawn, as each n-th of a mixture's matrices may be the same one of each expert.
+        drawn = sorted(random.Random(0).sample(range(len(tensors)), MOST_TENSORS))
+        tensors = [tensors[i] for i in drawn]
+        total = sum(t.numel for t in tensors)
     # As many elements of each tensor as its share asks for, in pages spread over it.
     for tensor in tensors:
         share = min(1.0, wanted / total) if total else 0.0

@@ -183,7 +183,8 @@ class Entry(Row):
         """Return the row as it stands now; a duplicate has the other's scores."""
         shown = {known.name: getattr(self, known.name) for known in fields(Row)}
         if self.duplicate_of is not None:
-            same = ("domains", "average", "loss", "agents", "merge_seconds", "samples")
+            same = ("domains", "average", "loss", "agents", "merge_seconds", "samples",
+                    "merge_draws", "answer_draws")  # fmt: skip
             shown |= {name: getattr(self.duplicate_of, name) for name in same}
             shown["same_as"] = self.duplicate_of.label
         return Row(**shown)

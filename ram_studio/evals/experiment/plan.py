@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
@@ -112,6 +112,7 @@ How = Literal["grid", "optuna", "slim"]
 DEFAULT_ITEMS = 50
 DEFAULT_TRIALS = 20
 DEFAULT_LIMIT = 300
+DEFAULT_DRAWS = 3
 MAX_SETTINGS = 200
 
 
@@ -172,6 +173,10 @@ class Plan(ABC):
             raise SettingsError("An experiment has one limit for all suites. Give a number.")
         if self.settings.engine != "transformers":
             raise SettingsError("Merges made in memory answer by the engine 'transformers'.")
+        if self.settings.is_harness:
+            raise SettingsError(
+                "Merges made in memory are not asked by lm-eval. Write them, then evaluate them."
+            )
         at_least("held-out items", self.held, 0)
         if self.minutes is not None and not self.minutes > 0:
             raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
@@ -288,7 +293,9 @@ class ComparePlan(Plan):
     rows: recipes by label, of one base, an agent of the same name being the same source in all.
     reference: the row that others are compared with. has_sources: whether base and agents get rows
     of their own, before the merges; has_control: whether the norm-matched control of two agents or
-    more then gets one too, see `control`. only: digests of the questions to ask; all when left out.
+    more then gets one too. only: digests of the questions to ask; all when left out.
+    draws: of every merge that draws, with seeds from the recipe's on, and of sampled answers; a
+    row's score is their mean, see `draws`.
     """
 
     _: KW_ONLY
@@ -297,6 +304,7 @@ class ComparePlan(Plan):
     has_sources: bool = True
     has_control: bool = True
     only: frozenset[str] | None = None
+    draws: int = DEFAULT_DRAWS
 
     @classmethod
     def of(
@@ -318,6 +326,10 @@ class ComparePlan(Plan):
         Raises: SettingsError, EvaluationError for rows that do not go together.
         """
         recipe = _common_recipe(rows)
+        draws = plan.setdefault("draws", DEFAULT_DRAWS)
+        at_least("draws", draws, 1)
+        if settings.temperature and settings.samples == 1:
+            settings = settings.model_copy(update={"samples": draws})
         if reference is None:
             ram_plus = (label for label, row in rows.items() if row.method == "ram+")
             reference = next(ram_plus, next(iter(rows)))
@@ -350,7 +362,19 @@ class ComparePlan(Plan):
                     f"A row is called {label!r}, as the base or an agent; rename it."
                 )
         sources = [Candidate(label, {}, None) for label in labels]
-        return [*sources, *(Candidate(label, {}, row) for label, row in self.rows.items())]
+        return [
+            *sources,
+            *(one for label, row in self.rows.items() for one in self._of(label, row)),
+        ]
+
+    def _of(self, label: str, row: Recipe) -> Iterator[Candidate]:
+        """Yield a row's merge, and its further draws where another seed makes another one."""
+        yield Candidate(label, {}, row)
+        is_drawn = METHODS[row.method].draws(make_settings(row.method, row.settings))
+        for seed in range(row.seed + 1, row.seed + self.draws):
+            if is_drawn or row.rounding == "stochastic":
+                drawn = row.model_copy(update={"seed": seed % 2**64})
+                yield Candidate(f"{label}, seed {seed}", {}, drawn, draw_of=label)
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return the questions that `evaluate` would ask, or those of them that are wanted.

@@ -17,7 +17,14 @@ from typing import Any
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
-from ram_studio.evals.experiment.space import Space, parse_axes, setting_label, with_method
+from ram_studio.evals.experiment.space import (
+    MAX_WEIGHT,
+    Candidate,
+    Space,
+    parse_axes,
+    setting_label,
+    with_method,
+)
 
 
 @dataclass(frozen=True)
@@ -230,3 +237,29 @@ def experiment_recipes(name: str, recipe: Recipe) -> dict[str, Recipe]:
             f"The experiment is {name!r}; it must be one of {', '.join(EXPERIMENTS)}."
         )
     return EXPERIMENTS[name].build(recipe)
+
+
+def norm_matched(
+    merge: Recipe, agent: str, every: Recipe, change_norm: Callable[[Recipe], float]
+) -> Candidate | None:
+    """Return the control of a comparison: its best agent alone, moved as far as the merge.
+
+    control = base + s * tau_a,    s = |merge - base| / |tau_a|
+
+    A merge often lies further from the base than any agent; what a longer step in one agent's
+    direction gains as well is nothing that merging gained. None where there is nothing to scale, or
+    it would take a weight that no recipe may have.
+
+    Args:
+        merge: whose distance from the base is matched.
+        agent: that scores best alone, one of ``every``'s.
+        change_norm: recipe -> how far its merge lies from the base.
+    """
+    plain = every.model_copy(update={"weights": {}, "densities": {}, "filters": ()})
+    alone = with_method(with_agents(plain, (agent,)), "task-arithmetic", {"scale": 1.0})
+    length = change_norm(alone)
+    scale = change_norm(merge) / length if length else 0.0
+    if not 0 < scale <= MAX_WEIGHT:
+        return None
+    scaled = alone.model_copy(update={"weights": {agent: scale}})
+    return Candidate(f"norm-matched {agent}", {}, scaled)

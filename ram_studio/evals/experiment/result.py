@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, InstanceOf, computed_field
 from pydantic.dataclasses import dataclass
 
+from ram_studio.evals.experiment.draws import Spread
 from ram_studio.evals.experiment.race import ERROR, Loss
 from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
@@ -46,10 +47,12 @@ class Row:
     way, "worse" at the end; "duplicate" is the same merge as `same_as`, whose score it has;
     "unfinished" ran out of time or was stopped; "failed" cannot be merged, see `note`. is_start:
     where a sweep starts. domains: scores on the questions answered; average: of the skills.
-    samples: what several samples show, by domain. versus: against a comparison's reference over all
-    skills, corrected for the number of rows. loss: why a sweep dropped it. agents: by name rho,
-    lambda, effective_lambda, ...; before the merge was made, lambda alone. merge_seconds: None
-    until it was merged; seconds: spent on it in this run, answers included.
+    samples: what several samples show, by domain. merge_draws, answer_draws: what chance makes of a
+    comparison's row; its domains and average are the mean over all draws then. versus: against a
+    comparison's reference over all skills, corrected for the number of rows. loss: why a sweep
+    dropped it. agents: by name rho, lambda, effective_lambda, ...; before the merge was made,
+    lambda alone. merge_seconds: None until it was merged; seconds: spent on it in this run, answers
+    included.
     """
 
     label: str
@@ -66,6 +69,8 @@ class Row:
     domains: dict[str, DomainScore] = field(default_factory=dict)
     average: Average = field(default_factory=lambda: Average.over(()))
     samples: dict[str, SampleScores] = field(default_factory=dict)
+    merge_draws: Spread | None = None
+    answer_draws: Spread | None = None
     versus: Comparison | None = None
     loss: Loss | None = None
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -265,6 +270,8 @@ def _columns(
         flat |= {f"{k}_{agent}": own.get(k) for k in ("rho", "lambda", "effective_lambda")}
     versus = row.versus
     return flat | {
+        "draw_spread": None if row.merge_draws is None else row.merge_draws.spread,
+        "sample_spread": None if row.answer_draws is None else row.answer_draws.spread,
         "merge_seconds": row.merge_seconds,
         "seconds": row.seconds,
         "gained": None if versus is None else versus.counts.wins,
@@ -298,6 +305,10 @@ def _compared(result: ExperimentResult) -> list[str]:
             f"{found.counts.wins} gained, {found.counts.losses} lost (adjusted p "
             f"{found.p_adjusted:.2g})."
         )
+    for row in result.rows:
+        for what, drawn in (("merge", row.merge_draws), ("answers", row.answer_draws)):
+            if drawn is not None and row.status != "duplicate":
+                said.append(drawn.sentence(row.label, what))
     if result.until:
         said.append(result.until.sentence)
     if result.ending != "running":

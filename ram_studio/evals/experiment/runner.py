@@ -15,9 +15,15 @@ from typing import Any
 
 from ram_studio.algorithm.analysis import BASE
 from ram_studio.errors import SettingsError, Stopped
-from ram_studio.evals.experiment import control, race
+from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
+from ram_studio.evals.experiment.draws import (
+    mean_scores,
+    spread_over_merges,
+    spread_over_samples,
+)
 from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
+from ram_studio.evals.experiment.presets import norm_matched
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
 from ram_studio.evals.experiment.search import SlimSearch
 from ram_studio.evals.experiment.space import Candidate
@@ -250,11 +256,12 @@ class Runner:
         self.settings = self.settings or self._answers.asked
         entry.answers.update(found)
         self._score(entry, self._alone(entry).models[entry.label])
+        self._take_draws(entry.candidate.draw_of or entry.label)
         entry.stages = stage + 1
         entry.status = "finished" if entry.stages == len(self._shares) else "partial"
 
     def _ask_control(self) -> Iterator[ExperimentResult]:
-        """Ask a comparison's control, see `control`, everything that the other rows were asked."""
+        """Ask a comparison's control, see `norm_matched`, everything that other rows were asked."""
         plan, best = self.plan, self._update().best_agent
         if not isinstance(plan, ComparePlan) or not plan.controls or best is None:
             return
@@ -263,7 +270,7 @@ class Runner:
         if not reference.source.answers:
             return
         made = (plan.rows[plan.reference], best.label, plan.recipe, self._answers.change_norm)
-        candidate = control.norm_matched(*made)
+        candidate = norm_matched(*made)
         if candidate is None:
             return
         entry = self._add(candidate)
@@ -280,6 +287,25 @@ class Runner:
         sampled = {d: sample_scores(own) for d, own in row.answers.items()}
         entry.samples = {d: found for d, found in sampled.items() if found}
         self.result = replace(self.result, skills=row.skills)
+
+    def _take_draws(self, label: str) -> None:
+        """Make a comparison's row the mean over its draws, merges and samples of answers."""
+        entry = next(e for e in self.entries if e.label == label)
+        more = [e for e in self.entries if e.candidate.draw_of == label]
+        own = [e.source for e in (entry, *more) if e.source.answers.keys() >= entry.answers.keys()]
+        is_sampled = self.plan.settings.samples > 1
+        if not isinstance(self.plan, ComparePlan) or not entry.answers:
+            return
+        if len(own) < 2 and not is_sampled:
+            return
+        draws = {e.candidate.recipe.seed if e.candidate.recipe else 0: e.answers for e in own}
+        asked = [self._asked[question] for question in entry.answers]
+        every, skills, seed = list(draws.values()), self.result.skills, self.plan.settings.seed
+        entry.domains = mean_scores(asked, every)
+        entry.average = Average.over(entry.domains[d] for d in entry.domains if d in skills)
+        entry.merge_draws = spread_over_merges(asked, draws, skills)
+        if is_sampled:
+            entry.answer_draws = spread_over_samples(asked, every, seed, skills)
 
     # ------------------------------------------------------------------ comparing
 
@@ -338,7 +364,8 @@ class Runner:
     def _compare_rows(self) -> None:
         """Put every finished row of a comparison beside its reference; the others have no score."""
         finished: list[Entry] = []
-        for entry in self.entries:
+        rows = [entry for entry in self.entries if not entry.candidate.draw_of]
+        for entry in rows:
             known = entry.source
             if known.status == "finished" or 0 < self.looks <= known.stages:
                 finished.append(entry)
@@ -348,9 +375,10 @@ class Runner:
                 entry.status, entry.note = known.status, known.note
         answers = {entry.label: entry.source.answers for entry in finished}
         report = replace(self._report(answers, self.questions), until=self.result.until)
-        for entry in self.entries:
+        for entry in rows:
             if entry in finished:
                 self._score(entry, report.models[entry.label])
+                self._take_draws(entry.label)
             else:
                 entry.domains, entry.average = {}, Average.over(())
         agents = self.plan.agents if isinstance(self.plan, ComparePlan) else ()
@@ -377,7 +405,7 @@ class Runner:
             self.result = replace(self.result, winner=ranked[0].label, chance_levels=levels)
         self.result = replace(
             self.result,
-            rows=tuple(entry.snapshot() for entry in self.entries),
+            rows=tuple(e.snapshot() for e in self.entries if not e.candidate.draw_of),
             answers=sum(len(e.answers) for e in self.entries if e.duplicate_of is None),
             seconds=time.monotonic() - self._began,
         )

@@ -232,12 +232,14 @@ def _value(name: str, given: Any) -> Any:
 class Candidate:
     """A merge to try. values: what the axes have here, "method" included; label: for people.
 
-    recipe: None for the base or an agent itself, whose name is the label.
+    recipe: None for the base or an agent itself, whose name is the label. draw_of: label of the
+    row that this is a further draw of, "" for a row of its own.
     """
 
     label: str
     values: Mapping[str, Any]
     recipe: Recipe | None
+    draw_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,9 @@ def score_files(folder: Path, repository: str, store: AnswerStore) -> dict[str, 
         )
     files, results = hub_results(store, runs)
     if results:
-        files["README.md"] = card_with(_card(folder, repository), repository, results).encode()
+        asked = [run.suite for run, _ in runs]
+        card = card_with(_card(folder, repository), repository, results, asked)
+        files["README.md"] = card.encode()
     return files
 
 

@@ -266,13 +266,13 @@ def _results(tasks: list[_Task], samples: Mapping[str, list[dict[str, Any]]]) ->
             lambda task: {
                 "task": task.name,
                 "output_type": "generate_until",
-                "num_fewshot": 0,
+                "num_fewshot": _shots(task),
                 "metric_list": [metric],
                 "metadata": {"version": __version__, "suites": task.suite},
             }
         ),
         "versions": by_task(lambda task: __version__),
-        "n-shot": by_task(lambda task: 0),
+        "n-shot": by_task(_shots),
         "higher_is_better": by_task(lambda task: {METRIC: True}),
         "n-samples": by_task(lambda t: {"original": len(t.rows), "effective": t.score.n}),
         "config": {
@@ -289,6 +289,11 @@ def _results(tasks: list[_Task], samples: Mapping[str, list[dict[str, Any]]]) ->
             for name, rows in samples.items()
         },
     }
+
+
+def _shots(task: _Task) -> int:
+    shots = task.details.settings.get("shots", 0)
+    return shots if isinstance(shots, int) else 0
 
 
 def _json(content: Any) -> bytes:

@@ -8,7 +8,7 @@ whoever reads them works the share and its interval out anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,11 @@ from ram_studio.checkpoints.hub.transfer import fetch_file
 from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.record.strict_yaml import load_plain
 from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.prompts import HARNESS_PROMPTS, OWN
+from ram_studio.evals.report.eval_report import HARNESS
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.store import AnswerStore, StoredRun
-from ram_studio.evals.suites import ALL_SUITES, HEALTH
+from ram_studio.evals.suites import ALL_SUITES, HARNESS_SUITES, HEALTH
 from ram_studio.evals.suites.published import gsm8k, ifeval, math500, mbpp, nq
 from ram_studio.evals.suites.published.rows import DataSet
 from ram_studio.evals.suites.suite import SuiteSettings
@@ -40,6 +42,15 @@ MOST_SCORES = 60
 _MOST_QUESTIONS = 10**7
 _COUNTS = re.compile(r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+; (.+)")
 
+_UNCHECKED = "Not checked after the merge:"
+_CHECKS = {
+    "knowledge from before the agents' training (forgetting)": {
+        f"{HARNESS}{task}" for task in HARNESS_SUITES["forgetting"]
+    },
+    "refusal behavior (refusal)": {"refusal"},
+    "acting over several turns (tool-loop)": {"tool-loop"},
+    "following instructions (instructions, ifeval)": {"instructions", "ifeval"},
+}
 DATA_SETS: Mapping[str, DataSet] = {
     module.DATA.name: module.DATA for module in (gsm8k, ifeval, math500, mbpp, nq)
 }
@@ -106,12 +117,16 @@ def stored_scores(store: AnswerStore, fingerprint: str) -> Iterator[tuple[Stored
 def _settings(run: StoredRun) -> str:
     """Return how a run was asked, in words; where it ran is no part of it."""
     told = dict(run.settings)
-    for where in ("device", "engine", "dtype"):
+    is_harness = told.pop("engine", "") == HARNESS_PROMPTS
+    for where in ("device", "dtype", "lm_eval", "tasks"):
         told.pop(where, None)
+    prompts = HARNESS_PROMPTS if is_harness else told.pop("prompts", OWN)
+    shots = told.pop("shots", "the task's" if is_harness else 0)
     chat, heat = told.pop("chat", None), told.pop("temperature", 0)
     parts = [f"version {run.suite_version}", "greedy" if not heat else f"temperature {heat}"]
     if chat is not None:
         parts.append("chat template" if chat else "plain text")
+    parts += [f"prompts {prompts}", f"shots {shots}"]
     parts += [f"{key.replace('_', ' ')} {value}" for key, value in sorted(told.items()) if value]
     return ", ".join(parts)[:200]
 
@@ -179,11 +194,17 @@ def benchmark_task(data: DataSet) -> str | None:
     return ids[0] if len(ids) == 1 else data.name if data.name in ids else None
 
 
-def card_with(text: str, name: str, results: list[EvalResult]) -> str:
-    """Return a model card with a `model-index` of these results instead of the one it has."""
+def card_with(text: str, name: str, results: list[EvalResult], asked: Collection[str] = ()) -> str:
+    """Return a model card with a `model-index` of these results instead of the one it has.
+
+    asked: suites with scores; the card ends with what was not checked.
+    """
     card: Any = ModelCard(text, ignore_metadata_errors=True)
     card.data.model_name, card.data.eval_results = name, results
-    return str(card)
+    left = [what for what, suites in _CHECKS.items() if not suites & set(asked)]
+    told = f"{_UNCHECKED} {', '.join(left)}.\n" if left else ""
+    kept = [line for line in str(card).splitlines() if not line.startswith(_UNCHECKED)]
+    return "\n".join(kept).rstrip() + f"\n\n{told}"
 
 
 # ------------------------------------------------------------------ read back

@@ -46,14 +46,33 @@ class DomainScore:
     @staticmethod
     def of(answers: Iterable[Answer]) -> DomainScore:
         """Return the score of these answers; questions that were not answered are left out."""
-        scored = [answer for answer in answers if answer.is_scored]
-        marks = [answer.is_correct for answer in scored]
+        scored = (answer for answer in answers if answer.is_scored)
+        marks = ((a.facts.get(CLUSTER, n), [a.is_correct]) for n, a in enumerate(scored))
+        return DomainScore._of(marks)
+
+    @staticmethod
+    def over_draws(questions: Iterable[Sequence[Answer]]) -> DomainScore:
+        """Return the mean score of several draws, all samples counted; answers to one question are
+        alike, as questions about one document are.
+
+        Args: questions: of each question an answer of every draw.
+        """
+        return DomainScore._of(
+            (answer.facts.get(CLUSTER, place), marks_of(answer))
+            for place, drawn in enumerate(questions)
+            for answer in drawn
+        )
+
+    @staticmethod
+    def _of(marks: Iterable[tuple[Any, Sequence[bool]]]) -> DomainScore:
+        """Return the score of answers, right or wrong, with what those that are alike share."""
         clusters: dict[Any, list[bool]] = {}
-        for place, answer in enumerate(scored):
-            clusters.setdefault(answer.facts.get(CLUSTER, place), []).append(answer.is_correct)
-        alone = len(clusters) == len(scored)
-        effective = None if alone else effective_size(list(clusters.values()))
-        return DomainScore(len(marks), sum(marks), effective_n=effective)
+        for cluster, own in marks:
+            clusters.setdefault(cluster, []).extend(own)
+        sizes = [len(own) for own in clusters.values()]
+        alike = [own for own in clusters.values() if own]
+        effective = effective_size(alike) if max(sizes, default=0) > 1 else None
+        return DomainScore(sum(sizes), sum(map(sum, alike)), effective_n=effective)
 
     @computed_field
     @property
@@ -193,6 +212,12 @@ def with_samples(
         marks = [answer.is_correct for _, answer in row if answer.is_scored]
         result.append((question, replace(first, facts={**first.facts, SAMPLES: marks})))
     return result
+
+
+def marks_of(answer: Answer) -> Sequence[bool]:
+    """Return whether each sample of an answer is right; of a question with one, that one."""
+    marks: Sequence[bool] | None = answer.facts.get(SAMPLES)
+    return ([answer.is_correct] if answer.is_scored else []) if marks is None else marks
 
 
 def sample_scores(answers: Iterable[Answer]) -> SampleScores | None:

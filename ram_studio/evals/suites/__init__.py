@@ -11,24 +11,30 @@ from contextlib import contextmanager
 from typing import Literal
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.suites import code, generated, instructions, memory, published
+from ram_studio.evals.suites import code, generated, instructions, memory, published, refusal
 from ram_studio.evals.suites.demo import tasks as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
 _GENERAL = (generated.TOOL, memory.SUITE, code.SUITE, generated.MATH, instructions.SUITE)
 
 HEALTH = "health"
+HARNESS_SUITES: dict[str, tuple[str, ...]] = {
+    "forgetting": ("arc_easy", "hellaswag", "piqa", "winogrande")
+}
+"""Suites that lm-eval alone asks, by its tasks. forgetting: what a model knew before it was an
+agent, by log-likelihood alone, so that neither its format nor its chat counts."""
 GENERAL_SUITES: dict[str, Suite] = {suite.name: suite for suite in _GENERAL}
 ALL_SUITES: dict[str, Suite] = {
     demo.SUITE.name: demo.SUITE,
     **GENERAL_SUITES,
-    **{suite.name: suite for suite in (*published.SUITES, *generated.SUITES)},
+    **{suite.name: suite for suite in (*published.SUITES, *generated.SUITES, refusal.SUITE)},
 }
 
 __all__ = [
     "ALL_SUITES",
     "DEFAULT_LENGTHS",
     "GENERAL_SUITES",
+    "HARNESS_SUITES",
     "HEALTH",
     "Suite",
     "SuiteSettings",
@@ -64,8 +70,10 @@ def offered(suite: Suite) -> Iterator[None]:
         del GENERAL_SUITES[suite.name], ALL_SUITES[suite.name]
 
 
-def is_a(name: str, what: Literal["runs_code", "has_texts"]) -> bool:
-    """Return whether a suite runs what models write, or has long texts; health does neither."""
+def is_a(
+    name: str, what: Literal["runs_code", "has_texts", "has_template", "has_shots", "harness"]
+) -> bool:
+    """Return whether a suite runs what models write, has long texts, ...; health does nothing."""
     return name in ALL_SUITES and bool(getattr(ALL_SUITES[name], what))
 
 
@@ -78,13 +86,13 @@ def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[st
     """Return suites named in a sequence or one text with commas, each once, in the order given.
 
     Args:
-        health: whether health may be among them.
+        health: whether health, and what lm-eval alone asks, may be among them.
 
     Raises: EvaluationError for an unknown name, none at all, or demo beside others.
     """
     parts = given.split(",") if isinstance(given, str) else given
     names = tuple(dict.fromkeys(name.strip() for name in parts if name.strip()))
-    known = [*ALL_SUITES, HEALTH] if health else list(ALL_SUITES)
+    known = [*ALL_SUITES, HEALTH, *HARNESS_SUITES] if health else list(ALL_SUITES)
     choose = f"Choose from: {', '.join(known)}."
     for name in names:
         if name not in known:

@@ -18,9 +18,11 @@ from types import ModuleType
 from typing import Any
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.prompts import after_examples, word
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites import code, mathematics, tool, tool_loop
-from ram_studio.evals.suites.suite import Suite, SuiteSettings
+from ram_studio.evals.suites import code, mathematics
+from ram_studio.evals.suites.suite import Make, Suite, SuiteSettings
+from ram_studio.evals.suites.tools import tool, tool_loop
 
 USUAL_LIMIT = 60
 IRRELEVANT_EVERY = 5
@@ -28,35 +30,48 @@ HARDEST = 5
 _FRUITLESS = 200
 
 Draw = Callable[[Random, int, int], dict[str, Any]]
-"""Source of numbers, difficulty and number of the question -> prompt, gold, spec, category and what
-else it has of its own; may repeat itself."""
+"""Source of numbers, difficulty and number of the question -> gold, spec, category and what else it
+has of its own, as of `suite.RowFields`; may repeat itself."""
 
 
-def _family(
-    name: str, max_new_tokens: int, draw: Draw
-) -> Callable[[SuiteSettings], tuple[Question, ...]]:
-    """Return the `make` of a family: each question has a source of numbers of its own."""
+def _family(name: str, max_new_tokens: int, draw: Draw, template: str = "") -> Make:
+    """Return the `make` of a family: each question has a source of numbers of its own.
+
+    template: of draws with "fields" and "worked", see `suite.RowFields`.
+    """
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         difficulty = settings.difficulty
         if not 1 <= difficulty <= HARDEST:
             raise EvaluationError(f"The difficulty is {difficulty}. Choose 1 to {HARDEST}.")
+
+        def read(source: Random, number: int) -> tuple[dict[str, Any], str]:
+            own = {"domain": name, **draw(source, difficulty, number)}
+            if "fields" in own:
+                own["prompt"] = word(name, template, own.pop("fields"), settings.templates)
+            return own, own.pop("worked", "")
+
+        # Of a seed that no setting gives, so that all are shown the same ones.
+        split = (Random(f"{name}-{difficulty}-shots/{i}") for i in range(settings.shots))
+        shown = [(own["prompt"], worked) for own, worked in (read(drawn, 0) for drawn in split)]
         start = f"{name}-{difficulty}-{settings.seed}"
-        found: dict[str, Question] = {}
+        found: dict[str, Question | None] = {prompt: None for prompt, _ in shown}
         for number in range(USUAL_LIMIT if settings.limit is None else settings.limit):
             drawn = Random(f"{start}/{number}")
             for _ in range(_FRUITLESS):
-                fields = {"domain": name, **draw(drawn, difficulty, number)}
-                if fields["prompt"] not in found:
+                fields, _ = read(drawn, number)
+                prompt = fields["prompt"]
+                if prompt not in found:
                     break
             else:
                 raise EvaluationError(
                     f"Suite {name} has no more than {number} different questions of difficulty "
                     f"{difficulty}. Ask fewer, or harder ones."
                 )
+            fields["prompt"] = after_examples(prompt, shown)
             key = f"{start}-{number:05d}"
-            found[fields["prompt"]] = Question(key, max_new_tokens=max_new_tokens, **fields)
-        return tuple(found.values())
+            found[prompt] = Question(key, max_new_tokens=max_new_tokens, **fields)
+        return tuple(question for question in found.values() if question is not None)
 
     return make
 
@@ -77,9 +92,8 @@ def _problem(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
         text, have = _changed(drawn, last, name, things, have)
         said.append(text)
     question = f"{' '.join(said)} How many {things} does {name} have now?"
-    prompt = mathematics.PROMPT.format(question=question)
-    gold = str(have)
-    return {"category": f"{difficulty + 1} steps", "prompt": prompt, "gold": gold, "spec": gold}
+    told = {"gold": str(have), "spec": str(have), "worked": f"Answer: {have}"}
+    return {"category": f"{difficulty + 1} steps", "fields": {"question": question}, **told}
 
 
 def _changed(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[str, int]:
@@ -206,11 +220,12 @@ def _function(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     return {
         # The kind of judging, see the suite `code`.
         "category": "function",
-        "prompt": (
-            f"Write a Python function `{_ENTRY}(values)` that takes a list of whole numbers and "
-            f"does this with it, in this order: {'; then '.join(words)}. It returns the list that "
-            "results.\n\nReply with the complete Python function in one code block."
-        ),
+        "fields": {
+            "question": f"Write a Python function `{_ENTRY}(values)` that takes a list of whole "
+            f"numbers and does this with it, in this order: {'; then '.join(words)}. It returns "
+            "the list that results."
+        },
+        "worked": f"```python\n{reference}```",
         "gold": reference,
         "spec": {"entry": _ENTRY, "tests": tests, "reference": reference},
     }
@@ -230,17 +245,25 @@ def _all_matter(chosen: list[tuple[Step, int]], inputs: list[Values]) -> bool:
 
 
 def _suite(
-    name: str, version: int, title: str, judged_by: ModuleType, draw: Draw, **more: Any
+    name: str,
+    version: int,
+    title: str,
+    judged_by: ModuleType,
+    draw: Draw,
+    template: str = "",
+    **more: Any,
 ) -> Suite:
-    make = _family(name, judged_by.MAX_NEW_TOKENS, draw)
+    make = _family(name, judged_by.MAX_NEW_TOKENS, draw, template)
+    more |= {"has_template": bool(template), "has_shots": bool(template)}
     return Suite(name, version, title, make, judged_by.judge, **more)
 
 
 TOOL = _suite("tool", 6, "Tool use", tool, _request, apart=(tool.IRRELEVANCE,),
               about="function calls drawn from templates, new for each seed")  # fmt: skip
-MATH = _suite("math", 4, "Mathematics", mathematics, _problem,
+MATH = _suite("math", 4, "Mathematics", mathematics, _problem, mathematics.PROMPT,
               about="word problems drawn from templates, new for each seed")  # fmt: skip
-CODE = _suite("code-generated", 1, "Code, generated", code, _function, runs_code=True,
+CODE = _suite("code-generated", 1, "Code, generated", code, _function,
+              code.PROMPTS["function"], runs_code=True,
               about="functions drawn from templates, new for each seed")  # fmt: skip
 LOOP = _suite("tool-loop", 1, "Tool loop", tool_loop, tool_loop.draw,
               converse=tool_loop.Episode, summary=tool_loop.summary,

@@ -5,12 +5,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.prompts import Templates, after_examples, word
 from ram_studio.evals.question import Conversation, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 
@@ -34,6 +35,7 @@ class SuiteSettings:
     tokens. difficulty: of generated families, 1 to 5. data: the folder with the rows of suites that
     are a data set, see `datasets.rows`; None: the Hub's cache, or the Hub. max_tokens: of an
     answer, see `Suite.questions`. samples: of a question, for suites that draw them themselves.
+    templates: of prompts, see `prompts`; shots: worked examples before each question.
     """
 
     count_tokens: Callable[[str], int]
@@ -44,6 +46,8 @@ class SuiteSettings:
     data: str | Path | None = None
     max_tokens: Budget = None
     samples: int = 1
+    templates: Templates = field(default_factory=dict)
+    shots: int = 0
 
 
 Make = Callable[[SuiteSettings], Sequence[Question]]
@@ -65,6 +69,8 @@ class Suite:
     has_texts: its questions are about long texts of `SuiteSettings.lengths` (`Question.reading`).
     converse: question -> the conversation that answers it; None: one request does. draws_samples:
     that conversation draws all samples of a question, which is asked once.
+    has_template: it may be asked by another template, see `prompts`; has_shots: after worked
+    examples of a fixed split. harness: lm-eval's tasks that ask it as published.
     """
 
     name: str
@@ -81,6 +87,9 @@ class Suite:
     fetch: Callable[[], object] | None = None
     converse: Callable[[Question], Conversation] | None = None
     draws_samples: bool = False
+    has_template: bool = False
+    has_shots: bool = False
+    harness: tuple[str, ...] = ()
 
     def tokens_of(self, budget: Budget) -> int | None:
         """Return the most tokens of an answer that a budget gives, None for the suite's own."""
@@ -126,31 +135,60 @@ def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
 
 
 RowFields = Callable[[int, Any], dict[str, Any]]
-"""Number and content of a row -> prompt, gold, spec and what else a question has of its own."""
+"""Number and content of a row -> gold, spec and what else a question has of its own; its prompt, or
+"fields" of a template by name; "worked": how an example is answered, "" where a row shows none."""
+Rows = Callable[[SuiteSettings], Iterable[Any]]
 
 
 def rows_to_questions(
     name: str,
     max_new_tokens: int,
-    rows: Callable[[SuiteSettings], Iterable[Any]],
+    rows: Rows,
     fields: RowFields,
+    template: str = "",
+    examples: Rows | None = None,
 ) -> Make:
     """Return the `make` of a suite with a question a row: the same ones whatever the seed.
 
     Unless `fields` says otherwise, a question is called after the suite and its row, and domain and
-    category are the suite's name.
+    category are the suite's name. template: of the prompt, in the suite's own words. examples: rows
+    that are shown worked, the first ones for all questions.
     """
+
+    def read(number: int, row: Any, settings: SuiteSettings) -> tuple[dict[str, Any], str]:
+        with reading(name, number):
+            own = dict(fields(number, row))
+            worked = str(own.pop("worked", "")).strip()
+            if (asked := own.pop("fields", None)) is not None:
+                own["prompt"] = word(name, template, asked, settings.templates)
+            return own, worked
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         usual = {"domain": name, "category": name, "max_new_tokens": max_new_tokens}
+        shown: list[tuple[str, str]] = []
+        for number, row in enumerate(examples(settings) if settings.shots and examples else ()):
+            own, worked = read(number, row, settings)
+            if worked and len(shown) < settings.shots:
+                shown.append((own["prompt"], worked))
+        check_examples(name, len(shown), settings)
         questions = []
         for number, row in enumerate(rows(settings)):
+            own, _ = read(number, row, settings)
+            own["prompt"] = after_examples(own["prompt"], shown)
             with reading(name, number):
-                own = {"id": f"{name}-{number:04d}", **usual, **fields(number, row)}
-                questions.append(Question(**own))
+                questions.append(Question(**{"id": f"{name}-{number:04d}", **usual, **own}))
         return balanced(questions, settings.limit)
 
     return make
+
+
+def check_examples(name: str, there: int, settings: SuiteSettings) -> None:
+    """Raise EvaluationError where a suite has fewer worked examples than are to be shown."""
+    if there < settings.shots:
+        raise EvaluationError(
+            f"Suite {name} has {there} worked examples, {settings.shots} were asked for. Give "
+            f"fewer shots, or more rows in {name}-shots.jsonl."
+        )
 
 
 @contextmanager

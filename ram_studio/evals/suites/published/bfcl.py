@@ -1,7 +1,7 @@
 """Suites `bfcl-nonlive` and `bfcl-live`: the Berkeley Function Calling Leaderboard's questions.
 
 Questions and right answers are read from the installed bfcl-eval; calls are judged by the rules of
-its checker (see `suites.tool` and `bfcl_languages`; where the two differ is counted in
+its checker (see `suites.tools.tool` and `bfcl_languages`; where the two differ is counted in
 test_bfcl_agreement.py). The categories are the leaderboard's: simple in Python, Java and
 JavaScript, multiple, parallel, parallel_multiple. Beside the average stand two columns of their
 own: irrelevance (no function fits) and live relevance (16 questions that any call passes). Left
@@ -19,11 +19,11 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites import tool
 from ram_studio.evals.suites.published import bfcl_languages as languages
 from ram_studio.evals.suites.published.rows import absent_package, lines_of
 from ram_studio.evals.suites.suite import Suite, SuiteSettings, Summary, Tally, balanced
-from ram_studio.evals.suites.tool_calls import Call
+from ram_studio.evals.suites.tools import tool
+from ram_studio.evals.suites.tools.tool_calls import Call
 
 DISTRIBUTION = "bfcl-eval==2026.3.23"
 MAX_NEW_TOKENS = 512

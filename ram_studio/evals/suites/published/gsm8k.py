@@ -1,6 +1,6 @@
 """Suite `gsm8k`: 1319 grade-school word problems; the number after `####` counts.
 
-Asked without examples, so that figures lie beside the usual ones with five or eight of them.
+Usual figures are asked by lm-eval's prompt after five examples: `--prompts lm-eval`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ DATA = DataSet(
     "e53f048856ff4f594e959d75785d2c2d37b678ee",
     "main/test-00000-of-00001.parquet",
     ("question", "answer"),
+    shots="main/train-00000-of-00001.parquet",
 )
 _PROMPT = '{question}\n\nThink step by step. End with a line of the form "#### <number>".'
 _MARKED = re.compile(r"####\s*(.*)")
@@ -33,8 +34,9 @@ def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
             f'gsm8k, row {number + 1}: the answer has no "#### <number>": '
             f"{str(row['answer'])[-60:]!r}."
         )
-    prompt = _PROMPT.format(question=str(row["question"]).strip())
-    return {"prompt": prompt, "gold": str(answer), "spec": str(answer)}
+    question = str(row["question"]).strip()
+    told = {"gold": str(answer), "spec": str(answer), "worked": row["answer"]}
+    return {"fields": {"question": question}, **told}
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
@@ -45,4 +47,13 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return mathematics.judge(question, text)
 
 
-SUITE = DATA.suite(1, "GSM8K", DATA.make(512, _fields), judge, "grade-school word problems")
+SUITE = DATA.suite(
+    1,
+    "GSM8K",
+    DATA.make(512, _fields, _PROMPT),
+    judge,
+    "grade-school word problems",
+    has_template=True,
+    has_shots=True,
+    harness=("gsm8k",),
+)

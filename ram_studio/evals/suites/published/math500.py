@@ -34,7 +34,7 @@ COMPARER = Worker(
     Job("mathematics", "compares answers", "math_verify", memory_bytes=2**30, is_sealed=True),
     SECONDS,
 )
-_PROMPT = "{problem}\n\nThink step by step. End with the answer in \\boxed{{}}."
+_PROMPT = "{question}\n\nThink step by step. End with the answer in \\boxed{}."
 _SAID = re.compile(r"\banswer(?: is|:)\s*+:?\s*+(.+)", re.IGNORECASE)
 _LAYOUT = re.compile(r"\\[,!;: ]|\\?\$|~|\s|\.\s*$")
 _BASE = re.compile(r"_\{(\d+)\}$")
@@ -47,7 +47,8 @@ def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": str(row.get("unique_id") or f"math500-{number:03d}"),
         "category": str(row["subject"]),
-        "prompt": _PROMPT.format(problem=str(row["problem"]).strip()),
+        "fields": {"question": str(row["problem"]).strip()},
+        "worked": row.get("solution") or "",
         "gold": str(row["answer"]),
         "spec": str(row["answer"]),
     }
@@ -103,5 +104,9 @@ def _fraction(text: str) -> Fraction:
     return Fraction(text.replace(",", ""))
 
 
-make = DATA.make(1024, _fields)
-SUITE = DATA.suite(2, "MATH-500", make, judge, "competition problems with a boxed answer")
+make = DATA.make(1024, _fields, _PROMPT)
+ABOUT = "competition problems with a boxed answer"
+_HARNESS = ("minerva_math500",)
+SUITE = DATA.suite(
+    2, "MATH-500", make, judge, ABOUT, has_template=True, has_shots=True, harness=_HARNESS
+)

@@ -29,9 +29,10 @@ DATA = DataSet(
     "full/test-00000-of-00001.parquet",
     ("task_id", "text|prompt", "code", "test_list"),
     others=("sanitized-mbpp",),
+    shots="full/prompt-00000-of-00001.parquet",
 )
 _PROMPT = (
-    "{text}\n\nThese tests must pass:\n\n{tests}\n\nReply with Python code in one code block, "
+    "{question}\n\nThese tests must pass:\n\n{tests}\n\nReply with Python code in one code block, "
     "without the tests."
 )
 _RUN = """space = {{"__name__": "answer"}}
@@ -50,7 +51,8 @@ def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": f"mbpp-{int(row['task_id']):04d}",
         "category": "function",
-        "prompt": _PROMPT.format(text=text, tests="\n".join(tests)),
+        "fields": {"question": text, "tests": "\n".join(tests)},
+        "worked": f"```python\n{str(row['code']).strip()}\n```",
         "gold": str(row["code"]),
         "spec": {"entry": _entry(tests), "tests": "\n".join([*filter(None, before), *tests])},
     }
@@ -98,6 +100,6 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return Verdict(is_over, "" if is_over else "it ended before the tests did")
 
 
-make = rows_to_questions(DATA.name, 512, _tasks, _fields)
+make = rows_to_questions(DATA.name, 512, _tasks, _fields, _PROMPT, DATA.examples)
 ABOUT = "500 short Python tasks with their tests"
-SUITE = DATA.suite(1, "MBPP", make, judge, ABOUT, runs_code=True)
+SUITE = DATA.suite(1, "MBPP", make, judge, ABOUT, runs_code=True, has_template=True, has_shots=True)

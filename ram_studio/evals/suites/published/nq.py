@@ -26,8 +26,9 @@ DATA = DataSet(
     "nq_open/validation-00000-of-00001.parquet",
     ("question", "answer"),
     others=("NQ-open.dev", "nq_open"),
+    shots="nq_open/train-00000-of-00001.parquet",
 )
-_PROMPT = "Answer the question with a few words and nothing else.\n\nQuestion: {question}?"
+_PROMPT = "Answer the question with a few words and nothing else.\n\nQuestion: {question}"
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LEAD = re.compile(r"^(?:(?:final |short )?answer\s*:|a\s*:|.*?\banswer is:?)\s*", re.IGNORECASE)
@@ -36,8 +37,8 @@ _LEAD = re.compile(r"^(?:(?:final |short )?answer\s*:|a\s*:|.*?\banswer is:?)\s*
 def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     given = row["answer"]
     answers = [given] if isinstance(given, str) else [str(one) for one in given]
-    prompt = _PROMPT.format(question=str(row["question"]).strip().rstrip("?"))
-    return {"prompt": prompt, "gold": answers[0], "spec": answers}
+    asked = {"question": f"{str(row['question']).strip().rstrip('?')}?"}
+    return {"fields": asked, "gold": answers[0], "spec": answers, "worked": answers[0]}
 
 
 def normal(text: str) -> str:
@@ -72,6 +73,16 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {"F1": sum(found) / len(found)} if found else {}
 
 
-make = DATA.make(64, _fields)
+make = DATA.make(64, _fields, _PROMPT)
 ABOUT = "questions about the world, without a text"
-SUITE = DATA.suite(1, "Natural Questions", make, judge, ABOUT, summary=summary)
+SUITE = DATA.suite(
+    1,
+    "Natural Questions",
+    make,
+    judge,
+    ABOUT,
+    summary=summary,
+    has_template=True,
+    has_shots=True,
+    harness=("nq_open",),
+)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +42,8 @@ class DataSet:
     as its publishers give them. repository, revision, file: on the Hub; revision None: no state of
     it is known, so its rows come from a folder alone. columns: that every row
     has; of names parted by "|" one is enough. flatten: a JSON file of another form -> rows.
+    shots: file of the split that worked examples come from, "" where none is published: then they
+    come from a folder alone, where they are called NAME-shots.
     """
 
     name: str
@@ -51,6 +53,7 @@ class DataSet:
     columns: tuple[str, ...]
     others: tuple[str, ...] = ()
     flatten: Callable[[Any], list[Row]] | None = None
+    shots: str = ""
 
     def suite(
         self, version: int, title: str, make: Make, judge: Judge, about: str, **more: Any
@@ -59,9 +62,17 @@ class DataSet:
         more |= {"absent": self.absent, "fetch": self.fetch if self.revision else None}
         return Suite(self.name, version, title, make, judge, about, **more)
 
-    def make(self, max_new_tokens: int, fields: RowFields) -> Make:
+    def make(self, max_new_tokens: int, fields: RowFields, template: str = "") -> Make:
         """Return the `make` of a suite with a question a row, see `rows_to_questions`."""
-        return rows_to_questions(self.name, max_new_tokens, self.rows, fields)
+        return rows_to_questions(
+            self.name, max_new_tokens, self.rows, fields, template, self.examples
+        )
+
+    def examples(self, settings: SuiteSettings) -> tuple[Row, ...]:
+        """Return the rows of the split that worked examples come from; raises as `rows`."""
+        name, revision = f"{self.name}-shots", self.revision if self.shots else None
+        file = self.shots or f"{name}.jsonl"
+        return replace(self, name=name, others=(), file=file, revision=revision).rows(settings)
 
     def rows(self, settings: SuiteSettings) -> tuple[Row, ...]:
         """Return all rows: of the file in `settings.data` and nowhere else, or else of the Hub's.

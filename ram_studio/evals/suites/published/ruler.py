@@ -22,6 +22,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.prompts import fill
 from ram_studio.evals.question import CLUSTER, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published.rows import DataSet, Row
@@ -37,7 +38,7 @@ LEAST_FILLED = 0.9
 _ASK = (
     "Find the answer in these documents. Reply with the answer alone, in as few words as possible."
 )
-_PROMPT = f"{_ASK}\n\n{{text}}\n\n{_ASK}\n\nQuestion: {{question}}"
+_PROMPT = f"{_ASK}\n\n{{context}}\n\n{_ASK}\n\nQuestion: {{question}}"
 
 
 class Entry(NamedTuple):
@@ -113,7 +114,9 @@ def _flat(data: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def prompt_of(library: Library, entry: Entry, count: int) -> tuple[str, str]:
+def prompt_of(
+    library: Library, entry: Entry, count: int, template: str = _PROMPT
+) -> tuple[str, str]:
     """Return (documents, whole prompt) with at least the question's own documents.
 
     Args:
@@ -129,25 +132,29 @@ def prompt_of(library: Library, entry: Entry, count: int) -> tuple[str, str]:
     text = "\n\n".join(
         f"Document {number}:\n{library.documents[place]}" for number, place in enumerate(chosen, 1)
     )
-    return text, _PROMPT.format(text=text, question=entry.question)
+    return text, fill(template, {"context": text, "question": entry.question})
 
 
 def _fitted(
-    library: Library, entry: Entry, room: int, count_tokens: Callable[[str], int]
+    library: Library,
+    entry: Entry,
+    room: int,
+    count_tokens: Callable[[str], int],
+    template: str,
 ) -> tuple[str, str, int] | None:
     """Return the prompt of most documents within `room` tokens, and its tokens.
 
     None where the question's own documents take more.
     """
     low = len(entry.own)
-    prompt = prompt_of(library, entry, low)
+    prompt = prompt_of(library, entry, low, template)
     used = count_tokens(prompt[1])
     if used > room:
         return None
     high = max(low, 2 * low * room // used + 8)
     while low < high:
         middle = (low + high + 1) // 2
-        trial = prompt_of(library, entry, middle)
+        trial = prompt_of(library, entry, middle, template)
         if (tokens := count_tokens(trial[1])) <= room:
             low, prompt, used = middle, trial, tokens
             # The guess was too low.
@@ -178,7 +185,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
         if not lengths:
             raise EvaluationError(f"No length was given for {name}. Give one or more, in tokens.")
         wanted = PER_LENGTH if settings.limit is None else -(-settings.limit // len(lengths))
-        entries = library.entries
+        entries, template = library.entries, settings.templates.get(name, _PROMPT)
         order = random.Random(f"questions/{name}").sample(entries, len(entries))
         questions = []
         for length in lengths:
@@ -186,7 +193,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
             for entry in order:
                 if made == wanted:
                     break
-                found = _fitted(library, entry, room, settings.count_tokens)
+                found = _fitted(library, entry, room, settings.count_tokens, template)
                 if found is not None:
                     *parts, used = found
                     filled = (used + length - room) / length
@@ -285,7 +292,7 @@ WIKI = DataSet(
     others=("2wikimultihopqa", "dev"),
 )
 ABOUT = "questions over many documents, made to length"
-_MORE: dict[str, Any] = {"has_texts": True, "summary": summary}
+_MORE: dict[str, Any] = {"has_texts": True, "summary": summary, "has_template": True}
 SUITES = (
     HOTPOT.suite(2, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, **_MORE),
     WIKI.suite(1, "RULER, 2WikiMultiHopQA",

@@ -18,7 +18,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.tool_calls import Call, parse_calls
+from ram_studio.evals.suites.tools.tool_calls import Call, parse_calls
 
 MAX_NEW_TOKENS = 320
 IRRELEVANCE = "irrelevance"

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from ram_studio.evals.question import NO_ANSWER, Question, Reply, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites import tool
 from ram_studio.evals.suites.suite import Tally, visible
-from ram_studio.evals.suites.tool_world import DAYS, TOOLS, State, call, changed, difference
+from ram_studio.evals.suites.tools import tool
+from ram_studio.evals.suites.tools.tool_world import DAYS, TOOLS, State, call, changed, difference
 
 MAX_NEW_TOKENS = 256
 MOST_TURNS = 8

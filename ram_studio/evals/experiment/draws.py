@@ -1,0 +1,86 @@
+"""What chance alone makes of a row: merges drawn with several seeds, and answers drawn likewise.
+
+A row's score is the mean over its draws. Its interval is by questions, as answers to one question
+are alike; how far the draws lie apart stands beside it. Tests of one row against another take the
+first draw alone: one fair sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import computed_field
+from pydantic.dataclasses import dataclass
+
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.score import Average, DomainScore, marks_of
+
+Draw = Mapping[str, Answer]
+"""A draw's answers by question id."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What each draw alone scores, averaged over the skills, by its seed."""
+
+    scores: dict[str, float]
+
+    @computed_field
+    @property
+    def spread(self) -> float:
+        """How far the best and the worst draw lie apart."""
+        return max(self.scores.values()) - min(self.scores.values())
+
+    def sentence(self, label: str, what: str) -> str:
+        """Return it in words; what: that is drawn."""
+        each = ", ".join(f"{score:.3f}" for score in self.scores.values())
+        return (
+            f"{label} is the mean of {len(self.scores)} draws of its {what} (seeds "
+            f"{', '.join(self.scores)}: {each}). Their spread of {self.spread:.3f} comes on top of "
+            "its interval."
+        )
+
+
+def mean_scores(questions: Sequence[Question], draws: Sequence[Draw]) -> dict[str, DomainScore]:
+    """Return the score by domain over all draws and samples of these questions."""
+    domains: dict[str, list[list[Answer]]] = {}
+    for question in questions:
+        domains.setdefault(question.domain, []).append([own[question.id] for own in draws])
+    return {domain: DomainScore.over_draws(own) for domain, own in domains.items()}
+
+
+def spread_over_merges(
+    questions: Sequence[Question], draws: Mapping[int, Draw], skills: Sequence[str]
+) -> Spread | None:
+    """Return what the merges' seeds make of a score; None for a single draw."""
+    if len(draws) < 2:
+        return None
+    means = {seed: mean_scores(questions, [own]) for seed, own in draws.items()}
+    return Spread({str(seed): _average(own, skills) for seed, own in means.items()})
+
+
+def spread_over_samples(
+    questions: Sequence[Question], draws: Sequence[Draw], seed: int, skills: Sequence[str]
+) -> Spread | None:
+    """Return what the answers' seeds make of a score; None for one sample of each question.
+
+    Questions without all of their samples are left out. seed: of the first sample.
+    """
+    marks = [(q.domain, marks_of(own[q.id])) for own in draws for q in questions]
+    count = max((len(own) for _, own in marks), default=0)
+    whole = [(domain, own) for domain, own in marks if len(own) == count]
+    if count < 2:
+        return None
+    found = {}
+    for place in range(count):
+        parts = [
+            DomainScore(len(own), sum(own))
+            for d in skills
+            if (own := [marks[place] for domain, marks in whole if domain == d])
+        ]
+        found[str(seed + place)] = Average.over(parts).score
+    return Spread(found)
+
+
+def _average(scores: Mapping[str, DomainScore], skills: Sequence[str]) -> float:
+    return Average.over(scores[d] for d in scores if d in skills).score

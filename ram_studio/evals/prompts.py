@@ -1,0 +1,108 @@
+"""How questions are worded: in a suite's own words, in a template's, and after worked examples.
+
+A template is a text with names in braces: {question} (or {prompt}, {query}), {context} of a long
+text, {tests} of a program. For texts read in chunks {memory} and {chunk} stand beside it. All other
+braces stay. Papers' templates are given in a file by suite; here are only two bare forms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.json_files import read_bounded
+from ram_studio.checkpoints.record.strict_yaml import load_plain
+from ram_studio.errors import EvaluationError
+
+OWN = "own"
+HARNESS_PROMPTS = "lm-eval"
+NAMED = {"plain": "{question}", "qa": "Question: {question}\nAnswer:"}
+CHUNKS = "memagent"
+"""What a file calls its templates for texts read in chunks, "read" and "answer"."""
+MOST_BYTES = 1_000_000
+_SAME = {"prompt": "question", "query": "question", "task": "question", "text": "context",
+         "section": "chunk"}  # fmt: skip
+_NAME = re.compile(r"\{(\w+)\}")
+
+Templates = Mapping[str, Any]
+"""Templates by suite; of CHUNKS two, "read" and "answer"."""
+
+
+def fill(template: str, fields: Mapping[str, str]) -> str:
+    """Return a template with the fields in place of their names; other braces stay."""
+    return _NAME.sub(lambda found: fields.get(_SAME.get(found[1], found[1]), found[0]), template)
+
+
+def word(name: str, own: str, fields: Mapping[str, str], templates: Templates) -> str:
+    """Return what a suite's question says: by its template among these, or else by its own."""
+    bare = templates.get("")
+    if bare is not None:
+        return fill(bare, {"question": "\n\n".join(fields.values())})
+    return fill(templates.get(name, own), fields)
+
+
+def after_examples(prompt: str, examples: Sequence[tuple[str, str]]) -> str:
+    """Return a question after worked examples, each its question as it is worded and an answer."""
+    worked = [
+        f"{asked}{' ' if asked.endswith(':') else chr(10) * 2}{answer.strip()}\n\n"
+        for asked, answer in examples
+    ]
+    return "".join([*worked, prompt])
+
+
+def load_templates(prompts: str, suites: Collection[str]) -> Templates:
+    """Return the templates of a name or a file; under "" the one for every suite.
+
+    Args: suites: that may have a template.
+
+    Raises: EvaluationError for an unknown name, or a file that is not as said above.
+    """
+    if prompts in (OWN, HARNESS_PROMPTS):
+        return {}
+    if prompts in NAMED:
+        return {"": NAMED[prompts]}
+    if not Path(prompts).is_file():
+        raise EvaluationError(
+            f"The prompts are {prompts!r}, which is not a file. Choose {OWN}, {HARNESS_PROMPTS}, "
+            f"{', '.join(NAMED)}, or a YAML file with a template for each suite."
+        )
+    found = load_plain(_read(prompts), prompts)
+    if not isinstance(found, dict) or not found:
+        raise EvaluationError(f"{prompts} holds no templates. Give `SUITE: text` for each suite.")
+    for name, own in found.items():
+        parts = own if name == CHUNKS and isinstance(own, dict) else {"": own}
+        if name == CHUNKS and parts.keys() != {"read", "answer"}:
+            raise EvaluationError(f"{prompts}: {CHUNKS} needs two templates, read and answer.")
+        if name != CHUNKS and name not in suites:
+            raise EvaluationError(
+                f"{prompts}: suite {name!r} takes no template. Choose from: "
+                f"{', '.join((*suites, CHUNKS))}."
+            )
+        for part, text in parts.items():
+            wanted = {"read": {"question", "memory", "chunk"}, "answer": {"question", "memory"}}
+            lacking = wanted.get(part, {"question"}) - _names(text)
+            if lacking:
+                raise EvaluationError(
+                    f"{prompts}: the template {' '.join(filter(None, (name, part)))} has no "
+                    f"{{{min(lacking)}}}. Put the name in braces where it belongs."
+                )
+    return found
+
+
+def _names(text: Any) -> set[str]:
+    found = _NAME.findall(text) if isinstance(text, str) else ()
+    return {_SAME.get(name, name) for name in found}
+
+
+def _read(file: str) -> bytes:
+    return read_bounded(Path(file), "", limit=MOST_BYTES)
+
+
+def prompts_name(prompts: str) -> str:
+    """Return what results call the prompts: of a file its name, and what tells its content."""
+    if prompts in (OWN, HARNESS_PROMPTS, *NAMED):
+        return prompts
+    return f"{Path(prompts).name} {hashlib.blake2b(_read(prompts), digest_size=4).hexdigest()}"

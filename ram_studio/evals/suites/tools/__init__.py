@@ -1,0 +1,1 @@
+"""Suites whose answers are calls of functions: one call or several, or a conversation."""
