@@ -135,6 +135,7 @@ def test_a_model_in_float32_holds_what_16_bits_hold(base, tmp_path):
     # A run that began in bfloat16 goes on in it.
     trainer.load_state({**trainer.state(), "dtype": torch.bfloat16})
     assert {weight.dtype for weight in trainer.weights.values()} == {torch.bfloat16}
+    assert {buffer.dtype for buffer in trainer.model.buffers()} == {torch.float32}
 
 
 def test_reward_goes_up_where_the_judge_wants_one_letter(base, monkeypatch):

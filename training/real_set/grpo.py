@@ -162,7 +162,8 @@ class Trainer:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, computing as it was computed; its tensors are copied."""
-        self.model.to(state["dtype"])
+        for weight in self.weights.values():  # not the model's: its buffers stay float32
+            weight.data = weight.data.to(state["dtype"])
         for kind in ("masters", "first", "second"):
             for name, value in getattr(self, kind).items():
                 value.copy_(state[kind][name])
