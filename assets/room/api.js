@@ -65,17 +65,20 @@ export const follow = ({ path, headers, take, lost }) => {
     const mine = turn;
     try {
       const answer = await ask(path, { headers: { ...headers, ...(etag ? { "If-None-Match": etag } : {}) } });
-      if (isOver || mine !== turn) return;
+      const refused = answer.ok || answer.status === 304 ? null : await refusalOf(answer);
+      const told = answer.ok ? await answer.json() : null;
+      if (isOver || mine !== turn) return; // it was read too late
       wait = EVERY;
-      if (answer.status !== 304 && !answer.ok) throw await refusalOf(answer);
+      if (refused) throw refused;
       ahead = Number(answer.headers.get("Room-Clock")) - performance.now() / 1000;
-      if (answer.status !== 304) {
+      if (answer.ok) {
         etag = answer.headers.get("ETag") ?? "";
-        take(await answer.json());
+        take(told);
       } else lost(new Refused("", 304));
     } catch (error) {
       const refusal = /** @type {Refused} */ (error);
       if (!(refusal instanceof Refused)) throw error;
+      if (isOver || mine !== turn) return;
       isOver = [403, 404].includes(refusal.status);
       wait = Math.min(SLOWEST, 2 * wait);
       lost(refusal);
