@@ -199,6 +199,11 @@ const mountFirst = (element) => {
   const landing = document.getElementById("landing");
   const first = document.getElementById("first-view");
   if (!landing || element.contains(landing)) return;
+  // Head and steps are drawn after Load; until they stand, all would jump down to make room for them.
+  if (!document.getElementById("to-load")?.checkVisibility()) {
+    requestAnimationFrame(() => mountFirst(element));
+    return;
+  }
   const dialog = landing.querySelector("dialog");
   if (dialog?.open) {
     dialog.addEventListener("close", () => mountFirst(element), { once: true });
