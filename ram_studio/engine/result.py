@@ -23,6 +23,7 @@ from ram_studio.checkpoints.record.provenance import (
     Provenance,
     ShardRecord,
     agent_record,
+    not_checked,
     source_record,
 )
 from ram_studio.checkpoints.write.shard_plan import Shard
@@ -147,6 +148,7 @@ def make_provenance(
         shards=shards,
         warnings=job.report.warnings + texts(job.other_bases + job.lost_to_epsilon(agents)),
         libraries=library_versions(with_torch=with_torch),
+        not_checked=not_checked(),
     )
 
 

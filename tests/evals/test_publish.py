@@ -18,7 +18,12 @@ from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.record.mergekit import import_mergekit
-from ram_studio.checkpoints.record.provenance import checksum_of, read_provenance
+from ram_studio.checkpoints.record.provenance import (
+    SKILL_CHECKS,
+    checksum_of,
+    not_checked,
+    read_provenance,
+)
 from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
@@ -31,7 +36,7 @@ from ram_studio.evals.publish.scores import StatedScore, read_told, stored_score
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.store import AnswerStore, RunKey
-from ram_studio.evals.suites import ALL_SUITES
+from ram_studio.evals.suites import ALL_SUITES, HARNESS_SUITES
 from ram_studio.evals.suites.published import gsm8k
 from ram_studio.evals.suites.suite import SuiteSettings
 
@@ -146,6 +151,21 @@ def test_a_gallery_reads_what_a_push_brings(
     assert unchecked.verified is None
     assert unchecked.notes == ("No canvas: 2 compact analyses, expected one.",)
     assert not (unchecked.folder / "ram_studio.analysis").exists()
+
+
+def test_merges_say_what_was_not_checked(zoo: Zoo, tmp_path: Path) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "merged")
+    assert merged.provenance.not_checked == tuple(SKILL_CHECKS)
+    assert read_provenance(merged.out).not_checked == not_checked(["tool", "demo"])
+    assert not_checked(["lm-eval:piqa", "ifeval", "tool"]) == ("refusal", "tool-loop")
+    known = {*ALL_SUITES, *HARNESS_SUITES["forgetting"]}
+    assert known.issuperset(set().union(*(names for _, names in SKILL_CHECKS.values())))
+    # A provenance of an earlier version is read too.
+    told = json.loads((merged.out / "ram_studio.json").read_text())
+    del told["not_checked"]
+    told["checksum"] = checksum_of(told)
+    (merged.out / "ram_studio.json").write_text(json.dumps(told))
+    assert read_provenance(merged.out).not_checked == ()
 
 
 def test_a_provenance_with_other_numbers_gets_no_badge(zoo: Zoo, tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ def test_the_json_form_is_stable():
     form = json.loads(json.dumps(as_json(EvalResult.of(marked_report({"a": ROW}, seed=7)))))
     assert set(form) == {
         *("suite", "seed", "n", "skills", "chance_levels", "models", "comparisons", "verdicts"),
-        *("margin", "reproducibility", "until", "damage"),
+        *("margin", "reproducibility", "until", "damage", "not_checked"),
     }
+    assert form["not_checked"] == ["forgetting", "refusal", "tool-loop", "instructions"]
     assert (form["suite"], form["seed"], form["n"]) == (",".join(ROW), 7, 4)
     row = form["models"]["a"]
     assert set(row) == {"path", "domains", "average", "retention", "seconds", "health"}

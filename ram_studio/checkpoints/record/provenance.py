@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -40,6 +40,22 @@ from ram_studio.errors import VerificationError
 
 PROVENANCE_FILE = "ram_studio.json"
 MAX_PROVENANCE_BYTES = 64_000_000
+
+FORGETTING_TASKS = ("arc_easy", "hellaswag", "piqa", "winogrande")
+"""Tasks of lm-eval that show what a model knew before it was an agent."""
+SKILL_CHECKS: Mapping[str, tuple[str, frozenset[str]]] = {
+    "forgetting": ("knowledge from before the agents' training", frozenset(FORGETTING_TASKS)),
+    "refusal": ("refusal behavior", frozenset({"refusal"})),
+    "tool-loop": ("acting over several turns", frozenset({"tool-loop"})),
+    "instructions": ("following instructions", frozenset({"instructions", "ifeval"})),
+}
+"""What a merge may have lost beside its skills: by suite, in words, and the names that show it."""
+
+
+def not_checked(asked: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the `SKILL_CHECKS` that none of these suites, or tasks "lm-eval:NAME", is."""
+    names = {name.removeprefix("lm-eval:") for name in asked}
+    return tuple(check for check, (_, own) in SKILL_CHECKS.items() if names.isdisjoint(own))
 
 
 def _finite_or_none(value: object) -> object:
@@ -197,6 +213,7 @@ class Provenance(Record):
             itself is not among them.
         libraries: versions of Python and of the libraries that computed.
         warnings: what the user was told about the sources.
+        not_checked: of `SKILL_CHECKS` those without an answer when it was merged: all of them.
         checksum: BLAKE3 of everything else in the provenance, see `checksum_of`.
     """
 
@@ -216,6 +233,7 @@ class Provenance(Record):
     files: dict[FileName, ShardRecord] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
     checksum: Digest | None = None
 
     @model_validator(mode="after")

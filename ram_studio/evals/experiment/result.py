@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, InstanceOf, computed_field
 from pydantic.dataclasses import dataclass
 
+from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.experiment.draws import Spread
 from ram_studio.evals.experiment.race import ERROR, Loss
 from ram_studio.evals.experiment.search import Surrogate
@@ -231,6 +232,12 @@ class ExperimentResult:
     def sample_rows(self) -> list[tuple[str, list[str]]]:
         """What several samples show, a row for each figure; see `score.sample_rows`."""
         return sample_rows(row.samples for row in self.ranked)
+
+    @computed_field
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """As in `EvalResult`."""
+        return not_checked(self.suite.split(","))
 
     @computed_field
     @property

@@ -24,13 +24,13 @@ from huggingface_hub import (
 from ram_studio.checkpoints.hub.repository import talking_to
 from ram_studio.checkpoints.hub.transfer import fetch_file
 from ram_studio.checkpoints.read.files import Files
+from ram_studio.checkpoints.record.provenance import SKILL_CHECKS, not_checked
 from ram_studio.checkpoints.record.strict_yaml import load_plain
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.prompts import HARNESS_PROMPTS, OWN
-from ram_studio.evals.report.eval_report import HARNESS
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.store import AnswerStore, StoredRun
-from ram_studio.evals.suites import ALL_SUITES, HARNESS_SUITES, HEALTH
+from ram_studio.evals.suites import ALL_SUITES, HEALTH
 from ram_studio.evals.suites.published import gsm8k, ifeval, math500, mbpp, nq
 from ram_studio.evals.suites.published.rows import DataSet
 from ram_studio.evals.suites.suite import SuiteSettings
@@ -43,14 +43,6 @@ _MOST_QUESTIONS = 10**7
 _COUNTS = re.compile(r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+; (.+)")
 
 _UNCHECKED = "Not checked after the merge:"
-_CHECKS = {
-    "knowledge from before the agents' training (forgetting)": {
-        f"{HARNESS}{task}" for task in HARNESS_SUITES["forgetting"]
-    },
-    "refusal behavior (refusal)": {"refusal"},
-    "acting over several turns (tool-loop)": {"tool-loop"},
-    "following instructions (instructions, ifeval)": {"instructions", "ifeval"},
-}
 DATA_SETS: Mapping[str, DataSet] = {
     module.DATA.name: module.DATA for module in (gsm8k, ifeval, math500, mbpp, nq)
 }
@@ -201,7 +193,7 @@ def card_with(text: str, name: str, results: list[EvalResult], asked: Collection
     """
     card: Any = ModelCard(text, ignore_metadata_errors=True)
     card.data.model_name, card.data.eval_results = name, results
-    left = [what for what, suites in _CHECKS.items() if not suites & set(asked)]
+    left = [f"{SKILL_CHECKS[check][0]} ({check})" for check in not_checked(asked)]
     told = f"{_UNCHECKED} {', '.join(left)}.\n" if left else ""
     kept = [line for line in str(card).splitlines() if not line.startswith(_UNCHECKED)]
     return "\n".join(kept).rstrip() + f"\n\n{told}"

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import Field, InstanceOf
+from pydantic import Field, InstanceOf, computed_field
 from pydantic.dataclasses import dataclass
 
+from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.evals.report.comparison import Comparison
 from ram_studio.evals.report.damage import Damage, damages
@@ -320,6 +321,12 @@ class EvalResult:
             report,
             judged or report,
         )
+
+    @computed_field
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """What a merge may have lost that this evaluation did not ask, as in the provenance."""
+        return not_checked(self.suite.split(","))
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
+from ram_studio.checkpoints.record.provenance import FORGETTING_TASKS
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.suites import code, generated, instructions, memory, published, refusal
 from ram_studio.evals.suites.demo import tasks as demo
@@ -18,9 +19,7 @@ from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings,
 _GENERAL = (generated.TOOL, memory.SUITE, code.SUITE, generated.MATH, instructions.SUITE)
 
 HEALTH = "health"
-HARNESS_SUITES: dict[str, tuple[str, ...]] = {
-    "forgetting": ("arc_easy", "hellaswag", "piqa", "winogrande")
-}
+HARNESS_SUITES: dict[str, tuple[str, ...]] = {"forgetting": FORGETTING_TASKS}
 """Suites that lm-eval alone asks, by its tasks. forgetting: what a model knew before it was an
 agent, by log-likelihood alone, so that neither its format nor its chat counts."""
 GENERAL_SUITES: dict[str, Suite] = {suite.name: suite for suite in _GENERAL}
