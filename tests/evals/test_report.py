@@ -1,5 +1,6 @@
 """Intervals, averages and paired comparisons against scipy, statsmodels and values by hand."""
 
+import itertools
 import json
 import math
 import random
@@ -14,9 +15,10 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import CLUSTER, Answer
-from ram_studio.evals.report.comparison import PairedCounts, holm
+from ram_studio.evals.report.comparison import PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import Average, DomainScore, as_json, effective_size
+from ram_studio.evals.report.skill_verdict import skill_verdicts
 
 ROW = {"code": "1100", "tool": "1000", "memory": "1111", "follow": "1110"}
 
@@ -186,3 +188,59 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     assert effective_size([[True] * 4] * 5) == 5
     mean = Average.over([score, plain])
     assert mean.stderr == pytest.approx(math.hypot(score.stderr, plain.stderr) / 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_paired_differences_are_cluster_robust(seed):
+    drawn = random.Random(seed)
+    clusters = [[drawn.choice((-1, 0, 1, 1))] * drawn.randint(1, 5)
+                for _ in range(drawn.randint(5, 11))]  # fmt: skip
+    marks = [(d > 0, d < 0, str(i)) for i, own in enumerate(clusters) for d in own]
+    first, second = ([Answer("", row[side], facts={CLUSTER: row[2]}) for row in marks]
+                     for side in (0, 1))  # fmt: skip
+    counts = paired_counts(first, second)
+    # The sandwich of the mean in plain loops: residuals of each cluster, summed and squared.
+    n, groups = len(marks), len(clusters)
+    mean = sum(map(sum, clusters)) / n
+    sandwich = (
+        groups / (groups - 1) * sum(sum(d - mean for d in own) ** 2 for own in clusters) / n**2
+    )
+    y = np.array([a - b for a, b, _ in marks], float)
+    fit = OLS(y, np.ones((n, 1))).fit(
+        cov_type="cluster", cov_kwds={"groups": [int(c) for *_, c in marks]}
+    )
+    assert fit.bse[0] == pytest.approx(math.sqrt(sandwich))
+    plain = y.var() / n
+    assert y.var() / counts.effective_n == pytest.approx(max(sandwich, plain))
+    value, low, high = counts.difference()
+    assert value == pytest.approx(mean)
+    alone = replace(counts, clusters=None)
+    assert high - low >= alone.difference()[2] - alone.difference()[1]
+    # Every way in which whole clusters could change sign.
+    sums = [sum(own) for own in clusters]
+    ways = [abs(sum(map(math.prod, zip(signs, sums, strict=True))))
+            for signs in itertools.product((-1, 1), repeat=groups)]  # fmt: skip
+    assert counts.p_value == pytest.approx(np.mean([way >= abs(sum(sums)) for way in ways]))
+    # Of clusters of one question it is McNemar's test.
+    ones = replace(counts, clusters=tuple((d,) for own in clusters for d in own))
+    assert ones.p_value == pytest.approx(alone.p_value)
+
+
+def test_three_documents_show_no_more_than_three_questions():
+    rows = {"base": {"qa": "0" * 12}, "agent": {"qa": "1" * 12}, "merge": {"qa": "0" * 12}}
+    report = marked_report(rows)
+    assert {c.outcome for c in report.compare_all(base="base")} == {"better", "inconclusive"}
+    assert skill_verdicts(report, {"qa": "agent"}, "base")[0].verdict == "damaged"
+    models = {
+        name: replace(row, answers={"qa": tuple(
+            replace(a, facts={CLUSTER: str(i // 4)}) for i, a in enumerate(row.answers["qa"]))})
+        for name, row in report.models.items()
+    }  # fmt: skip
+    shared = replace(report, models=models)
+    assert {c.outcome for c in shared.compare_all(base="base")} == {"inconclusive"}
+    counts = shared.compare("agent", "base")
+    assert (counts["qa"].p_value, counts["qa"].effective_n) == (0.25, 3)
+    both = PairedCounts.over([counts["qa"], PairedCounts(3, 0, 1)])
+    assert (both.wins, both.n, both.p_value) == (15, 16, 2 * 0.5**6)
+    (verdict,) = skill_verdicts(shared, {"qa": "agent"}, "base")
+    assert (verdict.verdict, verdict.retained_gain.value, verdict.n) == ("inconclusive", 0, 12)

@@ -24,6 +24,14 @@ def test_only_items_that_both_answered_count():
     assert loss_to("rival", theirs, own, level=0.2499) is None
 
 
+def test_items_of_one_document_are_one_loss():
+    own, theirs = dict.fromkeys("abcdefgh", False), dict.fromkeys("abcdefgh", True)
+    assert loss_to("rival", theirs, own, level=0.01).p_value == 0.5**8
+    pairs = {item: item in "abcd" for item in own}
+    assert loss_to("rival", theirs, own, level=0.24, clusters=pairs) is None
+    assert loss_to("rival", theirs, own, level=0.25, clusters=pairs).p_value == 0.25
+
+
 def test_stages_end_with_all_items_and_small_sweeps_have_one():
     assert stage_shares(100, True)[-1] == 1
     assert stage_shares(100, False) == stage_shares(10, True) == (1.0,)

@@ -6,6 +6,8 @@ probability at most
 
     level = ERROR / ((settings - 1) * stages)        (one-sided exact sign test, McNemar's)
 
+Items that share a document turn round together, see `flip_test`.
+
 Every question counts the same here, whatever its suite, while settings are ranked by the mean over
 the skills: where suites differ in size, see which of the two decided.
 
@@ -17,11 +19,12 @@ random. A search chooses later settings by earlier answers to the same items: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
-from ram_studio.evals.report.comparison import PairedCounts
+from ram_studio.evals.report.comparison import PairedCounts, flip_test
 
 ERROR = 0.05
 SHARES = (0.25, 0.5, 1.0)
@@ -60,14 +63,24 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def loss_to(
-    rival: str, theirs: Mapping[str, bool], own: Mapping[str, bool], level: float
+    rival: str,
+    theirs: Mapping[str, bool],
+    own: Mapping[str, bool],
+    level: float,
+    clusters: Mapping[str, Hashable] = MappingProxyType({}),
 ) -> Loss | None:
     """Return the loss of a setting to a rival on the items both answered, None if not clear.
 
     Args:
         theirs, own: item -> whether the answer is right.
         level: of the test, see `level_for`.
+        clusters: item -> what it shares with others, see `PairedCounts`.
     """
-    pairs = PairedCounts.of((own[item], theirs[item]) for item in own if item in theirs)
-    p = sign_test(pairs.wins, pairs.losses)
+    both = [item for item in own if item in theirs]
+    alike = (clusters.get(item, (item,)) for item in both)
+    pairs = PairedCounts.of(((own[item], theirs[item]) for item in both), alike)
+    if pairs.clusters is None:
+        p = sign_test(pairs.wins, pairs.losses)
+    else:
+        p = flip_test([-sum(cluster) for cluster in pairs.clusters])
     return Loss(rival, pairs.n, pairs.wins, pairs.losses, p, level) if p <= level else None

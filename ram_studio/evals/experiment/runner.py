@@ -337,8 +337,8 @@ class Runner:
             if entry is leader or not entry.is_alive or leader.stages < entry.stages:
                 continue
             made += 1
-            theirs, own = leader.verdicts, entry.verdicts
-            entry.loss = race.loss_to(leader.label, theirs, own, self.result.level)
+            theirs, own, level = leader.verdicts, entry.verdicts, self.result.level
+            entry.loss = race.loss_to(leader.label, theirs, own, level, entry.clusters)
             if entry.loss is not None:
                 entry.status = "worse" if final else "dropped"
         self.result = replace(self.result, tests=self.result.tests + made)

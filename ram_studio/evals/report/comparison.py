@@ -2,20 +2,24 @@
 
 Pairs of models on the same questions are compared by the exact McNemar test (only the questions on
 which they disagree say anything), and all pairs of a report are corrected together by Holm's
-method. Of scipy only `special` is used: its `stats`, and statsmodels, take longer to import than a
-check whose answers are stored.
+method. Where questions share documents, all differences of a document change sign together in the
+test, and intervals are cluster-robust, as those of scores are. Of scipy only `special` is used: its
+`stats`, and statsmodels, take longer to import than a check whose answers are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY
+from itertools import chain, combinations
 from typing import Literal
 
-from pydantic import computed_field
+from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass
 
-from ram_studio.evals.question import Answer
+from ram_studio.evals.question import CLUSTER, Answer
+from ram_studio.evals.report.score import effective_size
 
 SIGNIFICANCE = 0.05
 """A difference with a larger p than this may well be chance."""
@@ -23,22 +27,59 @@ SIGNIFICANCE = 0.05
 Against = Literal["base", "specialist", "merge"]
 Outcome = Literal["better", "worse", "inconclusive"]
 Pair = tuple[str, str, str, Against]
+Z95 = 1.959964
+"""The normal quantile of a 95 % interval."""
 
 
 @dataclass(frozen=True)
 class PairedCounts:
-    """Two models on the same questions: wins: only the first is right, losses: only the second."""
+    """Two models on the same questions: wins: only the first is right, losses: only the second.
+
+    clusters: where questions share documents, by document the first's mark less the second's of
+    each question (1, 0 or -1); None where every question has its own.
+    """
 
     wins: int
     losses: int
     ties: int
+    _: KW_ONLY
+    clusters: tuple[tuple[int, ...], ...] | None = Field(None, exclude=True, repr=False)
 
     @staticmethod
-    def of(verdicts: Iterable[tuple[bool, bool]]) -> PairedCounts:
-        """Return the counts of these pairs: whether the first is right, whether the second is."""
+    def of(
+        verdicts: Iterable[tuple[bool, bool]], clusters: Iterable[Hashable] | None = None
+    ) -> PairedCounts:
+        """Return the counts of these pairs: whether the first is right, whether the second is.
+
+        clusters: what each question shares with others, say a document.
+        """
         pairs = list(verdicts)
         wins, losses = pairs.count((True, False)), pairs.count((False, True))
-        return PairedCounts(wins, losses, len(pairs) - wins - losses)
+        alike: dict[Hashable, list[int]] = {}
+        for cluster, (a, b) in zip(clusters or (), pairs, strict=clusters is not None):
+            alike.setdefault(cluster, []).append(int(a) - int(b))
+        by_cluster = tuple(map(tuple, alike.values())) if len(alike) < len(pairs) else None
+        return PairedCounts(
+            wins, losses, len(pairs) - wins - losses, clusters=by_cluster if alike else None
+        )
+
+    @staticmethod
+    def over(parts: Iterable[PairedCounts]) -> PairedCounts:
+        """Return the counts of several domains together, which share no document."""
+        parts = tuple(parts)
+        clusters = None
+        if any(part.clusters for part in parts):
+            clusters = tuple(chain.from_iterable(part._differences for part in parts))
+        wins, losses, ties = (
+            sum(getattr(part, name) for part in parts) for name in ("wins", "losses", "ties")
+        )
+        return PairedCounts(wins, losses, ties, clusters=clusters)
+
+    @property
+    def _differences(self) -> tuple[tuple[int, ...], ...]:
+        """The differences by cluster; where there are none, of each question."""
+        alone = (((1,),) * self.wins) + (((-1,),) * self.losses) + (((0,),) * self.ties)
+        return self.clusters or alone
 
     @computed_field
     @property
@@ -48,12 +89,36 @@ class PairedCounts:
 
     @computed_field
     @property
+    def effective_n(self) -> float | None:
+        """How many questions of their own would tell as much of the difference, see `clusters`."""
+        return None if self.clusters is None else effective_size(self.clusters)
+
+    @computed_field
+    @property
     def p_value(self) -> float:
-        """Exact two-sided McNemar p: how often chance splits the disagreements this unevenly."""
+        """Exact two-sided McNemar p: how often chance splits the disagreements this unevenly.
+
+        With clusters how often it does by turning round what a whole cluster shows.
+        """
+        if self.clusters is not None:
+            sums = [sum(own) for own in self.clusters]
+            return min(1.0, 2.0 * flip_test(sums if sum(sums) > 0 else [-one for one in sums]))
         from scipy.special import bdtr
 
         disagreements = self.wins + self.losses
         return min(1.0, 2.0 * float(bdtr(min(self.wins, self.losses), disagreements, 0.5)))
+
+    def difference(self) -> tuple[float, float, float]:
+        """Return how far the first is above, in shares of questions, with its 95 % interval.
+
+        The interval is Wald's of paired shares, with a half added to each of the four patterns
+        (Agresti and Min 2005), at `effective_n` questions.
+        """
+        won, lost, n = self.wins + 0.5, self.losses + 0.5, self.n + 2.0
+        middle = (won - lost) / n
+        weight = 2.0 + (self.n if self.effective_n is None else self.effective_n)
+        half = Z95 * math.sqrt(((won + lost) / n - middle**2) / weight)
+        return (self.wins - self.losses) / self.n, middle - half, middle + half
 
     def outcome(self, p: float) -> Outcome:
         """Return what they show about the first, by a p-value of theirs."""
@@ -111,7 +176,25 @@ def answered_by_all(rows: Iterable[Sequence[Answer]]) -> list[tuple[Answer, ...]
 def paired_counts(first: Sequence[Answer], second: Sequence[Answer]) -> PairedCounts:
     """Return the counts of two models on the questions that both answered."""
     pairs = answered_by_all([first, second])
-    return PairedCounts.of((a.is_correct, b.is_correct) for a, b in pairs)
+    clusters = (a.facts.get(CLUSTER, place) for place, (a, _) in enumerate(pairs))
+    return PairedCounts.of(((a.is_correct, b.is_correct) for a, b in pairs), clusters)
+
+
+def flip_test(differences: Sequence[int]) -> float:
+    """Return how likely the sum of these is as high where each is as likely of the other sign.
+
+    Exact and one-sided; of ones it is the sign test. differences: of clusters, none depends on
+    another.
+    """
+    import numpy as np
+
+    chance, total = np.ones(1), 0  # of each sum from -total to total, in steps of one
+    for size in map(abs, filter(None, differences)):
+        wider = np.zeros(len(chance) + 2 * size)
+        wider[: len(chance)] += chance / 2
+        wider[2 * size :] += chance / 2
+        chance, total = wider, total + size
+    return min(1.0, float(chance[total + sum(differences) :].sum()))
 
 
 def pairs_of(

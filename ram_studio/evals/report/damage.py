@@ -7,16 +7,13 @@ that is not its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pydantic.dataclasses import dataclass
 
-from ram_studio.evals.report.comparison import SIGNIFICANCE, PairedCounts, holm
+from ram_studio.evals.report.comparison import SIGNIFICANCE, PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.skill_verdict import is_named_after
-
-_Z = 1.959964
 
 
 @dataclass(frozen=True)
@@ -69,23 +66,13 @@ def damages(
     ]
     found = []
     for agent, domain in looked_at:
-        rows = report.answered((agent, base), domain)
-        found.append(PairedCounts.of((a.is_correct, b.is_correct) for a, b in rows))
+        rows = (report.models[name].answers[domain] for name in (agent, base))
+        found.append(paired_counts(*rows))
     adjusted = holm([counts.p_value for counts in found])
     made = [
-        Damage(agent, domain, counts, *_loss(counts), p)
+        Damage(agent, domain, counts, -above, -high, -low, p)
         for (agent, domain), counts, p in zip(looked_at, found, adjusted, strict=True)
         if p < SIGNIFICANCE and counts.losses > counts.wins
+        for above, low, high in [counts.difference()]
     ]
     return tuple(sorted(made, key=lambda one: -one.lost))
-
-
-def _loss(counts: PairedCounts) -> tuple[float, float, float]:
-    """Return the share lost, with its 95 % interval (Agresti and Min 2005: half a question each).
-
-    The interval is Wald's of paired shares, with a half added to each of the four patterns.
-    """
-    lost, won, n = counts.losses + 0.5, counts.wins + 0.5, counts.n + 2.0
-    middle = (lost - won) / n
-    half = _Z * math.sqrt((lost + won) / n - middle**2) / math.sqrt(n)
-    return (counts.losses - counts.wins) / counts.n, middle - half, middle + half

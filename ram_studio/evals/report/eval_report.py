@@ -211,11 +211,8 @@ class EvalReport:
         """
         self.check_names((a, b))
         first, second = self.models[a], self.models[b]
-        both = {d: (first.answers[d], second.answers[d]) for d in self.items}
-        found = {domain: paired_counts(*pair) for domain, pair in both.items()}
-        skills = [answers for d, answers in both.items() if d in first.skills]
-        joined = ([x for own in side for x in own] for side in zip(*skills, strict=True))
-        return found | {"skills": paired_counts(*joined) if skills else PairedCounts(0, 0, 0)}
+        found = {d: paired_counts(first.answers[d], second.answers[d]) for d in self.items}
+        return found | {"skills": PairedCounts.over(found[d] for d in found if d in first.skills)}
 
     def compare_pairs(
         self, pairs: Sequence[Pair], judged: EvalReport | None = None

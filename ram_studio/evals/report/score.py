@@ -120,23 +120,25 @@ class DomainScore:
         return dict(zip(("score", "low95", "high95"), values, strict=True))
 
 
-def effective_size(clusters: Sequence[Sequence[bool]]) -> float:
+def effective_size(clusters: Sequence[Sequence[int]]) -> float:
     """Return how many questions of their own would have the cluster-robust standard error.
 
     That error is sqrt(G / (G - 1) * sum of each cluster's summed residuals, squared) / n, with G
     clusters. At most n, which clusters of answers that differ would exceed; at least 1. Where
     all answers are alike they tell nothing of that, and each cluster counts as one question.
 
-    Args: clusters: answers to questions that share a document, right or wrong.
+    Args: clusters: of questions that share a document, whether the answer is right, or one
+        model's mark less another's.
     """
     n, groups = sum(map(len, clusters)), len(clusters)
     mean = sum(map(sum, clusters)) / n
+    spread = sum(mark * mark for own in clusters for mark in own) / n - mean * mean
     squares = math.fsum((sum(own) - len(own) * mean) ** 2 for own in clusters)
     if groups < 2 or not squares:
         # Clusters that are each half right at a mean of one half hide no error either.
-        return float(groups if mean in (0.0, 1.0) or groups < 2 else n)
+        return float(groups if not spread or groups < 2 else n)
     variance = groups / (groups - 1) * squares / n**2
-    return max(1.0, min(float(n), mean * (1.0 - mean) / variance))
+    return max(1.0, min(float(n), spread / variance))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ be more than 5 points below, else the questions are *inconclusive*. Both are sco
 proportions (Tango, Statistics in Medicine 17, 1998). Either also needs a specialist that is shown
 to be better than the base (exact McNemar test): without a gain there is nothing to retain. The p of
 a verdict is the larger of the two, two-sided, corrected by Holm's method over all verdicts of the
-table, so that the chance that even one of them is wrong stays below 5 %.
+table, so that the chance that even one of them is wrong stays below 5 %. Where questions share
+documents the patterns count as those of as many questions as have the cluster-robust error of both
+differences (Rao and Scott, Biometrics 48, 1992).
 
 The specialist is chosen without the answers that judge merges against it. The best of several
 agents on the same questions looks better there than it is, and a merge that is as good looks
@@ -36,7 +38,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic.dataclasses import dataclass
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.report.comparison import SIGNIFICANCE, PairedCounts, holm
+from ram_studio.evals.report.comparison import SIGNIFICANCE, Z95, holm, paired_counts
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.suites.demo.tasks import AGENT_DOMAINS
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 MARGIN = 0.05
-# The normal quantile of a 95 % interval.
-_Z = 1.959964
 # Added to each pattern's count for the variances of the interval.
 _ADDED = 0.5
 
@@ -253,11 +253,14 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     rows = report.answered(names, found.domain)
     if not rows:
         return found
+    base, agent, merge = zip(*rows, strict=True)
+    gained, kept = paired_counts(agent, base), paired_counts(merge, agent)
     counts = pattern_counts(np.array([[a.is_correct for a in row] for row in rows], dtype=bool))
+    if gained.effective_n is not None and kept.effective_n is not None:
+        counts = counts * (min(gained.effective_n, kept.effective_n) / len(rows))
     before, best, after = map(float, scores_of(counts))
     gain = retained_gain(counts)
-    x, y = _discordant(counts, 1, 0)
-    p_gain = PairedCounts(x, y, len(rows) - x - y).p_value if best > before else 1.0
+    p_gain = gained.p_value if best > before else 1.0
     is_above, p_margin = margin_test(counts, found.margin)
     at_chance = report.is_at_chance(found.domain, best)
     reason: Reason = "margin_not_shown"
@@ -316,7 +319,7 @@ def _right() -> np.ndarray:
 def _discordant(counts: np.ndarray, a: int, b: int) -> tuple[int, int]:
     """Return the questions that only model a has right, and those that only b has."""
     has = _right()
-    return int(counts[has[a] & ~has[b]].sum()), int(counts[has[b] & ~has[a]].sum())
+    return round(counts[has[a] & ~has[b]].sum()), round(counts[has[b] & ~has[a]].sum())
 
 
 def retained_gain(counts: np.ndarray) -> RetainedGain:
@@ -336,7 +339,7 @@ def retained_gain(counts: np.ndarray) -> RetainedGain:
     mean = np.array([padded @ whole, padded @ gained]) / n
     moments = np.stack([whole, gained]) * padded @ np.stack([whole, gained]).T / n
     # Rejected where a k^2 - 2 b k + c > 0.
-    (a, b), (_, c) = np.outer(mean, mean) - _Z**2 * (moments - np.outer(mean, mean)) / n
+    (a, b), (_, c) = np.outer(mean, mean) - Z95**2 * (moments - np.outer(mean, mean)) / n
     value = float(counts @ gained / (counts @ whole))
     if a <= 0:
         return RetainedGain(value, reason="gain_not_shown")
@@ -346,7 +349,7 @@ def retained_gain(counts: np.ndarray) -> RetainedGain:
 
 def margin_test(counts: np.ndarray, margin: float) -> tuple[bool, float]:
     """Return whether the merge is above specialist - margin, and the two-sided p of being there."""
-    n = int(counts.sum())
+    n = round(counts.sum())
     gains, losses = _discordant(counts, 2, 1)
     above = p_above(gains, losses, n, -margin)
     below = p_above(losses, gains, n, margin)
