@@ -24,7 +24,7 @@ from ram_studio.app.templates import render
 from ram_studio.engine.merge_log import PastMerge
 
 _PUBLIC = "Only you see these, and only until this visit expires."
-_PRIVATE = "Answers are stored in your user folder. The command ram-studio history shows the same."
+_PRIVATE = "Answers are stored in your user folder. The same list as a command: ram-studio history."
 
 
 def list_html(
