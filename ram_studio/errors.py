@@ -141,6 +141,9 @@ def told_as(kind: type[RamStudioError], what: str, advice: str = "") -> Iterator
 
 
 def did_you_mean(found: object, allowed: Iterable[str]) -> str:
-    """Return ", did you mean 'x'?" for the allowed name closest to a wrong one, or nothing."""
-    close = difflib.get_close_matches(str(found), list(allowed), n=1)
+    """Return ", did you mean 'x'?" for the allowed name closest to a wrong one, or nothing.
+
+    Three of four letters must agree: dare_linear is another method than linear, not a slip.
+    """
+    close = difflib.get_close_matches(str(found), list(allowed), n=1, cutoff=0.75)
     return f", did you mean {close[0]!r}?" if close else ""

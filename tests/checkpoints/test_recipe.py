@@ -118,7 +118,7 @@ ONE = "base: b\nagents: {a: x}\n"
         # A wrong name or value is told with what is allowed.
         (f"{ONE}settings: {{epsilonn: 3}}", "ram+ has no setting 'epsilonn', did you mean 'epsilo"),
         (f"{ONE}settings: {{epsilonn: 3}}", "(it has epsilon, shared, r, scope, alpha)"),
-        (f"{ONE}settings: {{scale: 1}}", "ram+ has no setting 'scale', did you mean 'scope'?"),
+        (f"{ONE}settings: {{scale: 1}}", "ram+ has no setting 'scale' (it has"),
         (f"{ONE}settings: {{zzz: 1}}", "ram+ has no setting 'zzz' (it has"),
         (f"{ONE}settings: {{r: much}}", "r is 'much'"),
         (f"{ONE}settings: {{epsilon: -1}}", "epsilon is -1"),

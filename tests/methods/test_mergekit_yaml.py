@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from ram_studio.algorithm.grouping import depths_of
+from ram_studio.algorithm.methods import get_method
 from ram_studio.checkpoints.record.filters import TensorChoice
 from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.errors import SettingsError
+from ram_studio.errors import SettingsError, did_you_mean
 
 HEAD = """
 base_model: org/base
@@ -77,6 +78,14 @@ def test_the_traps_are_told() -> None:
     assert any("trims nothing" in s for s in imported("ties")[1])
 
 
+def test_linear_is_no_slip_of_dare_linear() -> None:
+    assert imported("linear", "weight: 1")[0].method == "linear"
+    assert did_you_mean("linear", ["slerp", "dare_linear", "ties"]) == ""
+    with pytest.raises(SettingsError, match="must be one of") as refused:
+        get_method("dare_linear")
+    assert "did you mean" not in str(refused.value)
+
+
 def test_equal_names_are_told_apart() -> None:
     text = """
 base_model: org/base
@@ -91,6 +100,7 @@ merge_method: ram
     [
         (("slerp", "t: 0.5"), "slerp takes two models"),
         (("lerp",), "did you mean 'slerp'?"),
+        (("Linear",), "did you mean 'linear'?"),
         (("della",), "the nearest is dare_ties"),
         (("dareties",), "did you mean 'dare_ties'?"),
         (("[ram]",), "merge_method is \"['ram']\""),
