@@ -6,7 +6,7 @@ import { linkOf } from "./canvas/model/links.js";
 import { METHODS, settingsText } from "./canvas/model/methods.js";
 import { weightsLine } from "./canvas/model/weights.js";
 import { download, pictures } from "./canvas/paint/pictures.js";
-import { accept, hold, onChange, onPaint, redraw, setPin, shown, state } from "./canvas/store.js";
+import { accept, choose, hold, onChange, onPaint, redraw, setPin, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";
 import { fetchTable, tableOf } from "./measured.js";
@@ -106,6 +106,12 @@ const record = () => {
 
 /** Read by Gradio when the button above is pressed: one JSON value. */
 export const settings = () => JSON.stringify({ ...state.settings, ...METHODS[state.settings.method].fixed });
+
+/** The value of record with epsilon 0, for Merge. */
+export const dropEpsilon = () => {
+  choose({ point: 0 });
+  return settings();
+};
 
 /** The value of record changed: by a link, a recipe, a reload, or because the stage said so. It may say a part. */
 export const update = (text) => {

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_UP, Context, Decimal
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import BASE, Analysis
-from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.epsilon_grid import (
+    BIN_COUNT,
+    DEFAULT_INDEX,
+    EPSILON_GRID,
+    edge_value,
+)
 from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.meters.rounding_meter import (
@@ -171,6 +176,7 @@ def lost_to_epsilon(
     epsilon: float,
     left: Mapping[str, float],
     changed: Mapping[str, float],
+    total: int,
     bounds: Mapping[str, float],
     *,
     is_sampled: bool = False,
@@ -179,7 +185,7 @@ def lost_to_epsilon(
 
     Args:
         left: share of each update above epsilon, by energy, of agents that changed anything.
-        changed: share of all weights that an agent changed at all; is_sampled: by a sample.
+        changed: weights that an agent changed at all, of total; is_sampled: by a sample.
         bounds: what no weight of an agent moved by more than, where that is known.
     """
     lost = {name: share for name, share in left.items() if share < NOTHING}
@@ -189,15 +195,14 @@ def lost_to_epsilon(
     worst, most = min(lost, key=lost.__getitem__), max(lost.values())
     at_most = "at most " if len(lost) > 1 else ""
     rest = "nothing" if most <= 0 else f"{at_most}{_share(most)}"
-    how_many = "some"
-    if worst in changed:
-        how_many = f"{'about ' if is_sampled else ''}{_share(changed[worst])}"
-    by = f", none by more than {_threshold(bounds[worst])}" if worst in bounds else ""
+    how_many = "some weights"
+    if count := changed.get(worst):
+        how_many = f"{_number(count, is_sampled)} weights ({_share(count / total)})"
+    by = f" by at most {_threshold(_rounded_up(bounds[worst]))}" if worst in bounds else ""
     return LostToEpsilon(
         tuple(lost),
         f"Epsilon {_threshold(epsilon)} leaves {rest} of {_names(list(lost))}:",
-        f"{'it' if len(lost) == 1 else worst} changed {how_many} of the weights{by}. "
-        "Use epsilon 0.",
+        f"{'it' if len(lost) == 1 else worst} changed {how_many}{by}. Use epsilon 0.",
     )
 
 
@@ -213,15 +218,15 @@ def lost_in(analysis: Analysis, point: int = DEFAULT_INDEX) -> LostToEpsilon | N
     else:
         energy = energies.energy[point].sum(-1)
         left = {name: float(energy[t]) for name, t in moved.items()}
-    first = {
-        name: next((k for k, n in enumerate(active[:, t]) if not n), None)
-        for name, t in moved.items()
-    }
+    # The bin of the largest change; the last one has no upper edge.
+    sizes = {name: np.flatnonzero(analysis.magnitudes[t]) for name, t in moved.items()}
+    largest = {name: int(bins[-1]) for name, bins in sizes.items() if len(bins)}
     return lost_to_epsilon(
         EPSILON_GRID[point],
         left,
-        {name: active[0, t] / analysis.total for name, t in moved.items()},
-        {name: EPSILON_GRID[k] for name, k in first.items() if k is not None},
+        {name: float(active[0, t]) for name, t in moved.items()},
+        analysis.total,
+        {name: edge_value(k + 1) for name, k in largest.items() if k < BIN_COUNT - 1},
     )
 
 
@@ -437,6 +442,20 @@ def _share(share: float) -> str:
     return f"{_decimal(percent, digits)} %"
 
 
+def _number(count: float, is_sampled: bool) -> str:
+    """Return how many: 20.9 M; below a million all digits, but of a sample three."""
+    about = "about " if is_sampled else ""
+    for size, unit in ((1e9, "B"), (1e6, "M")):
+        if count >= size:
+            return f"{about}{_decimal(count / size, 1)} {unit}"
+    return f"{about}{int(float(f'{count:.3g}') if is_sampled else count):,}"
+
+
+def _rounded_up(bound: float) -> float:
+    """Return a bound that holds in three digits, too."""
+    return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(bound)))
+
+
 def _threshold(epsilon: float) -> str:
-    """Return a point of the epsilon grid in three digits: 0, 1e-5, 0.002."""
+    """Return an epsilon in three digits: 0, 1e-5, 0.002."""
     return f"{epsilon:.3g}".replace("e-0", "e-")

@@ -167,9 +167,10 @@ class MergeJob:
         """
         epsilon = getattr(self.settings, "epsilon", 0.0)
         found = {n: 1.0 - a.retained.lost_to_epsilon for n, a in agents.items() if a.retained}
-        changed = {n: own.changed for n, own in self.sampled.items()}
+        total = self.elements
+        changed = {n: own.changed * total for n, own in self.sampled.items()}
         bounds = {n: epsilon for n, share in found.items() if share <= 0}
-        lost = lost_to_epsilon(epsilon, found, changed, bounds, is_sampled=True)
+        lost = lost_to_epsilon(epsilon, found, changed, total, bounds, is_sampled=True)
         return () if lost is None or not epsilon else (lost.finding,)
 
     def refuse_other_bases(self) -> None:

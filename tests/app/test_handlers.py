@@ -219,20 +219,22 @@ def test_a_form_becomes_settings_and_a_wrong_seed_is_refused() -> None:
 
 def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
     recipe = recipe_from(_loaded(), "ram+", {})
-    html = view.plan_html(_loaded(), recipe, tmp_path / "not" / "there")
+    plan = view.plan_merge(_loaded(), recipe, tmp_path / "not" / "there")
+    html = view.plan_html(plan, "ram+")
     assert "bfloat16" in html
     assert "rounding to nearest" in html
     exact = recipe.model_copy(update={"dtype": "float32"})
     # How long it takes is told where it was measured: by the analysis, better by a merge alike.
     assert " in about " not in html
     measured = replace(_loaded(), read_rate=1e3)
-    assert " in about " in view.plan_html(measured, recipe, tmp_path)
+    timed = view.plan_html(view.plan_merge(measured, recipe, tmp_path), "ram+")
+    assert " in about " in timed
     made = Merged("m", tmp_path, "ram+", {"bytes_written": 1, "seconds": 7.0}, "")
     once = view.plan_merge(measured, exact, tmp_path, [made])
     assert once.seconds == 7.0 * once.needed
     wudi = recipe_from(_loaded(), "wudi", {})
     assert view.plan_merge(measured, wudi, tmp_path, [made]).seconds is None
-    assert "rounding to nearest" not in view.plan_html(_loaded(), exact, tmp_path)
+    assert not view.plan_merge(_loaded(), exact, tmp_path).caution
 
 
 _RESULT = {"agents": {}, "bytes_read": 10, "bytes_written": 10, "seconds": 0.1}

@@ -78,7 +78,7 @@ def test_an_analysis_of_the_hub_stores_no_weights(hub, tmp_path) -> None:
     recipe = recipe_from(session.models, "ram+", {})
     plan = plan_merge(session.models, recipe, tmp_path)
     assert plan.remote == sum(c.nbytes for c in found.fit.checkpoints) > 0
-    assert "from the Hub again" in plan_html(session.models, recipe, tmp_path)
+    assert "from the Hub again" in plan_html(plan, recipe.method)
     assert unavailable_suites(session, Settings()), "asked of small files"
     report = open_loaded(session.models)
     before = len(hub.requests)

@@ -11,7 +11,7 @@ import pytest
 from conftest import Visit
 
 from ram_studio.algorithm.epsilon_grid import snap
-from ram_studio.app.session.sets import SKILLS, shipped_file
+from ram_studio.app.session.sets import SKILLS, set_profile, shipped_file
 
 pytestmark = pytest.mark.browser
 
@@ -185,6 +185,34 @@ def test_weights_follow_within_a_frame_and_reach_link_and_merge(example) -> None
     page.click("#weights-off")
     page.wait_for_selector(".cv[data-tested=here]")
     example.settle()
+
+
+def test_an_epsilon_that_leaves_nothing_is_told_and_put_to_0(example) -> None:
+    page = example.page
+    # Of 20 M weights one agent changed some, all too little: a table that came would speak first.
+    said = "Epsilon 1e-5 leaves nothing of tool: it changed 20.9 M weights (3.3 %). Use epsilon 0."
+    profile = json.loads(set_profile("shared-style"))
+    own = {**profile, "skills_at": None, "lost": [None] * 8 + [said] * 50}
+    page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", json.dumps(own))
+    page.wait_for_selector(".cv[data-tested=none]")
+    assert said in page.inner_text("[data-part=verdict]").replace("\u00a0", " ")
+    page.click("[data-part=epsilon-0]")
+    page.wait_for_selector("[data-part=epsilon-0]", state="hidden")
+    assert page.get_attribute("#epsilon-line", "aria-valuenow") == "0"
+    # In Merge it is said of what is loaded there.
+    page.focus("#epsilon-line")
+    page.keyboard.press("End")
+    page.wait_for_selector("[data-part=epsilon-0]")
+    page.click(".cv-main.next")
+    told = "#plan .callout[data-tone=bad]:has-text('leaves nothing of coding, tool and memory')"
+    page.wait_for_selector(told)
+    page.click("#use-epsilon-0")
+    page.wait_for_selector(told, state="detached")
+    page.wait_for_selector("#use-epsilon-0", state="hidden")
+    example.go("tune")
+    page.wait_for_selector("#epsilon-line[aria-valuenow='0']")
+    page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", set_profile("shared-style"))
+    page.wait_for_selector(".cv[data-tested]:not([data-tested=none])")
 
 
 def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> None:

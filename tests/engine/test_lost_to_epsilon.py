@@ -11,6 +11,7 @@ import torch
 from engine_zoo import write_folder
 from typer.testing import CliRunner
 
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.verdict import verdict
 from ram_studio.checkpoints.record.provenance import read_provenance
@@ -24,7 +25,7 @@ from ram_studio.engine.reading.sampling import sample_changes
 SHAPE = (1024, 1100)
 """More elements than a sample reads."""
 
-SAID = r"Epsilon 1e-5 leaves nothing of code: it changed (about )?\d\.\d % of the weights"
+SAID = r"Epsilon 1e-5 leaves nothing of code: it changed (about )?\d\d,\d{3} weights \(\d\.\d %\)"
 USE = r"\. Use epsilon 0\.$"
 
 
@@ -72,9 +73,13 @@ def test_analysis_verdict_and_profile_tell_it(folders):
     assert 0.02 < changed < 0.05
     found = verdict(analysis)
     assert found.key == "lost-to-epsilon"
-    assert re.fullmatch(SAID + r", none by more than 3\.99e-6" + USE, found.text)
+    assert re.fullmatch(SAID + r" by at most 3\.84e-6" + USE, found.text)
+    assert f"{analysis.model.active[0, 0, 0]:,} weights" in found.text
     assert [w for w in analysis.warnings if "code" in w] == [found.text]
-    assert found.text in client_profile(analysis)["warnings"]
+    profile = client_profile(analysis)
+    assert found.text in profile["warnings"]
+    assert profile["lost"][DEFAULT_INDEX] == found.text
+    assert profile["lost"][0] is None
     bare = analyze(folders["base"], agents_of(folders), relations=False, device="cpu", threads=1)
     assert found.text in bare.warnings
 
@@ -84,7 +89,7 @@ def test_merge_and_its_provenance_tell_it(folders, tmp_path):
     recipe = {"base": str(folders["base"]), "agents": names, "method": "ram+"}
     merge(make_recipe(recipe), tmp_path / "out", device="cpu", threads=1)
     (text,) = read_provenance(tmp_path / "out").warnings
-    assert re.fullmatch(SAID + ", none by more than 1e-5" + USE, text)
+    assert re.fullmatch(SAID + " by at most 1e-5" + USE, text)
     assert text in (tmp_path / "out" / "README.md").read_text()
     recipe["settings"] = {"epsilon": 0.0}
     whole = merge(make_recipe(recipe), tmp_path / "whole", device="cpu", threads=1)

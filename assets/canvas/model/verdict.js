@@ -16,7 +16,6 @@ const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper
 const [TOO_OFTEN, TOO_LITTLE, TOO_MUCH] = [1.2, 0.75, 1.3]; // shared; own
 const LEFT_OUT = 0.1; // of the own part, by epsilon
 const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
-const GONE = 0.05; // below this share of its change nothing is left of an agent in effect
 const APART = 0.6; // of the change, by size: agents changed mostly different weights
 const TOGETHER = 0.1;
 
@@ -73,7 +72,8 @@ const ofMeasured = (profile, result, near, factors) => {
   const { row } = near;
   const damaged = damagedSkills(skills, row);
   const versus = compareRows(row, skills.base);
-  const reason = reasonOf(result, factors);
+  const lost = lostText(profile, result);
+  const reason = lost || reasonOf(result, factors);
   const why = `${reason}${reason && result.isRam && largest(result.agents) > FAR ? surprise(profile, row) : ""}`;
   if (versus.p < LEVEL && versus.lost > versus.won) {
     return { key: "broken", tone: "bad", lead: "Broken.", rest: `Even the base solves ${skills.base.total}. ${why}`, damaged };
@@ -87,15 +87,15 @@ const ofMeasured = (profile, result, near, factors) => {
   if (!damaged.length) {
     return {
       key: "good", tone: "good", lead: "No skill is shown to be damaged.", damaged,
-      rest: `None solves fewer prompts than its own agent, beyond chance. ${largest(result.agents) > FAR ? why : ""}`,
+      rest: `None solves fewer prompts than its own agent, beyond chance. ${lost || largest(result.agents) > FAR ? why : ""}`,
     };
   }
   const names = damaged.map(({ d }) => skills.domains[d]);
-  const lost = damaged.map(({ d, lost: fewer, won }) => `${skills.domains[d]} −${fewer - won}`);
+  const fewer = damaged.map(({ d, lost: less, won }) => `${skills.domains[d]} −${less - won}`);
   return {
     key: "damaged", tone: damaged.length === skills.domains.length ? "bad" : "part", damaged,
     lead: damaged.length === skills.domains.length ? `${all(damaged.length)} damaged.` : `${capital(listText(names))} ${names.length > 1 ? "are" : "is"} damaged.`,
-    rest: why || `Fewer prompts than its agent: ${lost.join(", ")}.`,
+    rest: why || `Fewer prompts than its agent: ${fewer.join(", ")}.`,
   };
 };
 
@@ -136,15 +136,8 @@ export const expectationOf = (profile) => {
   return expected("Try RAM+ and the sum.", `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`, null);
 };
 
-/** Agents of whose change epsilon leaves next to nothing, by size, and what to do; "" for none. */
-export const lostText = ({ agents, energy, norm2 }, { isRam, settings }) => {
-  if (!isRam || !energy || !norm2) return "";
-  const left = (t) => sum(energy[settings.point][t]);
-  const lost = agents.map((_, t) => t).filter((t) => norm2[t] > 0 && left(t) < GONE);
-  const most = Math.max(...lost.map(left));
-  const share = `${lost.length > 1 && most > 0 ? "at most " : ""}${brief(most)}`;
-  return lost.length ? `Epsilon leaves ${share} of the change of ${listText(lost.map((t) => agents[t]))}. Set it to 0.` : "";
-};
+/** Agents of whose change epsilon leaves next to nothing, by size, and what to do, as every command says it; "" for none. */
+export const lostText = ({ lost }, { isRam, settings }) => (isRam && lost?.[settings.point]) || "";
 
 /** What one line has room for: a warning of this setting, or which method to try, and why. */
 const expectationLine = (profile, result) => {

@@ -3,8 +3,8 @@
 import { marker, put } from "../../nodes.js";
 import { METHODS, titleOf } from "../model/methods.js";
 import { along } from "../model/nearest.js";
-import { verdictOf } from "../model/verdict.js";
-import { dialInHand, onPaint, shown, state } from "../store.js";
+import { lostText, verdictOf } from "../model/verdict.js";
+import { choose, dialInHand, hold, onPaint, shown, state } from "../store.js";
 import { makeSlider, paintSpoken } from "./curve.js";
 
 const SAY_AFTER = 600; // ms after the last move
@@ -24,9 +24,15 @@ export const mountVerdict = (root) => {
   const say = put(box, "p", { class: "cv-say" });
   const [lead, rest, note] = [put(say, "b", { "data-part": "verdict-text" }), put(say, "span"), put(say, "small")];
   const acts = put(box, "div", { class: "cv-acts" });
+  const none = put(acts, "button", { type: "button", class: "cv-btn", "data-part": "epsilon-0" }, "Use epsilon 0");
+  none.addEventListener("click", () => {
+    choose({ point: 0 });
+    hold("point");
+    acts.querySelector("button:not([hidden], [data-part=epsilon-0])")?.focus(); // this one goes
+  });
   // Not a live region on the sentence itself: it would talk all the time.
   const said = put(root, "p", { class: "unseen", role: "status" });
-  part = { box, big, of, lead, rest, note, acts, said };
+  part = { box, big, of, lead, rest, note, acts, none, said };
   onPaint(paintVerdict);
   return part;
 };
@@ -44,6 +50,7 @@ const paintVerdict = () => {
   setText(part.rest, unbroken(` ${rest.trim()}`));
   setText(part.note, unbroken(note));
   part.note.title = part.note.textContent;
+  part.none.hidden = !lostText(profile, result);
   clearTimeout(saying);
   saying = window.setTimeout(() => { setText(part.said, `${near ? `${near.row.total} of ${profile.skills.asked}. ` : ""}${lead} ${rest} ${near?.isExact ? "" : note}`); }, SAY_AFTER);
 };

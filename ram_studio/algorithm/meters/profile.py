@@ -17,6 +17,7 @@ from ram_studio.algorithm.meters.part_factors import REFERENCE, PartFactors
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, PRECISION, StepCounts
+from ram_studio.algorithm.verdict import lost_in
 
 PROFILE_FORMAT = 2
 
@@ -35,7 +36,8 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
     module_active, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
     energy, cross (K x N x N), norm2 (N): see ``retained.Energies``, the first two as shares of
     norm2, in twelve digits; parts, sum, weighing, relations and rounding. Each of these is None
-    where the analysis does not have it.
+    where the analysis does not have it. lost: K sentences on agents of which epsilon leaves
+    nothing in effect, None without any.
 
     parts: own and shared (K x N x (1 + N)), the numbers a, b_1 ... b_N of an agent's factor
         a + sum of lambda_s b_s on its own and shared part, see ``part_factors``, in seven decimals;
@@ -92,6 +94,10 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         "warnings": list(analysis.warnings),
         **_energies(analysis.energies),
         **_part_factors(analysis.part_factors),
+        "lost": [
+            found and found.finding.text
+            for found in (lost_in(analysis, point) for point in range(len(EPSILON_GRID)))
+        ],
         "weighing": _weighing(analysis),
         "relations": None if analysis.relations is None else _relations(analysis),
         "rounding": None if analysis.steps is None else _rounding(analysis.steps),

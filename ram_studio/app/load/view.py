@@ -69,7 +69,8 @@ def fit_html(
     stored = storage_report(fit, analysis)
     # An analysis has counted; before it a sample tells about how much was changed.
     sampled = sample_changes(fit) if analysis is None else {}
-    stored = replace(stored, findings=(*stored.findings, *sample_findings(sampled)))
+    told = sample_findings(sampled, fit.counted_elements)
+    stored = replace(stored, findings=(*stored.findings, *told))
     return templates.render(
         "load/fit.html.j2",
         fit=fit,

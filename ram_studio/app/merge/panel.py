@@ -124,6 +124,8 @@ class MergePanel:
     def _lay_out_side(self) -> None:
         self.plan = html(elem_id="plan")
         with gr.Row(elem_classes="actions"):
+            # Where the plan names agents that epsilon leaves nothing of.
+            self.no_epsilon = gr.Button("Use epsilon 0", visible=False, elem_id="use-epsilon-0")
             merge = gr.Button("Merge", variant="primary", elem_id="merge")
             stop = stop_button("stop")
         self.job = JobControls(merge, stop, html(elem_id="merge-status"))
@@ -180,7 +182,7 @@ class MergePanel:
 
     def _wire_form(self) -> None:
         shared = self.shared
-        shown = [self.plan, self.from_tune, self.other_base, *self.own]
+        shown = [self.plan, self.no_epsilon, self.from_tune, self.other_base, *self.own]
         plan = shared.with_session(self._show_plan)
         inputs = [self.method.input, self.dtype.input, self.rounding.input, self.weights.blur]
         gr.on(
@@ -198,6 +200,9 @@ class MergePanel:
         self.upload.upload(taken, self.upload, [self.upload_status, *filled], **LIGHT).then(
             plan, self._form, shown, **LIGHT
         )
+        self.no_epsilon.click(
+            fn=None, outputs=tuning.value, js="() => window.RAM.dropEpsilon()"
+        ).then(plan, self._form, shown, **LIGHT)
         # The method chosen in Tune is the one offered here, as it is set there; no request.
         told = json.dumps([{"name": c.name, "methods": c.methods} for c in controls.CONTROLS])
         tuning.value.change(
@@ -213,23 +218,28 @@ class MergePanel:
         is_tuned = bool(controls.tuned_by(method))
         # Such an agent seems to be of another base.
         is_dense = loaded and any(f.kind == "dense" for f in pass_findings(loaded.analysis))
+        plan, lost = self._plan_html(data, session)
         return {
-            self.plan: self._plan_html(data, session),
+            self.plan: plan,
+            self.no_epsilon: gr.update(visible=bool(lost)),
             # Hidden, not taken out: the page writes the sliders' values into it.
             self.from_tune: gr.update(visible=True if is_tuned else "hidden"),
             self.other_base: gr.update(visible=bool(is_dense)),
             **controls.show_controls(method, self.own),
         }
 
-    def _plan_html(self, data: dict[Any, Any], session: Session) -> str:
+    def _plan_html(self, data: dict[Any, Any], session: Session) -> tuple[str, str]:
+        """Return the plan, and what it says of agents that epsilon leaves nothing of."""
         if said := lack(session.loaded):
-            return templates.callout(said, "warn")
+            return templates.callout(said, "warn"), ""
         try:
             recipe = self._recipe(data, session.models)
         except RamStudioError as error:
-            return templates.callout(str(error), "bad")
-        made, folder = session.merges.values(), self.shared.workspace.root
-        return view.plan_html(session.models, recipe, folder, made)
+            return templates.callout(str(error), "bad"), ""
+        plan = view.plan_merge(
+            session.models, recipe, self.shared.workspace.root, session.merges.values()
+        )
+        return view.plan_html(plan, recipe.method), plan.lost
 
     def _take(self, path: str, session: Session) -> Updates:
         try:

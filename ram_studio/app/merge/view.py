@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
 from ram_studio.algorithm.scaling import RULES
+from ram_studio.algorithm.verdict import lost_in
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
 from ram_studio.app.numbers import DTYPE_NAMES
@@ -35,6 +36,7 @@ class Plan(NamedTuple):
 
     needed, free: bytes of disk. seconds: None where none like it was measured here.
     caution: what rounding may take, "" for nothing. remote: bytes read from the Hub, not stored.
+    lost: agents that epsilon leaves nothing of, "" for none.
     """
 
     dtype: str
@@ -43,6 +45,7 @@ class Plan(NamedTuple):
     seconds: float | None
     caution: str
     remote: int
+    lost: str
 
 
 def plan_merge(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merged] = ()) -> Plan:
@@ -57,7 +60,8 @@ def plan_merge(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merg
     seconds = _seconds(loaded, recipe.method, needed, made)
     caution = rounding_caution(loaded, recipe, dtype)
     free = shutil.disk_usage(folder).free
-    return Plan(dtype, needed, free, seconds, caution, loaded.remote_bytes)
+    lost = epsilon_caution(loaded, recipe)
+    return Plan(dtype, needed, free, seconds, caution, loaded.remote_bytes, lost)
 
 
 def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) -> float | None:
@@ -73,6 +77,12 @@ def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) 
         return None
     read = output_bytes(loaded, None) * (1 + len(loaded.agents))
     return _START_SECONDS + (read + written) / loaded.read_rate
+
+
+def epsilon_caution(loaded: Loaded, recipe: Recipe) -> str:
+    """Return a sentence where the recipe's epsilon leaves nothing of agents, "" elsewhere."""
+    lost = lost_in(loaded.analysis, snap(recipe.settings.get("epsilon", 0.0)))
+    return "" if lost is None else lost.finding.text
 
 
 def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
@@ -98,10 +108,9 @@ def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
     return rounding_advice(dtype, factors)
 
 
-def plan_html(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merged] = ()) -> Markup:
-    """Return ``plan_merge`` in words, and the rounding caution where it holds."""
-    plan = plan_merge(loaded, recipe, folder, made)
-    return templates.render("merge/plan.html.j2", plan=plan, method=recipe.method)
+def plan_html(plan: Plan, method: str) -> Markup:
+    """Return a plan in words, with its cautions."""
+    return templates.render("merge/plan.html.j2", plan=plan, method=method)
 
 
 def result_html(merged: Merged, settings: Settings) -> Markup:

@@ -47,7 +47,8 @@ def inspect(
     storage = storage_report(report, loaded)
     # An analysis has counted; without one a sample of the files tells about how much was changed.
     found = sample_changes(report) if loaded is None else {}
-    storage = replace(storage, findings=(*storage.findings, *sample_findings(found)))
+    warned = sample_findings(found, report.counted_elements)
+    storage = replace(storage, findings=(*storage.findings, *warned))
     sampled = {name: own.changed for name, own in found.items()}
     templates = {
         agent.name: compare_templates(report.base, agent)

@@ -105,13 +105,17 @@ def other_bases(found: Mapping[str, Sampled]) -> tuple[Finding, ...]:
     return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
 
 
-def sample_findings(found: Mapping[str, Sampled]) -> tuple[Finding, ...]:
-    """Return what a sample has to warn of: other bases, and agents that 1e-5 leaves nothing of."""
+def sample_findings(found: Mapping[str, Sampled], total: int) -> tuple[Finding, ...]:
+    """Return what a sample has to warn of: other bases, and agents that 1e-5 leaves nothing of.
+
+    total: elements of all merged tensors.
+    """
     moved = {name: own for name, own in found.items() if own.changed}
     lost = lost_to_epsilon(
         EPSILON_GRID[DEFAULT_INDEX],
         {name: own.energy_above for name, own in moved.items()},
-        {name: own.changed for name, own in moved.items()},
+        {name: own.changed * total for name, own in moved.items()},
+        total,
         {},
         is_sampled=True,
     )
