@@ -35,7 +35,7 @@ line a second; `ram-studio --log-level warning COMMAND` leaves out what is not a
 | exit code | meaning |
 | --- | --- |
 | 0 | done |
-| 2 | wrong usage, or a setting that there is not |
+| 2 | wrong usage, or an unknown setting |
 | 65 | files that are refused; one line says what was found, what was expected and what to do |
 | 69 | the Hub refused or could not be reached |
 | 75 | try again: a source changed meanwhile, or another run writes there |

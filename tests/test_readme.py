@@ -43,7 +43,7 @@ def _cli_lines() -> list[str]:
 FEW = {
     "evaluate": ["--limit", "1"],
     "compare": ["--limit", "1"],
-    "sweep": ["--items", "1", "--held-out", "1"],
+    "sweep": ["--limit", "1", "--held-out", "1"],
 }
 """Questions enough to run a line."""
 

@@ -19,7 +19,10 @@ from ram_studio.evals.settings import EvalSettings
 
 Models = Annotated[
     list[str],
-    typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
+    typer.Argument(
+        metavar="MODEL...",
+        help="Folders, or NAME=FOLDER; with --endpoint the server's model names.",
+    ),
 ]
 
 
@@ -31,17 +34,16 @@ class Answering:
         str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
     ] = None
     token_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment variable that holds its token.")
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable with the server's token."),
     ] = None
     timeout: Annotated[
         float,
-        typer.Option(
-            help="Seconds for one answer of an endpoint; what takes longer is asked for once more."
-        ),
+        typer.Option(help="Seconds to wait for an endpoint's answer; asked once more after that."),
     ] = 300.0
     engine: Annotated[
         Literal["transformers", "vllm", "lm-eval"],
-        typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
+        typer.Option(help="What runs the models in folders; lm-eval has its own tasks."),
     ] = "transformers"
     tasks: Annotated[
         str | None,
@@ -116,7 +118,7 @@ def evaluate(
     export: Export = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score models side by side on the same prompts, with 95 % intervals."""
+    """Score models side by side on the same questions, with 95 % intervals."""
     asked["engine"] = "vllm" if answering.engine == "vllm" else "transformers"
     asked["tasks"] = answering.tasks or ()
     settings = EvalSettings(**asked, base=judging.base)

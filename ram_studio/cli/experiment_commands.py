@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _SHOWN_LIVE = 20
 _LIMIT = (
-    "Most questions per suite (demo: per domain) [default: 300; with --ci-width as many as it "
+    "Maximum questions per suite (demo: per domain) [default: 300; with --ci-width as many as it "
     "takes]."
 )
 _HELPS = {
-    "items": "Most questions per suite (demo: per domain) to choose by [default: 50; with "
+    "limit": "Maximum questions per suite (demo: per domain) to choose by [default: 50; with "
     "--ci-width as many as it takes].",
-    "seed": "Chooses the questions and steers the search.",
+    "seed": "Seed of the questions and of the search.",
 }
 
 # Options whose words take more than a line.
@@ -50,10 +50,11 @@ Rows = Annotated[
 ]
 Presets = Annotated[
     list[str] | None,
-    typer.Option(help="A ready set of rows; repeat for more [default: standard]."),
+    typer.Option(help="A predefined set of rows; repeat for more [default: standard]."),
 ]
 Reference = Annotated[
-    str | None, typer.Option(help="The row to compare with [default: the first ram+ row].")
+    str | None,
+    typer.Option(help="The row that others are compared with [default: the first ram+ row]."),
 ]
 Over = Annotated[
     list[str] | None,
@@ -69,7 +70,7 @@ Fixed = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
 ]
 HeldOut = Annotated[
-    int | None, typer.Option(help="Further questions that check the winner [default: as --items].")
+    int | None, typer.Option(help="Held-out questions that check the winner [default: as --limit].")
 ]
 Search = Annotated[
     Literal["grid", "optuna", "slim"],
@@ -120,7 +121,7 @@ def compare(
     reference: Reference = None,
     dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
-    seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness in the merges.")] = 0,
     asked: Annotated[dict[str, Any], SettingsOptions({"limit": _LIMIT}, seed="eval_seed")],
     sources: Annotated[
         bool,
@@ -132,7 +133,7 @@ def compare(
     draws: Annotated[
         int,
         typer.Option(
-            help="Draws of a merge that draws (DARE), and of sampled answers; a row is their mean."
+            help="Draws that a row is the mean of, where a merge (DARE) or answers are random."
         ),
     ] = 3,
     storing: Storing,
@@ -171,16 +172,18 @@ def sweep(
     method: Annotated[str, typer.Option(help="The method to start from.")] = "ram+",
     set_: Fixed = None,
     held_out: HeldOut = None,
-    minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes that the whole sweep may take.")
+    ] = None,
     search: Search = "grid",
     trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
     max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
     early_stop: EarlyStop = True,
-    asked: Annotated[dict[str, Any], SettingsOptions(_HELPS, limit="items")],
+    asked: Annotated[dict[str, Any], SettingsOptions(_HELPS)],
     storing: Storing,
     running: Running,
 ) -> None:
-    """Try settings in memory, drop what clearly loses, check the winner on other questions."""
+    """Score settings in memory, drop clear losers, check the winner on held-out questions."""
     from ram_studio.evals.experiment.plan import SweepPlan
     from ram_studio.evals.experiment.space import parse_axes
     from ram_studio.evals.settings import EvalSettings

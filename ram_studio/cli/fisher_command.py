@@ -21,7 +21,7 @@ def fisher(
     seed: Annotated[int, typer.Option(help="Seed of the sampled answers.")] = 0,
     device: options.Device = "auto",
 ) -> None:
-    """Estimate the Fisher information that `merge --method fisher --set files=DIR` weighs by."""
+    """Estimate the Fisher information that `merge --method fisher --set files=DIR` uses."""
     from ram_studio.checkpoints.opening import open_checkpoint
     from ram_studio.engine.reading.fisher_files import fisher_path
     from ram_studio.evals.fisher import check_knows_examples, estimate_fisher, training_prompts

@@ -30,12 +30,15 @@ Plan = Annotated[
 Part = Annotated[int | None, typer.Option(help="Which part of the plan, from 1.")]
 Ray = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Work on this Ray cluster, in parts; local: Ray here."),
+    typer.Option(
+        metavar="ADDRESS",
+        help="Work in parts on this Ray cluster; local starts Ray on this machine.",
+    ),
 ]
-MaxShardSize = Annotated[str, typer.Option(help="Most data in one file, as 5GB.")]
+MaxShardSize = Annotated[str, typer.Option(help="Maximum size of one file, such as 5GB.")]
 Hash = Annotated[
     bool,
-    typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the provenance."),
+    typer.Option("--hash/--no-hash", help="Record a hash of every source file in the provenance."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of change.")]
@@ -58,7 +61,9 @@ class Reading:
 
     names: Annotated[
         str,
-        typer.Option(help="Names of a text model for a base with more towers: exact or mapped."),
+        typer.Option(
+            help="Tensor names of text-only agents on a multimodal base: exact or mapped."
+        ),
     ] = "exact"
     experts_packing: Packings = None
 

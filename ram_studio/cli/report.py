@@ -42,7 +42,9 @@ class Judging:
     ] = None
     margin: Annotated[
         float,
-        typer.Option(help="Points below its specialist that a merge may be and still survive."),
+        typer.Option(
+            help="Non-inferiority margin: points that a merge may lose to its specialist."
+        ),
     ] = 5.0
 
     def check(self, models: Collection[str]) -> dict[str, str]:

@@ -70,10 +70,10 @@ def _option(
 
 Store = Annotated[
     str | None,
-    typer.Option(help="Where answers are stored; in the user's data folder when left out."),
+    typer.Option(help="Folder of stored answers; the user's data folder when left out."),
 ]
 NoStore = Annotated[
-    bool, typer.Option("--no-store", help="Store no answers; what is stopped is lost.")
+    bool, typer.Option("--no-store", help="Do not store answers; a stopped run starts over.")
 ]
 
 
@@ -83,7 +83,9 @@ class Storing:
 
     store: Store = None
     no_store: NoStore = False
-    rerun: Annotated[bool, typer.Option("--rerun", help="Ask again what is stored.")] = False
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Ask again, even where answers are stored.")
+    ] = False
 
     @contextlib.contextmanager
     def open(self) -> Iterator[AnswerStore | None]:

@@ -102,42 +102,42 @@ class EvalSettings(BaseModel):
         "too.",
     )
     limit: PerSuite = _per_suite(
-        "Questions per suite", "Most questions of all suites, or by suite (demo: per domain)."
+        "Questions per suite", "Maximum questions of all suites, or by suite (demo: per domain)."
     )
     lengths: Annotated[tuple[Positive, ...], BeforeValidator(_lengths)] = _setting(
         (1000, 4000),
         "Lengths of long texts",
-        "Prompt lengths of suites about long texts in tokens, such as 1k,4k.",
+        "Prompt lengths of long-context suites in tokens, such as 1k,4k.",
         allowed="lengths in tokens, such as 1k,4k",
     )
     mode: Literal["whole", "memagent"] = _setting(
         "whole",
         "Long texts are read",
-        "How suites about long texts (memory, ruler-*) are read: whole, or in chunks with a "
+        "How long-context suites (memory, ruler-*) are read: whole, or in chunks with a "
         "bounded memory, as MemAgent does.",
     )
-    chunk_tokens: int = _setting(5000, "Tokens per chunk", "Most tokens of a chunk.", ge=1)
-    memory_tokens: int = _setting(1024, "Tokens of memory", "Most tokens of the memory.", ge=1)
+    chunk_tokens: int = _setting(5000, "Tokens per chunk", "Maximum tokens of a chunk.", ge=1)
+    memory_tokens: int = _setting(1024, "Tokens of memory", "Maximum tokens of the memory.", ge=1)
     chat: Literal["auto", "template", "none"] = _setting(
         "auto", "Chat template", "Use the model's chat template."
     )
     code: Literal["auto", "on", "off"] = _setting(
-        "auto", "Model-written code", "Run code that models write, sandboxed."
+        "auto", "Model-written code", "Run model-written code in the sandbox."
     )
     max_tokens: PerSuite = _per_suite(
         "Tokens per answer",
-        "Most tokens of an answer, of all suites or by suite [default: each suite's own].",
+        "Maximum tokens of an answer, for all suites or by suite [default: each suite's own].",
     )
     think_tokens: int = _setting(
         0,
         "Tokens of thinking",
-        "Most tokens of thinking (<think>), apart from the answer's.",
+        "Maximum tokens of thinking (<think>), beyond the answer's.",
         ge=0,
     )
     temperature: float = _setting(
         0.0,
         "Temperature",
-        "0 takes the likeliest token; the paper's is 1.0.",
+        "0 is greedy; the paper uses 1.0.",
         ge=0,
         le=2,
         step=0.05,
@@ -145,7 +145,7 @@ class EvalSettings(BaseModel):
     top_p: float = _setting(
         1.0,
         "Top-p",
-        "Probability that the likeliest tokens drawn from have together.",
+        "Nucleus sampling: total probability of the tokens sampled from.",
         gt=0,
         le=1,
         step=0.05,
@@ -153,7 +153,7 @@ class EvalSettings(BaseModel):
     samples: int = _setting(
         1,
         "Samples per question",
-        "Answers to each question, for pass@k; the paper's are 4.",
+        "Answers to each question, for pass@k; the paper uses 4.",
         ge=1,
         le=64,
         step=1,
@@ -161,7 +161,7 @@ class EvalSettings(BaseModel):
     paraphrases: int = _setting(
         1,
         "Wordings per question",
-        "Ask shipped suites in up to 3 wordings; the spread of scores stands beside the interval.",
+        "Wordings of each question of shipped suites, up to 3; their spread is reported.",
         ge=1,
         le=3,
         step=1,
@@ -176,7 +176,7 @@ class EvalSettings(BaseModel):
     shots: int | None = _setting(
         None,
         "Worked examples",
-        "Before each question, from a fixed split [default: none; of lm-eval's tasks their own].",
+        "Examples before each question, from a fixed split [default: none, or lm-eval's own].",
         ge=0,
         le=64,
         metavar="N",
@@ -187,21 +187,22 @@ class EvalSettings(BaseModel):
     data: Path | None = _setting(
         None,
         "Folder of data sets",
-        "Where the rows of suites that are data sets are; else the Hub.",
+        "Folder with the rows of published data sets; else the Hub.",
         metavar="FOLDER",
     )
-    difficulty: int = _setting(2, "Difficulty", "Of generated suites, 1 to 5.", ge=1, le=5, step=1)
+    difficulty: int = _setting(
+        2, "Difficulty", "Difficulty of generated suites, 1 to 5.", ge=1, le=5, step=1
+    )
     ci_width: float | None = _setting(
         None,
         "Interval width",
-        "Ask generated suites until every 95 % interval is narrower than this, or the most "
-        "questions are asked.",
+        "Stop when all 95 % intervals are narrower than this, or at the maximum of questions.",
         gt=0,
         lt=100,
         metavar="POINTS",
     )
-    seed: int = _setting(DEFAULT_SEED, "Seed", "Chooses generated questions, and samples.", ge=0)
-    batch_size: int = _setting(128, "Batch size", "Prompts decoded together.", ge=1)
+    seed: int = _setting(DEFAULT_SEED, "Seed", "Seed of generated questions and of sampling.", ge=0)
+    batch_size: int = _setting(128, "Batch size", "Prompts in one batch.", ge=1)
     device: str = _setting("auto", "Device", "auto, cpu or cuda.")
     engine: Literal["transformers", "vllm"] = _setting(
         "transformers", "Engine", "What answers for model folders."

@@ -158,7 +158,7 @@ def test_methods_are_compared_without_a_folder(client) -> None:
 
 
 def test_settings_are_swept_and_the_winner_checked(client) -> None:
-    answer = client.predict(over={"r": [0, 0.4]}, items=3, api_name="/sweep")
+    answer = client.predict(over={"r": [0, 0.4]}, limit=3, api_name="/sweep")
     assert answer["ending"] == "done"
     assert answer["settings"] == 3  # and where it started
     assert answer["winner"] in [row["label"] for row in answer["rows"]]

@@ -184,7 +184,7 @@ def test_a_sweep_gets_no_half_hour(server: SharedServer) -> None:
     async def story(user: HttpUser) -> None:
         await user.open()
         asking = asyncio.create_task(
-            user.call("sweep", over={"r": "0:0.5:6"}, minutes=30, items=100)
+            user.call("sweep", over={"r": "0:0.5:6"}, minutes=30, limit=100)
         )
         while sum(server.jobs) < 1:
             await asyncio.sleep(0.02)

@@ -14,7 +14,7 @@ from ram_studio._version import find_commit
 from ram_studio.cli import progress
 from ram_studio.engine import merge as merge_module
 
-SHORT = ("--items", "1", "--no-store", "--device", "cpu")
+SHORT = ("--limit", "1", "--no-store", "--device", "cpu")
 CODES = {2, 65, 69, 75, 130}
 
 

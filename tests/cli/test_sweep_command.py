@@ -21,7 +21,7 @@ COMMON = (*ANALYSIS, "--device", "cpu")
 
 def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
     store = ("--store", tmp_path / "a.sqlite3")
-    what = ("sweep", *SOURCES, "--over", "r=0,0.4", "--over", "rule=ram+,ram+s", "--items", "4")
+    what = ("sweep", *SOURCES, "--over", "r=0,0.4", "--over", "rule=ram+,ram+s", "--limit", "4")
     code, out, err = cli(*what, *COMMON, *store, "--csv", tmp_path / "a.csv")
     assert (code, err) == (0, "")
     assert "demo, 12 questions" in out
@@ -40,7 +40,7 @@ def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
 
 
 def test_a_sweeps_winner_is_merged_with_agents_of_the_same_names(cli, tmp_path):
-    over = ("--over", "weight.tool=0.5", "--over", "ramp.memory=0.25,0.5", "--items", "1")
+    over = ("--over", "weight.tool=0.5", "--over", "ramp.memory=0.25,0.5", "--limit", "1")
     code, out, _ = cli("sweep", *SOURCES, *over, *COMMON, "--no-store", "--json")
     assert code == 0
     found = json.loads(out)
@@ -68,7 +68,7 @@ def test_a_sweeps_winner_is_merged_with_agents_of_the_same_names(cli, tmp_path):
 
 
 def test_a_search_says_that_its_settings_were_proposed(cli):
-    what = ("sweep", "--base", BASE, *SOURCES[1:], "--over", "r=0:0.5", "--items", "1")
+    what = ("sweep", "--base", BASE, *SOURCES[1:], "--over", "r=0:0.5", "--limit", "1")
     code, out, _ = cli(*what, *COMMON, "--no-store", "--search", "optuna", "--trials", "1")
     assert code == 0
     assert "As the best of 2 this figure is optimistic." in out
@@ -105,7 +105,7 @@ def test_ctrl_c_keeps_what_is_finished_and_exits_with_130(cli, tmp_path, monkeyp
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(AnswerStore, "record", counted)
-    what = ("sweep", *SOURCES, "--over", "r=0:0.5:3", "--items", "4", *COMMON)
+    what = ("sweep", *SOURCES, "--over", "r=0:0.5:3", "--limit", "4", *COMMON)
     code, out, err = cli(*what, "--batch-size", "4", "--store", path)
     assert code == 130, err
     assert "finished answers are stored" in err

@@ -103,7 +103,7 @@ def test_both_commands_have_the_options_of_evaluate(recipe):
     how = ["--temperature", "1", "--samples", "2", "--top-p", "0.95", "--max-tokens", "9"]
     for words, seed in (
         (["compare", "--row", "ram", "--no-sources", "--eval-seed", "3", "--limit", "2"], 3),
-        (["sweep", "--over", "r=0.1,0.4", "--items", "2"], 2026),
+        (["sweep", "--over", "r=0.1,0.4", "--limit", "2"], 2026),
     ):
         command = [*words, *sources, *how, "--no-store", "--device", "cpu"]
         done = CliRunner().invoke(commands, command)

@@ -47,7 +47,7 @@ class RegionSettings(MethodSettings):
     """Settings of the probe."""
 
     agent: Annotated[
-        str | None, Field(description="Whose region; the first agent's when left out.")
+        str | None, Field(description="Agent whose region it is; the first when left out.")
     ] = None
     part: Annotated[
         Literal["unique", "shared", "whole"],

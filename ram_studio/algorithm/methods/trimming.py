@@ -38,7 +38,7 @@ Density = Annotated[
 ScopeOfTrimming = Annotated[
     Literal["global", "tensor"],
     Field(
-        description="Where the largest magnitudes are looked for: over the whole model (the "
+        description="Where the largest magnitudes are selected: over the whole model (the "
         "authors' code) or in each tensor on its own (mergekit)."
     ),
 ]

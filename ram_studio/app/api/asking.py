@@ -68,7 +68,7 @@ class AskingEndpoints(Client):
         def prepare(session: Session) -> Work[EvalReport]:
             self._loaded(analysis, session)
             between("margin", margin, 0.1, 99.0)
-            settings = self._read(asked, "limit", limit, 200)
+            settings = self._read(asked, limit, 200)
             if isinstance(settings.limit, int) and settings.ci_width is None:
                 most = {name: most_items(name, self._settings) for name in settings.suites}
                 limits = {name: min(settings.limit, own) for name, own in most.items()}
@@ -93,21 +93,20 @@ class AskingEndpoints(Client):
     def _read(
         self,
         asked: Mapping[str, Any],
-        name: str,
         limit: Any,
         usual: int,
         most: int = _MOST_PROMPTS,
     ) -> EvalSettings:
         """Return what is asked, checked.
 
-        Args: name, limit: the argument for the number of questions; usual: where it is left out;
-            most: of it, but for questions that are asked until intervals are narrow.
+        Args: limit: the number of questions; usual: where it is left out; most: of it, but for
+            questions that are asked until intervals are narrow.
         """
         suites = name_list("suites", asked["suites"] or [SUITE])
         name_list("lengths", asked["lengths"] or [])
         check_names("suite", suites, (*ALL_SUITES, HEALTH))
         if not asked["ci_width"]:
-            limit = int(between(name, usual if limit is None else limit, 1, most))
+            limit = int(between("limit", usual if limit is None else limit, 1, most))
         return read_settings({**asked, "suites": suites, "limit": limit}, self._settings)
 
     @with_settings
@@ -149,7 +148,7 @@ class AskingEndpoints(Client):
             check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
             chosen = experiment.USUAL if rows is None else name_list("rows", rows)
             recipes = experiment.rows_for(loaded, preset, chosen, object_of("settings", settings))
-            read = self._read(asked, "limit", limit, 100)
+            read = self._read(asked, limit, 100)
             return experiment.compare_work(recipes, read, session, self._workspace)
 
         return await self._finish(request, prepare, lambda _, found: as_json(found))
@@ -161,7 +160,7 @@ class AskingEndpoints(Client):
         over: dict | None = None,
         analysis: str = DEFAULT_SET,
         settings: dict | None = None,
-        items: int | None = None,
+        limit: int | None = None,
         minutes: float = 5.0,
         search: str = "grid",
         trials: int = 12,
@@ -176,7 +175,7 @@ class AskingEndpoints(Client):
                 "ramp" its weights in the first and the last layer. Left out: that example.
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
             settings: epsilon, r and alpha where they are not varied.
-            items: questions per suite (the example's: per skill) to choose by, 1 to 100 (30 when
+            limit: questions per suite (the example's: per skill) to choose by, 1 to 100 (30 when
                 left out); with ci_width the most.
             minutes: time for all, up to 30 (3 on a shared server).
             search: "grid" for every combination, "optuna" to propose `trials` settings, or "slim"
@@ -195,7 +194,7 @@ class AskingEndpoints(Client):
                 self._loaded(analysis, session),
                 experiment.USUAL_SWEEP if over is None else object_of("over", over),
                 object_of("settings", settings),
-                self._read(asked, "items", items, 30, experiment.MAX_ITEMS),
+                self._read(asked, limit, 30, experiment.MAX_ITEMS),
                 minutes=min(number("minutes", minutes), self._settings.max_sweep_minutes),
                 search=search,
                 trials=int(between("trials", trials, 1, experiment.MAX_SETTINGS)),

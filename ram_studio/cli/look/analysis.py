@@ -20,7 +20,9 @@ commands = typer.Typer(
 
 @commands.command("add")
 def add(
-    files: Annotated[list[Path], typer.Argument(help="What `analyze --plan --part` wrote.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Analyses of parts, from `analyze --plan --part`.")
+    ],
     out: Annotated[Path, typer.Option(help="Analysis to write.")],
     as_json: options.Json = False,
 ) -> None:
@@ -44,13 +46,13 @@ def add(
 
 @commands.command("compact")
 def compact(
-    file: Annotated[Path, typer.Argument(help="What `analyze --analysis` wrote.")],
+    file: Annotated[Path, typer.Argument(help="An analysis, from `analyze --analysis`.")],
     out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
     as_json: options.Json = False,
 ) -> None:
     """Make an analysis small enough to share: for `preview` and the app, without any weights.
 
-    Counts of each tensor stay exact; magnitudes, signs and cosines are kept by layer.
+    Counts of each tensor stay exact; magnitudes, signs and cosines are stored by layer.
     """
     from ram_studio.checkpoints.read.describe import shown_bytes
     from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis

@@ -41,7 +41,7 @@ def analyze(
         bool | None,
         typer.Option(
             "--relations/--no-relations",
-            help="Also collect magnitudes, signs, cosines and what rounding keeps [default: yes; "
+            help="Also collect magnitudes, signs, cosines and rounding loss [default: yes; "
             "with --plan where its method needs them].",
         ),
     ] = None,
@@ -49,14 +49,14 @@ def analyze(
     part: options.Part = None,
     download: Annotated[
         bool,
-        typer.Option(help="Download the models of Hub ids too, instead of reading them there."),
+        typer.Option(help="Download Hub models instead of reading them remotely."),
     ] = False,
     ray: options.Ray = None,
     as_json: options.Json = False,
 ) -> None:
-    """Count densities and overlaps in one pass over the checkpoints, and keep them as an analysis.
+    """Count densities and overlaps in one pass over the checkpoints, and save them as an analysis.
 
-    Weights of Hub ids that are not in the cache are read from the Hub and not stored here.
+    Hub models that are not in the cache are read remotely and not stored here.
 
     With --plan and --part only the tensors of one part are counted; `analysis add` adds them up.
     """

@@ -25,7 +25,7 @@ def diff(
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what differs between two models: did it take?
+    """Show what differs between two models, and whether a merge took effect.
 
     Which modules, layers or experts changed, by how much, and which are equal to the base to the
     bit. Reads both models once; memory does not grow with them.

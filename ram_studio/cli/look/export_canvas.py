@@ -13,7 +13,7 @@ def export_canvas(
         str,
         typer.Argument(
             help="An analysis, a folder with analysis.safetensors (and skills.json.gz), or a "
-            "set: example, independent or dense."
+            "set: shared-style, independent or dense."
         ),
     ],
     out: Annotated[
@@ -23,7 +23,7 @@ def export_canvas(
         ),
     ],
 ) -> None:
-    """Write the canvas of Tune as one HTML file that works from a disk and makes no request."""
+    """Write Tune's canvas as one HTML file that works offline."""
     from ram_studio.evals.report.canvas_page import export_canvas as write
 
     page = write(source, out)

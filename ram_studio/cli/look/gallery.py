@@ -30,7 +30,7 @@ def gallery(
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Recompute each merge from its sources: what holds gets a badge."
+            "--verify", help="Recompute each merge from its sources; those that match get a badge."
         ),
     ] = False,
     verified: Annotated[

@@ -23,7 +23,7 @@ def microscope(
     *,
     base: options.Base = None,
     agent: options.Agents = None,
-    tensor: Annotated[str | None, typer.Option(help="Which tensor to look at.")] = None,
+    tensor: Annotated[str | None, typer.Option(help="The tensor to show.")] = None,
     at: Annotated[
         str, typer.Option(metavar="START|ROW,COLUMN", help="The first element, counted from 0.")
     ] = "0",
@@ -49,7 +49,7 @@ def microscope(
     epsilon: options.Epsilon = 1e-5,
     dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
     analysis: Annotated[
         Path | None,
         typer.Option(help="Analysis of the same files, for methods that count the whole model."),

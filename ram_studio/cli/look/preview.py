@@ -23,7 +23,7 @@ def preview(
     rule: Annotated[str, typer.Option(help="ram, ram+, ram+s or ram+m.")] = "ram+",
     r: Annotated[float, typer.Option("--r", help="Strength of the rescaling.")] = 0.1,
     alpha: Annotated[float, typer.Option(help="Cap on rho.")] = 2.0,
-    agents: Annotated[str | None, typer.Option(help="Only these, as a,b.")] = None,
+    agents: Annotated[str | None, typer.Option(help="Only these agents, such as a,b.")] = None,
     by: Annotated[
         str, typer.Option(help="model, layer, module, tower, expert or tensor.")
     ] = "model",
@@ -31,14 +31,14 @@ def preview(
         list[str] | None,
         typer.Option(
             metavar="AGENT=W[,W...]",
-            help="What an agent's tau counts; several numbers run over the layers.",
+            help="Weight of an agent's task vector; several numbers run over the layers.",
         ),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Instead of settings: what this recipe's merge retains.",
+            help="Preview this recipe instead of settings.",
         ),
     ] = None,
     as_json: options.Json = False,

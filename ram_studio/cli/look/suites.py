@@ -15,11 +15,11 @@ from ram_studio.cli.tables import print_table
 def suites(
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the rows of suites that are data sets are."),
+        typer.Option(metavar="FOLDER", help="Folder with the rows of published data sets."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List what `evaluate --suite` can ask, and which questions are not on this machine yet."""
+    """List the suites for `evaluate --suite`, and which need data first."""
     from ram_studio.evals.suites import ALL_SUITES
 
     found = [(suite, suite.absent(data)) for suite in ALL_SUITES.values()]

@@ -13,26 +13,27 @@ from ram_studio.cli.progress import progress_bars
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="What a trainer left: a folder, or one file.")],
+    source: Annotated[Path, typer.Argument(help="A trainer's checkpoint: a folder, or one file.")],
     out: Annotated[Path, typer.Argument(help="Folder to create.")],
     *,
     dtype: Annotated[
         str, typer.Option(help="stored: every element as it is; float32: widened.")
     ] = "stored",
     config: Annotated[
-        Path | None, typer.Option(help="Folder with config.json and tokenizer, if not beside.")
+        Path | None,
+        typer.Option(help="Folder with config.json and tokenizer, if they are elsewhere."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="Keys that lead to the model, as ema or app.model.")
+        str | None, typer.Option(help="Keys that lead to the model, such as ema or app.model.")
     ] = None,
     max_shard_size: options.MaxShardSize = "5GB",
     as_json: options.Json = False,
 ) -> None:
     """Write a trainer's checkpoint as safetensors, without losing a bit.
 
-    Reads verl's global_step_N/actor, FSDP's parts of each rank, torch distributed checkpoints (DCP,
-    Megatron's torch_dist) and pickled state dicts. Pickles are opened in a sealed process, and only
-    by this command.
+    Reads verl's global_step_N/actor, FSDP's shards of each rank, torch distributed checkpoints
+    (DCP, Megatron's torch_dist) and pickled state dicts. Pickles are opened in a sealed process,
+    and only by this command.
     """
     from ram_studio.checkpoints.read.describe import plural, shown_bytes, shown_list
     from ram_studio.convert.writing import convert as convert_checkpoint

@@ -28,7 +28,7 @@ def make(
     reading: options.Reading,
     as_json: options.Json = False,
 ) -> None:
-    """Write what an agent or a merge changed; refused where that would not be smaller."""
+    """Write only what an agent or a merge changed; refused if that is not smaller."""
     from ram_studio.engine.delta import make_delta
 
     _print(make_delta(base, agent, out, **reading.fit()).to_dict(), as_json)
@@ -41,7 +41,7 @@ def apply(
     out: Annotated[Path, typer.Option(help="Folder to create.")],
     as_json: options.Json = False,
 ) -> None:
-    """Write the agent again, bit for bit; config and tokenizer are the base's."""
+    """Restore the agent bit for bit, with the base's config and tokenizer."""
     from ram_studio.engine.delta import apply_delta
 
     folder = apply_delta(base, delta, out)
@@ -52,7 +52,7 @@ def apply(
 def info(
     delta: Annotated[Path, typer.Argument(help="The delta.")], as_json: options.Json = False
 ) -> None:
-    """Say what a delta holds."""
+    """Show what a delta contains."""
     from ram_studio.engine.delta import read_info
 
     _print(read_info(delta).to_dict(), as_json)

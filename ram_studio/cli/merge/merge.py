@@ -48,16 +48,19 @@ class Asked:
     weight: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="AGENT=W", help="What an agent's tau counts: 0.7, or 0.2,0.8 over the layers."
+            metavar="AGENT=W",
+            help="Weight of an agent's task vector: 0.7, or 0.2,0.8 over the layers.",
         ),
     ] = None
     from_sweep: Annotated[
         Path | None,
-        typer.Option(help="JSON of a sweep, also of smaller models: takes what it found."),
+        typer.Option(
+            help="JSON of a sweep, also on smaller models: use the setting that it found."
+        ),
     ] = None
     dtype: options.Dtype = None
     rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None
 
 
 @dataclass
@@ -71,14 +74,18 @@ class Fit:
     experts_packing: options.Packings = None
     allow_base_mismatch: Annotated[
         bool,
-        typer.Option("--allow-base-mismatch", help="Merge agents that seem to be of another base."),
+        typer.Option(
+            "--allow-base-mismatch", help="Merge even if an agent seems to come from another base."
+        ),
     ] = False
     tokenizer_from: Annotated[
         str | None,
-        typer.Option(metavar="AGENT", help="Whose tokenizer and chat template to keep [base]."),
+        typer.Option(
+            metavar="AGENT", help="Agent whose tokenizer and chat template to use [base]."
+        ),
     ] = None
     stop_tokens: Annotated[
-        str | None, typer.Option(help="Tokens that end an answer: base, or union of all agents'.")
+        str | None, typer.Option(help="Stop tokens: the base's, or the union of all agents'.")
     ] = None
 
 
@@ -93,8 +100,7 @@ Stream = Annotated[
     bool,
     typer.Option(
         "--stream",
-        help="Read Hub ids where they are and store the result alone; twice over the network "
-        "without --analysis.",
+        help="Read Hub models remotely and store only the result; without --analysis twice.",
     ),
 ]
 Push = Annotated[

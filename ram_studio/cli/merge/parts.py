@@ -23,7 +23,7 @@ def plan(
     hash_sources: options.Hash = True,
     as_json: options.Json = False,
 ) -> None:
-    """Cut a merge into parts for many machines: whole output files, about equal in bytes.
+    """Split a merge into parts for many machines: whole output files, about equal in bytes.
 
     Then analyze --plan --part i, analysis add, merge --plan --part i and finish; i is 1 to N.
     """
@@ -67,7 +67,7 @@ def finish(
     out: Annotated[str, typer.Option(help="The folder or URL that all parts were merged into.")],
     as_json: options.Json = False,
 ) -> None:
-    """Check merged parts and make a model of them: index, card, provenance and small files."""
+    """Check merged parts and complete the model: index, card, provenance, config."""
     from ram_studio.checkpoints.record.part_plan import load_plan
     from ram_studio.engine.parts.finishing import finish as run
 

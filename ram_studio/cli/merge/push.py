@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 YesPublic = Annotated[
     bool,
-    typer.Option(
-        "--public", help="Push where everybody can read it; private without this second yes."
-    ),
+    typer.Option("--public", help="Make the repository public; private when left out."),
 ]
 
 
@@ -36,19 +34,19 @@ def push(
     public: YesPublic = False,
     scores: Annotated[
         bool,
-        typer.Option("--scores", help="Also publish what the store of answers knows of the merge."),
+        typer.Option("--scores", help="Also publish the merge's stored scores."),
     ] = False,
     analysis: Annotated[
         Path | None,
-        typer.Option(help="Also publish this analysis of the sources, compact, for its canvas."),
+        typer.Option(help="Also publish this analysis of the sources, compacted, for the canvas."),
     ] = None,
     store: Store = None,
     as_json: options.Json = False,
 ) -> None:
     """Upload a merged folder to the Hub, its card and provenance included; private by default.
 
-    A push that broke off goes on where it was when the command is run again; where the merge is
-    there already, scores and analysis are added.
+    An interrupted push continues when the command is run again. If the merge is already there,
+    scores and analysis are added.
     """
     from ram_studio.checkpoints.read.files import Folder
     from ram_studio.checkpoints.record.provenance import read_provenance

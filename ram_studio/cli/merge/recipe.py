@@ -30,7 +30,7 @@ def recipe(
         Literal["verl", "nemo-rl"] | None,
         typer.Option("--to-mopd", help="Write its agents as teachers to distil from."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; else it is printed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; printed when left out.")] = None,
 ) -> None:
     """Check a recipe and fill in its defaults, or convert it from or to other tools' settings."""
     if from_mergekit + to_mergekit + (to_mopd is not None) > 1:

@@ -20,9 +20,9 @@ def verify(
     agent: options.Agents = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="The method of one's own that merged it."),
+        typer.Option(metavar="FILE.py:NAME", help="Your own method, if one merged it."),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Recompute everything.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Recompute every tensor.")] = False,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:

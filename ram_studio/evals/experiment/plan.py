@@ -80,7 +80,7 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
         if held_out and not second[name]:
             raise EvaluationError(
                 f"Suite {name} has no question left to check the winner with; choose by fewer than "
-                f"{len(first[name])} items."
+                f"{len(first[name])} questions."
             )
     beside = apart(names)
     first = {name: tuple(q for q in own if q.domain not in beside) for name, own in first.items()}
@@ -177,7 +177,7 @@ class Plan(ABC):
             raise SettingsError(
                 "Merges made in memory are not asked by lm-eval. Write them, then evaluate them."
             )
-        at_least("held-out items", self.held, 0)
+        at_least("held-out questions", self.held, 0)
         if self.minutes is not None and not self.minutes > 0:
             raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
         self.settings.check_machine()

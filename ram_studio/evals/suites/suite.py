@@ -20,7 +20,7 @@ DEFAULT_LENGTHS = (1000, 4000)
 DEFAULT_DIFFICULTY = 2
 
 Budget = int | Mapping[str, int] | None
-"""Most tokens of an answer, of all suites or by suite; None or left out: the suite's own."""
+"""Maximum tokens of an answer, for all suites or by suite; None or left out: the suite's own."""
 Tally = Mapping[str, tuple[int, int]]
 """How many answers are right, and how many were given, by category."""
 Summary = Callable[[Tally, Sequence[Mapping[str, Any]]], Mapping[str, float]]

@@ -38,7 +38,7 @@ ZERO = 1e-6
 
 Others = Annotated[
     Literal["mean", "sum", "base"],
-    Field(description="What becomes of tensors that are not linear layers."),
+    Field(description="How tensors that are not linear layers are merged."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Suite `demo`: seeded held-out items in the example agents' four domains, strict 0/1 verifiers.
+"""Suite `demo`: seeded held-out questions in the example agents' domains, strict 0/1 verifiers.
 
 Prompts are continued as they stand. They are split by a hash of their text: the example agents are
 trained on one part, their training is stopped by a second, and evaluations use the third. This
