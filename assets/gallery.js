@@ -14,12 +14,13 @@
 
   /** What a row is sorted by; null for none, which comes last. @param {HTMLElement} row */
   const valueOf = (row) => {
-    if (key !== "score") {
+    if (key !== "score" && key !== "above") {
       const value = row.dataset[key];
       return value === undefined || key !== "retained" ? value ?? null : Number(value);
     }
-    const cell = /** @type {HTMLElement | null} */ (row.querySelector(`[data-column="${column?.value}"]`));
-    return cell?.dataset.value === undefined ? null : Number(cell.dataset.value);
+    const name = key === "score" ? "value" : key;
+    const cell = /** @type {HTMLElement | null} */ (row.querySelector(`[data-column="${column?.value}"][data-${name}]`));
+    return cell ? Number(cell.dataset[name]) : null;
   };
 
   const sort = () => {

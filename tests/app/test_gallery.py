@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 from engine_zoo import make_zoo
 
+from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.record.analysis_file import save_analysis
+from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.engine.merge import merge
 from ram_studio.evals.publish.entry import Entry, Verified, read_entry
 from ram_studio.evals.publish.gallery import build_gallery, gallery_page
 from ram_studio.evals.publish.scores import StatedScore
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.store import AnswerStore, RunKey
+from ram_studio.evals.suites import ALL_SUITES
 
 METHODS = ("ram+", "ties", "ram", "ram+s", "task-arithmetic")
 
@@ -34,11 +41,13 @@ def make_merges(folder: Path, seed: int, methods: Sequence[str]) -> list[str]:
 def scored(entry: Entry, number: int) -> Entry:
     """Return an entry with another name, scores of its own, and every third with a badge."""
     verified = None if number % 3 else Verified(10, "1", "2026-01-01")
+    paired = PairedCounts(number % 9, 4, 21) if number % 4 else None
     scores = tuple(
-        StatedScore(name, DomainScore(40, (number * step) % 41), "version 1, greedy")
-        for name, step in (("tool", 7), ("math", 11))
+        StatedScore(name, DomainScore(40, (number * step) % 41), "version 1, greedy", agent, both)
+        for name, step, agent, both in (("tool", 7, paired and "coder", paired),
+                                        ("math", 11, None, None))
         if name == "tool" or number % 2
-    )
+    )  # fmt: skip
     title = f"owner{number % 5}/merge-{number:03d}"
     return dataclasses.replace(
         entry,
@@ -81,6 +90,17 @@ def test_a_hundred_merges_are_sorted_and_filtered_at_once(
     scores = {entry.title: {s.name: s.score.score for s in entry.scores} for entry in many}
     by_tool = [scores[title]["tool"] for title in shown()]
     assert by_tool == sorted(by_tool, reverse=True)
+    page.click("[data-sort=above]")
+    above = {e.title: s.against.difference()[0] for e in many
+             for s in e.scores if s.against is not None}  # fmt: skip
+    assert [above.get(title, -1) for title in shown()] == sorted(
+        (above.get(e.title, -1) for e in many), reverse=True
+    )
+    cell = page.locator("tbody tr").first.locator("td[data-label^=Against]")
+    value, low, high = (100 * x for x in PairedCounts(8, 4, 21).difference())
+    told = f"{value:+.1f} points\n{low:+.1f} to {high:+.1f}\ncoder, n\xa0=\xa033"
+    assert cell.inner_text().strip() == told
+    assert "not measured" in page.locator("tbody tr").last.inner_text()
     choose = "const s = document.querySelector('#column'); s.value = '1';"
     choose += "s.dispatchEvent(new Event('input'))"
     took = [timed(choose)]
@@ -122,13 +142,32 @@ def test_a_hundred_merges_are_sorted_and_filtered_at_once(
     page.close()
 
 
+def record_answers(store: AnswerStore, merged: Path) -> None:
+    """Have a store know a merge of a zoo and its sources: six questions, the merge right on two."""
+    provenance = read_provenance(merged)
+    folders = {"merged": merged, **{n: Path(s.place) for n, s in provenance.sources.items()}}
+    for place, (name, folder) in enumerate(folders.items()):
+        weights = open_folder(folder, name=name).fingerprint
+        key = RunKey(model_fingerprint(folder, weights), "tool", ALL_SUITES["tool"].version, {})
+        asked = [Question(f"tool-{i}", "tool", "c", f"{i}?", "g", None, 8) for i in range(6)]
+        run = store.open_run(key, model=name, path=str(folder))
+        store.record(
+            run, [(q, Answer(f"{name} <b>", i < 2 + place, seconds=0)) for i, q in enumerate(asked)]
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 def test_ten_merges_open_their_canvas_without_weights(
     browser: object, tmp_path: Path, page_faults: Callable
 ) -> None:
     merges = [path for seed in (0, 1) for path in make_merges(tmp_path, seed, METHODS)]
-    built = build_gallery(merges, tmp_path / "site", check=True)
+    with AnswerStore(tmp_path / "answers.sqlite3") as store:
+        record_answers(store, Path(merges[0]))
+        built = build_gallery(merges, tmp_path / "site", check=True, store=store)
+    assert [entry.table is not None for entry in built.entries] == [True] + [False] * 9
+    (stated,) = built.entries[0].scores
+    assert (stated.agent, stated.against) == ("agent2", PairedCounts(0, 4, 2))
     assert all(entry.verified for entry in built.entries)
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     said = []
@@ -143,6 +182,8 @@ def test_ten_merges_open_their_canvas_without_weights(
         assert page.evaluate("window.RAM.state.settings.method") == method
         assert page.title() == f"RAM Studio: {name}"
         if method == "ram+":
+            assert "merged <b>" in page.inner_text(".cv-root")
+            assert "agent2 <b>" in page.inner_text(".cv-root")
             before = page.get_attribute("[data-agent=agent0]", "data-lambda")
             page.focus("#epsilon-line")
             for _ in range(8):

@@ -34,6 +34,7 @@ from ram_studio.evals.publish.gallery import build_gallery, gallery_page
 from ram_studio.evals.publish.hub_files import analysis_file, mergekit_file, push_files
 from ram_studio.evals.publish.scores import StatedScore, read_told, stored_scores
 from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.store import AnswerStore, RunKey
 from ram_studio.evals.suites import ALL_SUITES, HARNESS_SUITES
@@ -74,10 +75,10 @@ def store(tmp_path: Path) -> Iterator[AnswerStore]:
 
 
 def answer_all(store: AnswerStore, merged: Path, suite: str, asked: list, right: int) -> None:
-    """Have the store know that the first so many of a merge's answers are right."""
+    """Have the store know that the first so many of a model's answers are right."""
     checkpoint = open_checkpoint(str(merged), name="merged")
     key = RunKey(model_fingerprint(merged, checkpoint.fingerprint), suite, 1, {"chat": True})
-    run = store.open_run(key, model="merged")
+    run = store.open_run(key, model="merged", path=str(merged))
     store.record(run, [(q, Answer("x", i < right, seconds=0.1)) for i, q in enumerate(asked)])
 
 
@@ -97,6 +98,9 @@ def test_a_gallery_reads_what_a_push_brings(
     whole = list(ALL_SUITES["gsm8k"].questions(SuiteSettings(len)))
     answer_all(store, merged, "gsm8k", whole, 2)
     answer_all(store, merged, "tool", questions("tool", 8), 5)
+    answer_all(store, zoo.agent_paths["agent0"], "tool", questions("tool", 6), 2)
+    answer_all(store, zoo.agent_paths["agent1"], "tool", questions("tool", 6), 6)
+    answer_all(store, zoo.base_path, "tool", questions("tool", 8), 8)
     commands(["push", str(merged), "me/merged"], standalone_mode=False)
     repository = hub.repositories["me/merged"]
     edited = repository.commits[repository.branches["main"]]
@@ -117,7 +121,9 @@ def test_a_gallery_reads_what_a_push_brings(
     assert there["README.md"].count(b"Not checked after the merge: knowledge from before") == 1
     assert result.metric_value == 62.5
     assert b"Written by hand on the Hub." in there["README.md"]
-    assert result.metric_name.startswith("5 of 8 right, 95 % interval 30.6 to 86.3; version 1")
+    assert result.metric_name.startswith(
+        "5 of 8 right, 95 % interval 30.6 to 86.3; against agent1 0 wins, 1 losses of 6; version 1"
+    )
     assert there["README.md"].count(b"Reinforced Agent Merging") == (
         (merged / "README.md").read_bytes().count(b"Reinforced Agent Merging")
     )
@@ -132,6 +138,8 @@ def test_a_gallery_reads_what_a_push_brings(
     assert made.verified.nbytes > 0
     assert [s.name for s in made.scores] == ["gsm8k", "tool"]
     assert made.scores[1].score == DomainScore(8, 5)
+    assert (made.scores[0].against, made.scores[1].agent) == (None, "agent1")
+    assert made.scores[1].against == PairedCounts(0, 1, 5)
     page = built.page.read_text()
     assert "Verified</summary>" in page
     assert (out / "merges" / f"{made.key}.html").stat().st_size < 1_500_000
@@ -272,7 +280,8 @@ def test_untrusted_entries_are_escaped_bounded_or_left_out(zoo: Zoo, tmp_path: P
     assert not (tmp_path / "none").exists()
 
 
-GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy").told
+PAIRED = PairedCounts(2, 1, 4)
+GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIRED).told
 
 
 @pytest.mark.parametrize(
@@ -283,13 +292,18 @@ GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy").told
         GOOD.replace("5 of 8", "9 of 8"),
         GOOD.replace("5 of 8", "0 of 0"),
         GOOD.replace("of 8", "of 99999999"),
+        GOOD.replace("2 wins", "6 wins"),
+        GOOD.replace("of 7", "of 9"),
         GOOD + "\n",
         GOOD + "x" * 300,
     ],
 )
 def test_a_score_counts_only_where_its_counts_can_be(text: object) -> None:
     assert read_told("tool", text) is None
-    assert read_told("tool", GOOD) == StatedScore("tool", DomainScore(8, 5), "version 1, greedy")
+    stated = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIRED)
+    assert read_told("tool", GOOD) == stated
+    alone = dataclasses.replace(stated, agent=None, against=None)
+    assert read_told("tool", alone.told) == alone
 
 
 @pytest.mark.parametrize(

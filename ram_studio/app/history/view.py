@@ -11,7 +11,6 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.asking.suites import title_of
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
-from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.numbers import (
     duration_text,
     epsilon_text,
@@ -22,6 +21,7 @@ from ram_studio.app.numbers import (
 from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
 from ram_studio.engine.merge_log import PastMerge
+from ram_studio.evals.report.skill_table import TUNED
 
 _PUBLIC = "Only you see these, and only until this visit expires."
 _PRIVATE = "Answers are stored in your user folder. The same list as a command: ram-studio history."

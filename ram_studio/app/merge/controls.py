@@ -14,6 +14,7 @@ import gradio as gr
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.boxes import limits_of, setting_box
 from ram_studio.app.session.jobs import Updates
+from ram_studio.evals.report.skill_table import TUNED
 
 _LABELS = {
     "scale": "Scale · factor on the changes",
@@ -37,9 +38,6 @@ _CHOICES = {
 }
 _LEFT_OUT = {"scale": "1/N"}
 """What stands in an empty box."""
-
-TUNED = ("epsilon", "r", "alpha")
-"""Settings that have their slider in Tune."""
 
 _NEEDS_FILES = ("fisher",)
 """Methods that need files beside the checkpoints; only the command line takes those."""

@@ -2,23 +2,20 @@
 
 Measuring here, checks, comparisons and sweeps all leave their answers in the user's store. A
 merge of a shipped set that answered every question of its table there is one more row of it; models
-of one's own have the table that base, agents and merges make together, see `own`.
+of one's own have the table that base, agents and merges make together, see `common`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ram_studio.algorithm.epsilon_grid import find_grid_index
-from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.asking.limits import asking_effort
 from ram_studio.app.check.work import BASE
-from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.jobs import Report, Work, costing
@@ -26,16 +23,16 @@ from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import shipped_table
 from ram_studio.app.session.shared import Tuned
 from ram_studio.app.session.workspace import Workspace
-from ram_studio.app.tune import own, own_test
+from ram_studio.app.tune import own_test
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.publish import common
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.history import merge_of
-from ram_studio.evals.report.skill_table import Measured, skill_table
+from ram_studio.evals.report.skill_table import Measured, merge_row, skill_table
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store import StoredAnswer
 from ram_studio.evals.suites import ALL_SUITES
 
 SUITE = "demo"
@@ -128,7 +125,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
             if all(prompt in known for prompt in prompts):
                 asked = [known[prompt] for prompt in prompts]
                 questions = [a.question for a in asked]
-                rows[key] = _row(merge, asked)
+                rows[key] = _row(merge, common.replies(asked))
             if len(rows) == MOST_ROWS:
                 break
     return skill_table(questions, list(rows.values())) if rows else None
@@ -136,7 +133,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
 
 def _own(
     session: Session, workspace: Workspace, *, needs_merge: bool = True
-) -> tuple[own.Common, dict[str, PastMerge]] | None:
+) -> tuple[common.Common, dict[str, PastMerge]] | None:
     """Return what base, agents and merges of models of one's own all answered; None for nothing.
 
     And the merges' recipes, as {"method", "settings"}, by fingerprint.
@@ -146,8 +143,9 @@ def _own(
         return None
     rows = session.report.models if session.report is not None else {}
     sources = {BASE: loaded.base, **loaded.agents}
-    folders = own.folders_of(sources, {name: row.path for name, row in rows.items()})
-    if folders is None:
+    folders = common.folders_of(sources, {name: row.path for name, row in rows.items()})
+    prints = None if folders is None else common.fingerprints_of(folders)
+    if folders is None or prints is None:
         return None
     # Of the files as they are now: what was merged before is of others.
     written, merges = _written(folders.values()), dict[str, PastMerge]()
@@ -159,27 +157,17 @@ def _own(
                 merges.setdefault(merge.fingerprint, merge)
         # The newest settings, so that a long history does not slow every look down.
         merges = dict(list(merges.items())[:MOST_ROWS])
-        found = own.find_common(store, folders, merges, needs_merge=needs_merge)
+        found = common.find_common(store, prints, merges, needs_merge=needs_merge)
     return None if found is None else (found, merges)
 
 
-def _own_rows(common: own.Common, merges: Mapping[str, PastMerge]) -> dict[str, Any]:
+def _own_rows(found: common.Common, merges: Mapping[str, PastMerge]) -> dict[str, Any]:
     rows: dict[str, Measured] = {}
-    for fingerprint, known in common.merges.items():
+    for fingerprint, known in found.merges.items():
         merge = merges[fingerprint]
-        asked = [known[question] for question in common.questions]
+        asked = common.replies(known[question] for question in found.questions)
         rows.setdefault(_key(merge), _row(merge, asked))
-    sources = [
-        Measured("source", name, {}, None, _replies([known[key] for key in common.questions]))
-        for name, known in common.sources.items()
-    ]
-    base = next(iter(common.sources.values()))
-    questions = [base[question].question for question in common.questions]
-    return skill_table(questions, [*sources, *rows.values()])
-
-
-def _replies(asked: Sequence[StoredAnswer]) -> dict[str, Answer]:
-    return {a.question.id: a.answer for a in asked}
+    return common.common_table(found, list(rows.values()))
 
 
 def _key(merge: PastMerge) -> str:
@@ -187,17 +175,9 @@ def _key(merge: PastMerge) -> str:
     return json.dumps(own, sort_keys=True)
 
 
-def _row(merge: PastMerge, asked: Sequence[StoredAnswer]) -> Measured:
-    method, settings = merge.method, merge.settings
-    epsilon = settings.get("epsilon")
-    point = None if epsilon is None else find_grid_index(float(epsilon))
-    answers = _replies(asked)
-    usual = METHODS[method].settings.model_fields
-    # As the shipped rows: what was chosen, and Tune's three.
-    own_settings = {n: v for n, v in settings.items() if n in TUNED or v != usual[n].default}
-    if weights := merge.recipe.get("weights"):
-        own_settings["weights"] = weights
-    return Measured("merge", method, own_settings, point, answers)
+def _row(merge: PastMerge, answers: Mapping[str, Answer]) -> Measured:
+    recipe = {"method": merge.method, "settings": merge.settings}
+    return merge_row({**recipe, "weights": merge.recipe.get("weights")}, answers)
 
 
 def _is_of(recipe: Mapping[str, Any], loaded: Loaded) -> bool:

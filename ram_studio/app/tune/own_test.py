@@ -25,13 +25,13 @@ from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.weights import weights_text
 from ram_studio.app.session.workspace import Workspace
-from ram_studio.app.tune.own import Common
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.presets import label_of, rows_of
 from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.publish.common import Common
 from ram_studio.evals.settings import EvalSettings
 
 QUESTIONS = 20

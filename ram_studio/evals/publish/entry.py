@@ -7,7 +7,7 @@ linked to, and of a provenance nothing is believed but what `verify` found again
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -25,15 +25,18 @@ from ram_studio.checkpoints.read.files import Folder
 from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, Provenance, provenance_of
 from ram_studio.engine.verify import unknown_files, verify
 from ram_studio.errors import CheckpointError, RamStudioError, VerificationError
+from ram_studio.evals.publish.common import common_table, find_common, replies
 from ram_studio.evals.publish.hub_files import check_sources
 from ram_studio.evals.publish.scores import (
     MOST_CARD_BYTES,
     MOST_RESULT_BYTES,
     RESULTS_FOLDER,
     StatedScore,
+    sources_in,
     stated_scores,
     stored_scores,
 )
+from ram_studio.evals.report.skill_table import merge_row
 from ram_studio.evals.store import AnswerStore
 
 MOST_PROVENANCE_BYTES = 4_000_000
@@ -66,7 +69,7 @@ class Entry:
 
     key: of its page; title: what it is called. repository, commit: on the Hub, None for a folder;
     names: of the repository's files. analysis: None where there is none of its sources. notes: what
-    is missing, and why.
+    is missing, and why. table: every answer of merge and sources, see `skill_table`.
     """
 
     key: str
@@ -80,6 +83,7 @@ class Entry:
     verified: Verified | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    table: Mapping[str, Any] | None = None
 
 
 def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
@@ -111,8 +115,10 @@ def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
     notes: list[str] = []
     analysis = _analysis_of(files, names or files.names(), provenance, notes)
     scores = {stated.name: stated for stated in stated_scores(files)}
+    table = None
     if repository is None and store is not None:
-        scores |= _own_scores(folder, store)
+        own, table = _own_answers(folder, store, provenance)
+        scores |= own
     return Entry(
         re.sub(r"[^A-Za-z0-9.-]+", "--", title).strip(".-")[:100] or "merge",
         printable(title, 120),
@@ -124,6 +130,7 @@ def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
         tuple(scores[name] for name in sorted(scores)),
         notes=tuple(notes),
         names=names,
+        table=table,
     )
 
 
@@ -184,13 +191,26 @@ def _analysis_of(
     return analysis
 
 
-def _own_scores(folder: Path, store: AnswerStore) -> dict[str, StatedScore]:
+def _own_answers(
+    folder: Path, store: AnswerStore, provenance: Provenance
+) -> tuple[dict[str, StatedScore], dict[str, Any] | None]:
+    """Return what a store knows of a merge: scores, and its skill table beside its sources."""
     try:
         checkpoint = open_checkpoint(str(folder), name="merged")
     except CheckpointError:
-        return {}  # a description without weights
-    fingerprint = model_fingerprint(folder, checkpoint.fingerprint)
-    return {stated.name: stated for _, stated in stored_scores(store, fingerprint)}
+        return {}, None  # a description without weights
+    own = model_fingerprint(folder, checkpoint.fingerprint)
+    sources, recipe = sources_in(store, provenance), provenance.recipe
+    scores = {stated.name: stated for _, stated in stored_scores(store, own, sources)}
+    prints = {name: known for known, name in sources.items()}
+    is_shown = recipe.method in METHODS and not (recipe.densities or recipe.filters)
+    if not is_shown or prints.keys() != provenance.sources.keys():
+        return scores, None
+    ordered = {name: prints[name] for name in provenance.sources}
+    if (common := find_common(store, ordered, {own})) is None:
+        return scores, None
+    answers = replies(common.merges[own][key] for key in common.questions)
+    return scores, common_table(common, [merge_row(recipe.model_dump(), answers)])
 
 
 def verify_entry(entry: Entry) -> Verified | str:

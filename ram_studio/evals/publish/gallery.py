@@ -72,13 +72,20 @@ class AgentCell(NamedTuple):
 
 
 class ScoreCell(NamedTuple):
-    """A score in a row, in percent; is_best: its interval reaches the best score's."""
+    """A score in a row, in percent; is_best: its interval reaches the best score's.
+
+    agent: the best of those asked the same; above: how many points the merge is above it, with the
+    ends of the 95 % interval, of how many questions; None where no agent was asked.
+    """
 
     value: float
     low: float
     high: float
     counts: str
     is_best: bool
+    agent: str | None
+    above: tuple[float, float, float] | None
+    both: int
 
 
 def build_gallery(
@@ -190,7 +197,7 @@ def _canvas(entry: Entry) -> str:
     data = {
         "title": entry.title,
         "profile": client_profile(entry.analysis),
-        "table": None,
+        "table": entry.table,
         "settings": settings,
     }
     return canvas_page(data, more=_BACK)
@@ -277,12 +284,17 @@ def _cell(stated: StatedScore | None, low_of_best: float) -> ScoreCell | None:
     if stated is None:
         return None
     low, high = stated.score.ci95
+    paired = stated.against
+    value, *ends = (100 * end for end in paired.difference()) if paired else (0.0, 0.0, 0.0)
     return ScoreCell(
         100 * stated.score.score,
         100 * low,
         100 * high,
         f"{stated.score.correct} of {stated.score.n}",
         high >= low_of_best,
+        stated.agent,
+        (value, ends[0], ends[1]) if paired else None,
+        paired.n if paired else 0,
     )
 
 

@@ -17,7 +17,7 @@ from ram_studio.checkpoints.record.mergekit import export_mergekit
 from ram_studio.checkpoints.record.provenance import Provenance, read_provenance
 from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.errors import AnalysisError, EvaluationError, HubError, SettingsError
-from ram_studio.evals.publish.scores import card_with, hub_results, stored_scores
+from ram_studio.evals.publish.scores import card_with, hub_results, sources_in, stored_scores
 from ram_studio.evals.store import AnswerStore
 
 MERGEKIT_FILE = "mergekit_config.yml"
@@ -42,13 +42,16 @@ def mergekit_file(provenance: Provenance) -> dict[str, bytes]:
     return {MERGEKIT_FILE: f"# Merged with RAM Studio, not with mergekit.\n{notes}{text}".encode()}
 
 
-def score_files(folder: Path, repository: str, store: AnswerStore) -> dict[str, bytes]:
+def score_files(
+    folder: Path, repository: str, store: AnswerStore, provenance: Provenance
+) -> dict[str, bytes]:
     """Return the card with the store's scores of a merge, and files of `.eval_results/`, by name.
 
     Raises: EvaluationError where the store has none.
     """
     checkpoint = open_checkpoint(str(folder), name="merged")
-    runs = list(stored_scores(store, model_fingerprint(folder, checkpoint.fingerprint)))
+    own = model_fingerprint(folder, checkpoint.fingerprint)
+    runs = list(stored_scores(store, own, sources_in(store, provenance)))
     if not runs:
         raise EvaluationError(
             f"The store {store.path} has no scores of {printable(folder)}. Ask it first: "
@@ -114,6 +117,6 @@ def push_files(
     provenance = read_provenance(folder)
     return {
         **mergekit_file(provenance),
-        **({} if store is None else score_files(folder, repository, store)),
+        **({} if store is None else score_files(folder, repository, store, provenance)),
         **({} if analysis is None else analysis_file(provenance, analysis)),
     }

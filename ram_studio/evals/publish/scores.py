@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -21,15 +24,19 @@ from huggingface_hub import (
     parse_eval_result_entries,
 )
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.checkpoints.hub.repository import talking_to
 from ram_studio.checkpoints.hub.transfer import fetch_file
+from ram_studio.checkpoints.opening import open_folder
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.read.files import Files
-from ram_studio.checkpoints.record.provenance import SKILL_CHECKS, not_checked
+from ram_studio.checkpoints.record.provenance import SKILL_CHECKS, Provenance, not_checked
 from ram_studio.checkpoints.record.strict_yaml import load_plain
-from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.errors import CheckpointError, RamStudioError, SettingsError
 from ram_studio.evals.prompts import HARNESS_PROMPTS, OWN
+from ram_studio.evals.report.comparison import PairedCounts, paired_counts
 from ram_studio.evals.report.score import DomainScore
-from ram_studio.evals.store import AnswerStore, StoredRun
+from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 from ram_studio.evals.suites.published import gsm8k, ifeval, math500, mbpp, nq
 from ram_studio.evals.suites.published.rows import DataSet
@@ -40,7 +47,10 @@ MOST_RESULT_BYTES = 100_000
 MOST_CARD_BYTES = 1_000_000
 MOST_SCORES = 60
 _MOST_QUESTIONS = 10**7
-_COUNTS = re.compile(r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+; (.+)")
+_COUNTS = re.compile(
+    r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+; "
+    r"(?:against (\S{1,64}) (\d{1,8}) wins, (\d{1,8}) losses of (\d{1,8}); )?(.+)"
+)
 
 _UNCHECKED = "Not checked after the merge:"
 DATA_SETS: Mapping[str, DataSet] = {
@@ -51,18 +61,27 @@ DATA_SETS: Mapping[str, DataSet] = {
 
 @dataclass(frozen=True)
 class StatedScore:
-    """Right answers of one domain, and under which settings: equal settings compare."""
+    """Right answers of one domain, and under which settings: equal settings compare.
+
+    agent, against: of the agents asked the same, the best on these questions, and the merge beside
+    it on those that both answered; None where no agent was asked them.
+    """
 
     name: str
     score: DomainScore
     settings: str
+    agent: str | None = None
+    against: PairedCounts | None = None
 
     @property
     def told(self) -> str:
         """The counts in words, as they are published: see `read_told`."""
         low, high = (100 * end for end in self.score.ci95)
         counts = f"{self.score.correct} of {self.score.n} right"
-        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}; {self.settings}"
+        paired = ""
+        if (both := self.against) is not None:
+            paired = f"against {self.agent} {both.wins} wins, {both.losses} losses of {both.n}; "
+        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}; {paired}{self.settings}"
 
     @property
     def percent(self) -> float:
@@ -72,26 +91,36 @@ class StatedScore:
 def read_told(name: str, text: object) -> StatedScore | None:
     """Return the score in a text of `StatedScore.told`; None for any other text."""
     found = _COUNTS.fullmatch(text) if isinstance(text, str) else None
-    if found is None or len(found[3]) > 200 or not found[3].isprintable():
+    if found is None or len(found[7]) > 200 or not (found[0].isprintable() and name.isprintable()):
         return None
     correct, n = int(found[1]), int(found[2])
     if not 0 <= correct <= n or not 0 < n <= _MOST_QUESTIONS or not 0 < len(name) <= 80:
         return None
-    return StatedScore(name, DomainScore(n, correct), found[3]) if name.isprintable() else None
+    stated = StatedScore(name, DomainScore(n, correct), found[7])
+    if found[3] is None:
+        return stated
+    wins, losses, both = map(int, found.groups()[3:6])
+    if not (wins + losses <= both <= n and wins <= correct and losses <= n - correct and both):
+        return None
+    return replace(stated, agent=found[3], against=PairedCounts(wins, losses, both - wins - losses))
 
 
 # ------------------------------------------------------------------ out of the store
 
 
-def stored_scores(store: AnswerStore, fingerprint: str) -> Iterator[tuple[StoredRun, StatedScore]]:
+def stored_scores(
+    store: AnswerStore, fingerprint: str, sources: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[StoredRun, StatedScore]]:
     """Yield what the store knows of a model, by suite and domain.
 
     Of several runs of a suite the one of its newest version with the most answers counts.
 
-    fingerprint: see `content_hash.model_fingerprint`.
+    Args: fingerprint, and sources (by fingerprint what they are called): see `sources_in`.
     """
+    agents = {own: name for own, name in sources.items() if name != BASE}
+    runs = store.runs()
     chosen: dict[str, StoredRun] = {}
-    for run in store.runs():
+    for run in runs:
         if run.fingerprint != fingerprint or run.suite == HEALTH or not run.answered:
             continue
         other = chosen.get(run.suite)
@@ -101,9 +130,51 @@ def stored_scores(store: AnswerStore, fingerprint: str) -> Iterator[tuple[Stored
         ):
             chosen[run.suite] = run
     for suite, run in sorted(chosen.items()):
+        same = (suite, run.suite_version, run.settings)
+        beside = [
+            (agents[other.fingerprint], store.answers(other.id))
+            for other in runs
+            if other.fingerprint in agents
+            and (other.suite, other.suite_version, other.settings) == same
+        ]
+        own = store.answers(run.id) if beside else []
         for domain, (n, correct) in run.domains.items():
             name = suite if domain == suite else f"{suite}: {domain}"
-            yield run, StatedScore(name, DomainScore(n, correct), _settings(run))
+            score = DomainScore(n, correct)
+            yield run, StatedScore(name, score, _settings(run), *_best_agent(own, beside, domain))
+
+
+def _best_agent(
+    own: Sequence[StoredAnswer], agents: Sequence[tuple[str, Sequence[StoredAnswer]]], domain: str
+) -> tuple[str | None, PairedCounts | None]:
+    """Return the agent with the most right answers beside a merge, and the merge against it."""
+    asked = {
+        (row.question.id, row.digest): row.answer for row in own if row.question.domain == domain
+    }
+    best: tuple[float, str | None, PairedCounts | None] = (-1.0, None, None)
+    for name, rows in agents:
+        known = {(row.question.id, row.digest): row.answer for row in rows}
+        common = [key for key in asked if key in known]
+        counts = paired_counts([asked[k] for k in common], [known[k] for k in common])
+        score = DomainScore.of(known[key] for key in common)
+        if counts.n and score.score > best[0]:
+            best = score.score, name, counts
+    return best[1:]
+
+
+def sources_in(store: AnswerStore, provenance: Provenance) -> dict[str, str]:
+    """Return by fingerprint (see `content_hash.model_fingerprint`) base and agents that were asked.
+
+    They are known by their weights, wherever a run found them.
+    """
+    names = {source.fingerprint: name for name, source in provenance.sources.items()}
+    found = {}
+    for path in {run.path for run in store.runs() if run.path}:
+        with suppress(CheckpointError, OSError):
+            weights = open_folder(path, name="source").fingerprint
+            if weights in names:
+                found[model_fingerprint(Path(path), weights)] = names[weights]
+    return found
 
 
 def _settings(run: StoredRun) -> str:

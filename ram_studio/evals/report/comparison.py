@@ -43,7 +43,7 @@ class PairedCounts:
     losses: int
     ties: int
     _: KW_ONLY
-    clusters: tuple[tuple[int, ...], ...] | None = Field(None, exclude=True, repr=False)
+    clusters: tuple[tuple[int, ...], ...] | None = Field(default=None, exclude=True, repr=False)
 
     @staticmethod
     def of(

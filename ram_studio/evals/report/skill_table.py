@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ram_studio.algorithm.epsilon_grid import find_grid_index
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
 
 TABLE_FORMAT = 1
+TUNED = ("epsilon", "r", "alpha")
+"""Settings that have their slider in Tune, and stand in every row."""
 
 
 class Measured(NamedTuple):
@@ -32,6 +36,21 @@ class Measured(NamedTuple):
     settings: Mapping[str, Any]
     point: int | None
     answers: Mapping[str, Answer]
+
+
+def merge_row(recipe: Mapping[str, Any], answers: Mapping[str, Answer]) -> Measured:
+    """Return the row of a merge: of its settings those that were chosen, and `TUNED`.
+
+    recipe: with "method", "settings" and "weights".
+    """
+    method, settings = recipe["method"], recipe["settings"]
+    usual = METHODS[method].settings.model_fields
+    own = {n: v for n, v in settings.items() if n in TUNED or v != usual[n].default}
+    if weights := recipe.get("weights"):
+        own["weights"] = weights
+    epsilon = settings.get("epsilon")
+    point = None if epsilon is None else find_grid_index(float(epsilon))
+    return Measured("merge", method, own, point, answers)
 
 
 def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> dict[str, Any]:

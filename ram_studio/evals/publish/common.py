@@ -1,4 +1,4 @@
-"""The skill table of models of one's own: what the user's store knows of all of them alike.
+"""The skill table of any models: what a store of answers knows of all of them alike.
 
 Checks, sweeps and comparisons leave their answers in the store. A table needs questions that base
 and agents all answered, and merges of them that answered the same ones. Of the questions that any
@@ -9,7 +9,7 @@ questions. Every domain has as many; answers to other questions, or asked otherw
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import CheckpointError
+from ram_studio.evals.question import Answer
+from ram_studio.evals.report.skill_table import Measured, skill_table
 from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import ALL_SUITES, apart
 from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
@@ -57,26 +59,30 @@ def folders_of(
     return found
 
 
+def fingerprints_of(folders: Mapping[str, Path]) -> dict[str, str] | None:
+    """Return what folders are known by in a store, by name; None where one is no model."""
+    try:
+        return {
+            name: model_fingerprint(folder, open_folder(str(folder), name=name).fingerprint)
+            for name, folder in folders.items()
+        }
+    except CheckpointError:
+        return None
+
+
 def find_common(
     store: AnswerStore,
-    folders: Mapping[str, Path],
-    merges: Mapping[str, Any],
+    prints: Mapping[str, str],
+    merges: Collection[str],
     *,
     needs_merge: bool = True,
 ) -> Common | None:
     """Return the largest table that the store has of these models, None for none.
 
     Args:
-        folders: of base and agents, by name. merges: by fingerprint, those of these models.
+        prints: of base and agents, by name. merges: fingerprints of merges of these models.
         needs_merge: whether base and agents alone make none.
     """
-    try:
-        prints = {
-            name: model_fingerprint(folder, open_folder(str(folder), name=name).fingerprint)
-            for name, folder in folders.items()
-        }
-    except CheckpointError:
-        return None
     best: Common | None = None
     for runs in _alike(store.runs()):
         if not set(prints.values()) <= runs.keys():
@@ -94,6 +100,21 @@ def find_common(
         if found and (best is None or _size(found) > _size(best)):
             best = found
     return best
+
+
+def replies(asked: Iterable[StoredAnswer]) -> dict[str, Answer]:
+    """Return answers by question, as a row of a skill table has them."""
+    return {a.question.id: a.answer for a in asked}
+
+
+def common_table(common: Common, merges: Sequence[Measured]) -> dict[str, Any]:
+    """Return the skill table of base, agents and these rows."""
+    sources = [
+        Measured("source", name, {}, None, replies(known[key] for key in common.questions))
+        for name, known in common.sources.items()
+    ]
+    base = next(iter(common.sources.values()))
+    return skill_table([base[key].question for key in common.questions], [*sources, *merges])
 
 
 def _size(common: Common) -> tuple[int, int]:
