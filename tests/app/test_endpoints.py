@@ -80,7 +80,7 @@ BASE = {"models": ["base"], "limit": 2}
         ("sweep", {"over": {"gamma": "0:1:3"}}, "No method has a setting 'gamma'"),
         ("sweep", {"over": {"r": "0:1:99"}}, "the budget is 60"),
         ("sweep", {"suites": ["health"]}, "'health' cannot be asked here"),
-        ("sweep", {"items": 1000}, "items is 1000"),
+        ("sweep", {"limit": 1000}, "limit is 1000"),
         ("sweep", {"trials": 0, "search": "optuna"}, "trials is 0"),
         ("sweep", {"search": "luck"}, "grid, optuna or slim"),
         ("sweep", {"minutes": -1}, "-1"),
