@@ -117,10 +117,10 @@ def compare_work(
               for one in plan.candidates()]  # fmt: skip
     parts = [f"{one} compare {plan.settings!r}" for one in models]
     effort = asking_effort(session, parts, count_answers(plan.settings))
-    return costing(_running(plan, session, workspace), effort)
+    return costing(run_plan(plan, session, workspace), effort)
 
 
-def _running(plan: Plan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
+def run_plan(plan: Plan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
     """Return what runs a plan, stopped or finished; its answers go to the user's store.
 
     It tells the result so far.
@@ -261,4 +261,4 @@ def tune_values(row: Row) -> dict[str, Any] | None:
 def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
     """Return the work of a sweep; it costs its time at most."""
     minutes = plan.minutes or workspace.settings.max_sweep_minutes
-    return costing(_running(plan, session, workspace), Effort("seconds", {"": 60.0 * minutes}))
+    return costing(run_plan(plan, session, workspace), Effort("seconds", {"": 60.0 * minutes}))

@@ -19,14 +19,13 @@ from ram_studio.app.asking.limits import (
     unavailable_suites,
 )
 from ram_studio.app.asking.suites import USUAL
+from ram_studio.app.experiment.work import run_plan
 from ram_studio.app.merge.recipes import recipe_from
-from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.jobs import Work, costing
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.weights import weights_text
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
-from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.presets import label_of, rows_of
@@ -113,8 +112,6 @@ def own_work(
 
     Raises: SettingsError where no suite suits the models.
     """
-    from ram_studio.evals.experiment.run import run_experiment
-
     only = None
     if common is None:
         asked = questions_to_ask(session, workspace)
@@ -125,17 +122,6 @@ def own_work(
     plan = ComparePlan.of(
         rows, asked, sources=common is None, has_control=False, only=only, draws=1
     )
-    analysis = session.models.analysis
-
-    def run(report: Report, cancel: CancelToken) -> ExperimentResult:
-        with open_answers(session, workspace) as store:
-            return run_experiment(
-                plan,
-                on_update=report,
-                should_stop=lambda: cancel.is_cancelled,
-                analysis=analysis,
-                store=store,
-            )
-
     models = [*(session.models.sources if common is None else ()), *map(recipe_yaml, rows.values())]
-    return costing(run, asking_effort(session, [f"{one} measure" for one in models], questions))
+    work = run_plan(plan, session, workspace)
+    return costing(work, asking_effort(session, [f"{one} measure" for one in models], questions))
