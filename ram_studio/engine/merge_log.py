@@ -130,5 +130,5 @@ def past_merges(store: Path) -> list[PastMerge]:
         try:
             found.append(of_json.validate_json(line))
         except ValidationError:
-            _LOG.warning("A line of the list of merges does not read; it is left out.")
+            _LOG.warning("A line of the list of merges cannot be read; it is left out.")
     return found[::-1]

@@ -90,7 +90,7 @@ def test_made_up_names_are_refused(tmp_path: Path) -> None:
     analysis = load_analysis(asset_path("independent", "analysis.safetensors"))
     for change in ({"agents": ("a/b", "c", "d")}, {"warnings": ("line\nbreak",)}):
         file = save_analysis(replace(analysis, **change), tmp_path / "analysis")
-        with pytest.raises(AnalysisError, match="damaged or made up"):
+        with pytest.raises(AnalysisError, match="damaged or invalid"):
             analysis_at(str(file), PRIVATE)
 
 

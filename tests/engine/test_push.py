@@ -218,7 +218,7 @@ def test_a_failed_push_leaves_the_merge_and_says_where(
     verify(tmp_path / "again")
     assert not [path for method, path, _ in hub.requests if method == "PUT"]
     hub.add("me/public", merged.parent / "zoo" / "base")
-    with pytest.raises(HubError, match="second yes"):
+    with pytest.raises(HubError, match="confirm with"):
         commands(
             [*command[:-1], str(tmp_path / "third"), "--push", "me/public"], standalone_mode=False
         )

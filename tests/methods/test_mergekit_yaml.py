@@ -352,7 +352,7 @@ def test_weights_and_filters_come_back(method) -> None:
     assert [c.weights for c in back.choices(NAMES)] == [c.weights for c in recipe.choices(NAMES)]
     for own in ({"match": "router"}, {"match": "*mlp*", "layers": [0, 1]}):
         asked = {**values, "filters": [{**own, "weights": {"tool": 0.3}}]}
-        with pytest.raises(SettingsError, match="cannot be said in mergekit"):
+        with pytest.raises(SettingsError, match="cannot be written for mergekit"):
             export_mergekit(make_recipe(asked))
     with pytest.raises(SettingsError, match="takes no weights"):
         export_mergekit(make_recipe({**values, "method": "ram", "settings": {}}))

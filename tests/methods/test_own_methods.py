@@ -111,7 +111,7 @@ def test_the_app_and_recipes_never_load_one(tmp_path):
             take(str(uploaded), loaded)
     assert not mark.exists()
     rs.use_method(f"{EXAMPLE}:MEDIAN")  # by whoever runs the server
-    with pytest.raises(SettingsError, match="brought along"):
+    with pytest.raises(SettingsError, match="is your own"):
         recipe_from(loaded, "median", {})
     uploaded.write_text(uploaded.read_text())
     with pytest.raises(SettingsError, match="uses the method median"):

@@ -65,7 +65,7 @@ class DataSets:
 
     def _refuse_others(self) -> None:
         if self._shared.settings.is_public:
-            raise SettingsError("This app is open to others and fetches no data sets.")
+            raise SettingsError("This is a shared server; it downloads no data sets.")
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Fetch the chosen data set, yielding updates as it goes."""

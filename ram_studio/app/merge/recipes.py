@@ -60,7 +60,7 @@ def recipe_from(
     }
     if method in OWN:
         raise SettingsError(
-            f"The method {method!r} was brought along; the command line and Python merge by it."
+            f"The method {method!r} is your own; only the command line and Python run it."
         )
     return make_recipe(values, where="The merge")
 

@@ -85,7 +85,7 @@ def _check_words(analysis: Analysis, path: Path) -> None:
             raise ValueError("text that cannot be shown")
     except ValueError as error:
         raise AnalysisError(
-            f"The analysis {printable(path.name)} is damaged or made up ({printable(error, 80)}); "
+            f"The analysis {printable(path.name)} is damaged or invalid ({printable(error, 80)}); "
             "analyze the checkpoints again."
         ) from error
 

@@ -305,7 +305,7 @@ def _check_visibility(repository: str, info: ModelInfo, public: bool) -> None:
     if not info.private and not public:
         raise HubError(
             f"{repository} is public: everybody could read the merge at once. Push to a private "
-            f"repository, or say a second yes ({YES_PUBLIC})."
+            f"repository, or confirm with {YES_PUBLIC}."
         )
 
 

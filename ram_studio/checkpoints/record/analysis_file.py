@@ -203,7 +203,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise AnalysisError(f"{where} cannot be read: {error.strerror or error}.") from error
     except _DAMAGED as error:
         raise AnalysisError(
-            f"{where} is damaged or no analysis at all ({type(error).__name__}); analyze the "
+            f"{where} is damaged or is not an analysis ({type(error).__name__}); analyze the "
             "checkpoints again."
         ) from error
 

@@ -125,7 +125,7 @@ def load_plan(path: str | Path) -> PartPlan:
         plan = PartPlan.model_validate_json(data)
     except ValidationError as error:
         raise PlanError(
-            f"{where} is damaged or no plan at all: {describe_validation(error)}; make it again "
+            f"{where} is damaged or is not a plan: {describe_validation(error)}; make it again "
             "with `ram-studio plan`."
         ) from error
     if plan.digest != plan.true_digest():

@@ -125,7 +125,7 @@ def load_table(path: str | Path) -> dict[str, Any]:
         ) from error
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise EvaluationError(
-            f"{where} is damaged or no skill table ({type(error).__name__}); make it anew."
+            f"{where} is damaged or is not a skill table ({type(error).__name__}); make it anew."
         ) from error
     if found != TABLE_FORMAT:
         raise EvaluationError(

@@ -115,7 +115,7 @@ def json_lines(path: Path) -> list[Any]:
             try:
                 found.append(json.loads(line))
             except ValueError as error:
-                raise ValueError(f"line {number} is no JSON: {error}") from error
+                raise ValueError(f"line {number} is not JSON: {error}") from error
     return found
 
 

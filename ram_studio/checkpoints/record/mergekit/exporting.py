@@ -154,8 +154,8 @@ def _of_agents(recipe: Recipe, field: str, name: str, factor: float) -> dict[str
             can_keep = own.keep == BASE_NAME and recipe.method != "linear"
             if not is_part or text in GROUPS or own.layers or own.settings:
                 raise SettingsError(
-                    f"Filter {i} ({own.title}) cannot be said in mergekit: it takes weights and "
-                    "densities by a part of a tensor's name, as *mlp*."
+                    f"Filter {i} ({own.title}) cannot be written for mergekit: it takes weights "
+                    "and densities by a part of a tensor's name, as *mlp*."
                 )
             if own.keep is not None and not can_keep:
                 raise SettingsError(f"Filter {i}: mergekit cannot keep {own.keep} in some tensors.")

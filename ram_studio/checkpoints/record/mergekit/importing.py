@@ -84,7 +84,7 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
     config = dict(unwrapped(config))
     method = config.get("merge_method")
     if isinstance(method, str) and method in _NEAREST:
-        raise SettingsError(f"{method} is not here; the nearest is {_NEAREST[method]}.")
+        raise SettingsError(f"{method} is not supported; the nearest is {_NEAREST[method]}.")
     if not isinstance(method, str) or method not in _METHODS:
         raise SettingsError(
             f"merge_method is {printable(method, 40)!r}; can be imported: {', '.join(_METHODS)}"

@@ -110,7 +110,7 @@ def _joined(parts: Sequence[_Part], shared: Mapping[str, Any]) -> tuple[list[Any
         if sorted(str(source.get("model")) for source in part.sources) != sorted(names):
             raise SettingsError(
                 f"the slice from layer {part.first} on has other models than the first; give every "
-                "slice the same, with weight 0 where one shall not count."
+                "slice the same, with weight 0 where one should not count."
             )
     entries = []
     for source, name in zip(parts[0].sources, names, strict=True):

@@ -112,7 +112,7 @@ class DataSet:
 
     def _in_folder(self, folder: Path) -> Path:
         if not folder.is_dir():
-            raise EvaluationError(f"{folder} is no folder. {self._wanted()}")
+            raise EvaluationError(f"{folder} is not a folder. {self._wanted()}")
         names = [f"{name}{suffix}" for name in (self.name, *self.others) for suffix in SUFFIXES]
         for name in (*names, self.file, f"{self.repository.partition('/')[2]}/{self.file}"):
             if (folder / name).is_file():
