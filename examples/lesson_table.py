@@ -1,10 +1,10 @@
-"""Repeat the lesson's table: a base, its agents and ways of merging them, on the same prompts.
+"""Repeat the lesson's table: a base, its agents and ways of merging them, on the same questions.
 
     python examples/lesson_table.py                        # agents with a shared style, two minutes
     python examples/lesson_table.py --set dense --prompts 50
 
 Everything happens on your own machine; the merges go to a temporary folder. The scores are shares
-of held-out prompts, strictly right or wrong; "skills" is the mean of code, tool and memory. With
+of held-out questions, strictly right or wrong; "skills" is the mean of code, tool and memory. With
 the default of 100 prompts a skill, differences of less than about five points mean nothing.
 """
 
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, merge, ask and print the table."""
     parser = argparse.ArgumentParser(description="Repeat the lesson's table.")
     parser.add_argument("--set", choices=SETS, default="shared-style")
-    parser.add_argument("--prompts", type=int, default=100, help="held-out prompts a skill")
+    parser.add_argument("--prompts", type=int, default=100, help="held-out questions a skill")
     options = parser.parse_args(arguments)
 
     base = rs.asset_path("independent", "base")  # one base for all sets

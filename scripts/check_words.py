@@ -35,6 +35,7 @@ WORDS = {
     r"math-made|tool-made|code-made": "math, tool, code-generated",
     r"house style|the house's": "shared style, the project's",
     r"ways of asking|how to ask|what to ask": "evaluation settings, benchmark",
+    r"prompts solved|(fewer|same|held-out) prompts": "questions",
     r"licen[c]e[sd]?|colou[r]s?|behaviou[r]s?|neighbou[r]s?|analys(e|ed|ing)|grey": "US spelling",
 }
 """Banned words and what stands for them, everywhere."""

@@ -130,7 +130,7 @@ def margins() -> str:
         f"points above the best of the listed rivals ({', '.join(dict.fromkeys(best))}), and "
         f"{listed([_points(row, UNTRIMMED) for row in rows])} above "
         f"{UNTRIMMED}, which is not among the paper's kept ratios: each beyond chance on the same "
-        f"prompts. We had asked for {ASKED} points over the listed ones on every seed: {told}."
+        f"questions. We had asked for {ASKED} points over the listed ones on every seed: {told}."
     )
 
 
@@ -152,7 +152,7 @@ def untuned() -> str:
         "**RAM+ at the paper's numbers does at least as well as the best of all tuned rivals, "
         f"without tuning**: on {_seeds(list(seeds))} that rival ({names}) "
         f"reaches {listed([share(row['average']) for row in found])}, RAM+ "
-        f"{listed([share(own[REFERENCE]['average']) for own in rows])}. On the same prompts the "
+        f"{listed([share(own[REFERENCE]['average']) for own in rows])}. On the same questions the "
         f"difference is {listed(said)}."
     )
 
@@ -258,7 +258,7 @@ def scores(name: str) -> str:
 
 
 def chosen(name: str, rival: str) -> str:
-    """Return a rival with the numbers that were chosen for it on validation prompts."""
+    """Return a rival with the numbers that were chosen for it on validation questions."""
     record = record_of(name)
     found = record["seeds"][str(record["seed"])]["chosen"].get(rival)
     if not found:
@@ -297,7 +297,7 @@ def independent() -> str:
         "worse": "worse",
     }
     said = [f"{words[key]}: {', '.join(names)}" for key, names in told.items() if names]
-    test = "On the same prompts, beyond chance or not (exact paired test, adjusted)"
+    test = "On the same questions, beyond chance or not (exact paired test, adjusted)"
     return f"{table_of(lines)}\n\n{test}: {'; '.join(said)}."
 
 

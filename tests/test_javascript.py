@@ -109,7 +109,7 @@ def _marks(row: dict[str, Any], table: dict[str, Any], skill: str, n: int) -> st
 
 
 def _differences(marks: str, other: str) -> tuple[int, int]:
-    """Return how many prompts another model alone solves, and this one alone."""
+    """Return how many questions another model alone solves, and this one alone."""
     pairs = list(zip(marks, other, strict=True))
     return pairs.count(("0", "1")), pairs.count(("1", "0"))
 

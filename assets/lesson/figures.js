@@ -12,13 +12,13 @@ import { sum } from "../numbers.js";
  * @typedef {{ prompt: string, gold: string, lines: { who: string, agent?: number, text: string, right: boolean }[] }} Example
  * @typedef {import("./scenes.js").Facts} Facts @typedef {import("../canvas/model/methods.js").Settings} Settings */
 
-/** right of n prompts, as a share with its 95 % interval. @param {number} right @param {number} n @returns {Figure} */
+/** right of n questions, as a share with its 95 % interval. @param {number} right @param {number} n @returns {Figure} */
 export const figure = (right, n) => {
   const [low, high] = wilson(right, n);
   return { right, n, share: right / n, low, high };
 };
 
-/** A share that a record tells of n prompts. @param {number} share @param {number} n */
+/** A share that a record tells of n questions. @param {number} share @param {number} n */
 export const recorded = (share, n) => figure(Math.round(share * n), n);
 
 /** Figures of the same kind as one. @param {Figure[]} figures */
@@ -36,7 +36,7 @@ export const learned = (skills) => skills.domains.flatMap((name, domain) =>
 /** @param {any} skills @param {any} row @param {Skill} skill */
 export const scoreAt = (skills, row, { domain }) => figure(row.score[domain], skills.n);
 
-/** All prompts of the learned skills, for one row of the table. @param {any} skills @param {any} row */
+/** All questions of the learned skills, for one row of the table. @param {any} skills @param {any} row */
 export const scoreOfAll = (skills, row) =>
   together(learned(skills).map((skill) => scoreAt(skills, row, skill)));
 
@@ -132,7 +132,7 @@ export const partsApplied = (profile, settings) => {
   return found && { own: found.ownMean, shared: found.sharedMean };
 };
 
-/** A prompt that an agent solves and the base does not, the shortest to which the base says something; or null.
+/** A question that an agent solves and the base does not, the shortest to which the base says something; or null.
  * @param {any} skills @param {number} agent @returns {Example | null} */
 export const exampleOf = (skills, agent) => {
   const skill = skills && learned(skills).find((one) => one.agent === agent);

@@ -135,7 +135,7 @@ export const limitsScene = {
   },
   chart: (facts) => ({
     kind: "bars",
-    label: "Prompts solved by each way of merging",
+    label: "Questions solved by each way of merging",
     rows: [
       { name: "base", figure: baseScore(facts.skills) },
       { name: "average", figure: totalAt(facts, average(facts)) },

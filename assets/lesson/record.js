@@ -30,7 +30,7 @@ export const stepsText = ({ record }, name) => {
   return rows.map(({ scale, average }) => `×${Number(scale.toFixed(2))} ${brief(average, 0)}`).join(", ");
 };
 
-/** What RAM and methods whose settings were chosen on other prompts reach, as pieces of text.
+/** What RAM and methods whose settings were chosen on other questions reach, as pieces of text.
  * @param {Facts} facts @returns {string[]} */
 export const rivals = ({ record }) => {
   const found = record?.seeds?.[record.seed];
@@ -40,7 +40,7 @@ export const rivals = ({ record }) => {
   const { n } = record.evaluation;
   const solved = (name) => brief(found.rows[name].average, 0);
   return [
-    `On ${n} other prompts per skill: RAM ${solved("RAM")}, the best of ${names.length} tuned rivals ${solved(best)} (${best}). `,
+    `On ${n} other questions per skill: RAM ${solved("RAM")}, the best of ${names.length} tuned rivals ${solved(best)} (${best}). `,
     "The training of these agents was chosen to show the effect.",
   ];
 };

@@ -37,7 +37,7 @@ const steps = (facts, name, lead) => {
   return text ? [`${lead}: ${text} solved.`] : [];
 };
 
-// The argument in one picture, a merge more in each scene: own parts, shared parts, prompts solved.
+// The argument in one picture, a merge more in each scene: own parts, shared parts, questions solved.
 const partsChart = (facts, merges) => ({
   kind: "parts",
   label: "How many times each merge applies own and shared parts, and what it solves",
@@ -113,7 +113,7 @@ const dilutes = {
     const alone = specialistsScore(facts.skills);
     return [
       `Each alone, ${listText(byLearning(facts).skilled)} solve `, [`${alone.right} of ${alone.n}`],
-      " prompts of their skills. Now ", ["average"], " their weights. What share does the one model solve?",
+      " questions of their skills. Now ", ["average"], " their weights. What share does the one model solve?",
     ];
   },
   guess: "share",
@@ -127,7 +127,7 @@ const dilutes = {
       return `${skill.name} ${specialistScore(skills, skill).right} → ${right}`;
     });
     return [
-      ["Dilution."], ` Averaging divides every change by ${profile.agents.length}, even one that only one agent made. Of ${skills.n} prompts each: ${scores.join(", ")}. `,
+      ["Dilution."], ` Averaging divides every change by ${profile.agents.length}, even one that only one agent made. Of ${skills.n} questions each: ${scores.join(", ")}. `,
       ...steps(facts, "dilution", "Control with only the own parts scaled"),
     ];
   },
@@ -187,7 +187,7 @@ const keeps = {
     const t = leastAlone(facts, profile.default_index);
     return [
       "RAM ", ["keeps"], " what only one agent changed, and ", ["averages"], " the rest. Of ", [profile.agents[t]],
-      `'s changed weights, ${brief(aloneShare(profile, profile.default_index, t).byCount)} are its own. What share of all prompts does RAM solve?`,
+      `'s changed weights, ${brief(aloneShare(profile, profile.default_index, t).byCount)} are its own. What share of all questions does RAM solve?`,
     ];
   },
   guess: "share",

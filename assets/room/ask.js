@@ -24,7 +24,7 @@ export const canvasQuestion = (profile, settings) => {
     title: "From the canvas",
     ask: [
       `Copies of one model, ${listText(profile.agents)}, were each trained for one job. They are merged: `,
-      [settingsText(settings, profile)], `. How many of ${asked} prompts does the merge solve?`,
+      [settingsText(settings, profile)], `. How many of ${asked} questions does the merge solve?`,
     ],
     line: { low: 0, high: asked, step: 1, unit: `of ${asked}` },
     truth: { value: row.total, text: figureText(found), low: asked * found.low, high: asked * found.high },

@@ -291,8 +291,8 @@ def _little_unique(merge: _Merge) -> Verdict | None:
         return Verdict(
             "common",
             "good",
-            f"The agents moved alike (mean cosine {_decimal(cosine, 2)}): averaging retains what "
-            "they have in common.",
+            f"The agents moved in similar directions (mean cosine {_decimal(cosine, 2)}): "
+            "averaging retains what they have in common.",
             f"A sum would apply it {len(merge.analysis.agents)} times.",
         )
     return Verdict(

@@ -66,23 +66,11 @@ def retained_text(retained: Mapping[str, float] | None) -> str:
     return "–" if retained is None else percent_text(retained["total"])
 
 
-def times_text(multiple: float | None) -> str:
-    """Return a multiple of something."""
-    return "–" if multiple is None else f"{multiple:.2f} ×"
-
-
 def by_rounding_text(numbers: Mapping[str, Any]) -> str:
-    """Return rounding's share of "retained" and "interference", "" where none shows."""
-    retained, times = numbers.get("retained"), numbers.get("interference_rounding")
-    if retained is None or times is None:
-        return ""
-    share, times = round(100 * retained["rounding"], 1), round(times, 2)
-    is_seen = share or times
-    return f"{_signed(share, 1)}\u00a0% and {_signed(times, 2)}\u00a0×" if is_seen else ""
-
-
-def _signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−") if value else f"{0:.{digits}f}"
+    """Return rounding's part of "retained", "" where none shows."""
+    retained = numbers.get("retained")
+    share = 0.0 if retained is None else round(100 * retained["rounding"], 1)
+    return f"{share:+.1f}\u00a0%".replace("-", "−") if share else ""
 
 
 def dtypes_text(dtypes: Mapping[str, int]) -> str:

@@ -23,7 +23,7 @@ Tone = Literal["good", "note", "warn", "bad", "plain"]
 _ENVIRONMENT = templates(Path(__file__).parent)
 _ENVIRONMENT.globals["shape_paths"] = SHAPE_PATHS
 _FILTERS = ("epsilon", "size", "duration", "count", "percent", "ratio", "factor", "dtypes")
-for _name in (*_FILTERS, "retained", "times", "by_rounding"):
+for _name in (*_FILTERS, "retained", "by_rounding"):
     _ENVIRONMENT.filters[_name] = getattr(numbers, f"{_name}_text")
 _UI: Any = _ENVIRONMENT.get_template("shared.html.j2").module
 _ENVIRONMENT.globals["ui"] = _UI

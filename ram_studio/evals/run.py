@@ -1,4 +1,4 @@
-"""Ask models the questions of suites: stored as answered, resumed, the same prompts for all."""
+"""Ask models the questions of suites: stored as answered, resumed, the same questions for all."""
 
 from __future__ import annotations
 

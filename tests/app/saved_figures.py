@@ -11,14 +11,14 @@ from xml.etree import ElementTree
 from ram_studio.algorithm.figures.catalog import FIGURES as DRAWN
 
 FIGURES = {
-    "Kept by rounding, by layer": "[data-part=rounding-chart] path",
+    "Stored after rounding, by layer": "[data-part=rounding-chart] path",
     "Shared weights, by layer": "[data-part=relations-chart] rect.bar",
     **{figure.title: f"#chart-{name} .js-plotly-plot svg" for name, figure in DRAWN.items()},
     "Layer by module": "#chart-map .js-plotly-plot svg",
 }
 """Every figure of the details, and what is there once it is drawn."""
 
-AS_PNG = ("Kept by rounding, by layer", "Overlap of agents", "Layer by module")
+AS_PNG = ("Stored after rounding, by layer", "Overlap of agents", "Layer by module")
 """One of each kind is saved as PNG too, which is its SVG painted: ours, marks, and an image."""
 
 

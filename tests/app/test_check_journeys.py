@@ -54,6 +54,8 @@ def test_merge_download_check_ask_and_compare_with_the_past(example) -> None:
     # Stop after the first answers; what is in stays.
     it.write("limit", 300)
     page.click("#evaluate")
+    page.wait_for_selector("#check-status .progress")
+    assert page.is_hidden("#scores .empty-state"), "the progress says it"
     answered = ".progress-grid i:not([style='width:0']):not([style='width:0.0%'])"
     it.stop("#stop-evaluate", "#check-status", after=answered)
     page.wait_for_selector("#check-status:has-text('answers are stored')")
@@ -184,6 +186,8 @@ def test_a_phone_shows_suites_chat_and_history_in_its_width(visit) -> None:
     assert "step=history" in page.url
     page.wait_for_selector("#history-list table, #history-list .empty-state")
     it.settle()
+    # Nothing to compare: no button.
+    assert page.is_visible("#history-compare") == page.is_visible("#history-list table")
     page.reload()
     page.wait_for_selector("#step-history", state="visible")
     page.click("#to-tune")

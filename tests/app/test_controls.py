@@ -38,7 +38,7 @@ def test_limits_and_help_come_from_the_model() -> None:
     density = next(c for c in controls.CONTROLS if c.name == "density")
     number = density.build(visible=True)
     assert (number.minimum, number.maximum, number.value) == (0, 1, 0.2)
-    assert number.info.startswith("Share of each task vector that is kept")
+    assert number.info.startswith("Share of each task vector that is retained")
     assert number.info.endswith("More than 0 to 1.")
     assert density.methods == ("ties", "dare-ties")
     drop = next(c for c in controls.CONTROLS if c.name == "drop_rate")

@@ -250,18 +250,15 @@ def test_a_result_tells_rounding_loss_and_hides_paths_on_a_space(tmp_path: Path)
     assert not any(text in html for text in ("secret", "<b>a</b>", "<i>m</i>"))
     assert "secret" in view.result_html(merged, LOCAL)
     assert "By rounding" not in html
-    made = {"unseen": (-0.0004, 0.001), "less": (-0.02, 0.0), "more": (0.0, 0.3)}
+    made = {"unseen": -0.0004, "less": -0.02, "more": 0.003}
     agents = {
-        name: {
-            **numbers,
-            "retained": {"total": 0.5, "rounding": retained},
-            "interference_rounding": rest,
-        }
-        for name, (retained, rest) in made.items()
+        name: {**numbers, "retained": {"total": 0.5, "rounding": share}}
+        for name, share in made.items()
     }
     html = view.result_html(replace(merged, result={**_RESULT, "agents": agents}), LOCAL)
-    said = " ".join(html.partition("interference:")[2].partition("</p>")[0].split())
-    assert said == "less −2.0 % and 0.00 ×; more 0.0 % and +0.30 ×."
+    assert "Interference" not in html
+    said = " ".join(html.partition("retained:")[2].partition("</p>")[0].split())
+    assert said == "less −2.0 %; more +0.3 %."
 
 
 def test_numbers_are_worded() -> None:

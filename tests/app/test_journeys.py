@@ -168,7 +168,7 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     keys.press("Enter")
     page.wait_for_selector("[id='method-ram+s']:focus")
     keys.press("Enter")
-    # A prompt of one skill, then the curve, which is the slider.
+    # A question of one skill, then the curve, which is the slider.
     _tab_to(page, ".cv-dots")
     item = page.get_attribute(".cv-card", "data-item")
     keys.press("ArrowRight")

@@ -86,7 +86,7 @@ def least_alone(point: int) -> float:
 
 
 def right(folder: str, method: str, **settings: Any) -> int:
-    """Return how many prompts of the three learned skills a row of a table solves."""
+    """Return how many questions of the three learned skills a row of a table solves."""
     table = table_of(folder)
     rows = (row for row in table["rows"] if row["method"] == method)
     (row,) = (row for row in rows if settings.items() <= row["settings"].items())
@@ -145,7 +145,7 @@ def test_a_scene_asks_and_reveals_the_same_method(scenes) -> None:
         assert scene["measured"]["text"].startswith(f"{strong[0]['figure']['right']} of ") or (
             scene["choices"] > 1
         )
-    # One picture that grows: own parts, shared parts, prompts solved.
+    # One picture that grows: own parts, shared parts, questions solved.
     rows = scenes["ram"]["chart"]["rows"]
     assert [row["name"] for row in rows] == ["average", "sum", "RAM"]
     own, shared = ([row[part] for row in rows] for part in ("own", "shared"))

@@ -43,7 +43,7 @@ _SHOWN = """() => [...document.querySelectorAll(".cv-card")].map((card) => ({
 
 
 def check_shown(page, table: dict, rows: dict[str, dict]) -> list[int]:
-    """Fail where a card shows another prompt, answer or score than the table; return the items."""
+    """Fail where a card shows what is not the table's; return the items."""
     found = page.evaluate(_SHOWN)
     assert [card["skill"] for card in found] == list(LEARNED)
     for card in found:
@@ -70,7 +70,7 @@ def test_twenty_random_prompts_are_the_table_s(example, table) -> None:
         dots.click(position={"x": x, "y": box["height"] / 2})
         example.settle()
         seen |= set(check_shown(page, table, rows))
-    # Beside it, A: the average, on prompts picked before.
+    # Beside it, A: the average, on questions picked before.
     page.click("[data-choose=average]")
     page.click("[data-act=pin]")
     page.click("[data-choose='ram+']")
@@ -233,6 +233,12 @@ def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> 
     said = " ".join(page.inner_text("[data-part=verdict]").split())
     assert all(str(score) in said for score in (*scores, sum(scores)))
     assert "Every change is added and divided by the 3 agents." in page.inner_text(".cv")
+    # What comes forward by itself is kept by RAM as by RAM+: the scores say what each loses.
+    for rule in ("ram", "ram+"):
+        page.click(f"[data-choose='{rule}']")
+        page.wait_for_selector(f"[data-choose='{rule}'][aria-checked=true]")
+        example.settle()
+        assert page.locator("[data-answer=merge][data-right='1']").count() == 3, rule
 
 
 def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
@@ -251,7 +257,7 @@ def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
     it.settle()
     touched = check_shown(page, table, rows)
     assert (touched[:2], touched[2] != before[2]) == (before[:2], True)
-    # By key from there: one prompt on, to the last one, and let go again.
+    # By key from there: one question on, to the last one, and let go again.
     dots.focus()
     for key in ("ArrowRight", "End", "Escape"):
         page.keyboard.press(key)

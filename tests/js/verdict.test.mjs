@@ -55,7 +55,7 @@ for (const { name, set, rule, settings, key, scores, lead, rest } of cases) {
     const found = said(set, at(set, rule, { ...own, ...(epsilon ? { point: point(set, epsilon) } : {}) }));
     const total = scores.reduce((a, b) => a + b, 0);
     assert.deepEqual({ key: found.key, total: found.total, lead: found.lead, rest: found.rest.trim(), isExact: found.isExact }, { key, total, lead, rest, isExact: true });
-    // With 60 prompts nobody says that all skills hold, but what cannot show.
+    // With 60 questions nobody says that all skills hold, but what cannot show.
     assert.equal(/a loss below 7 cannot show/.test(found.note), key === "good");
     assert.doesNotMatch(found.lead + found.rest, /hold|survive|all skills work/i);
   });
@@ -68,7 +68,7 @@ test("the best of all others is told by name, and may beat RAM+", () => {
 });
 
 test("what the best other setting shows against RAM+ is said as it is", () => {
-  assert.equal(rivalText(profiles["shared-style"]), "TIES density 0.5, scale 1: the best of 244 settings, picked on these same prompts. It does not differ significantly from RAM+.");
+  assert.equal(rivalText(profiles["shared-style"]), "TIES density 0.5, scale 1: the best of 244 settings, picked on these same questions. It does not differ significantly from RAM+.");
   assert.match(rivalText(profiles.dense), /^Sum \(scale 1\): .* It solves more than RAM\+, beyond chance\.$/);
 });
 
@@ -76,7 +76,7 @@ test("of models that nobody asked the overlap says what to expect, and on what e
   const untested = (name, settings) => said(name, settings, { ...profiles[name], skills: undefined });
   const { key, lead, rest } = untested("shared-style", at("shared-style", "ram+"));
   assert.deepEqual([key, lead], ["untested", "Not tested yet."]);
-  assert.match(rest, /moved alike \(mean cosine 0\.\d\d\): a sum applies that 3 times.* Try RAM\+ first\.$/);
+  assert.match(rest, /moved in similar directions \(mean cosine 0\.\d\d\)\. A sum applies that 3 times.* Try RAM\+ first\.$/);
   assert.match(untested("dense", at("dense", "ram+", { r: 1, alpha: 10 })).rest, /^Own changes are boosted/);
   // Each example is what its own evidence is about, and every figure of it is the table's.
   for (const { set, ram, sum, average, rival } of Object.values(EVIDENCE)) {
@@ -84,20 +84,20 @@ test("of models that nobody asked the overlap says what to expect, and on what e
     const { first, evidence, limits } = expectationOf(profile);
     const totals = [paperRow(profile), ...["sum", "average"].map((name) => nearestRow(profile, at(set, name)).row), rivalRow(profile)].map((row) => row.total);
     assert.deepEqual(totals, [ram, sum, average, rival], set);
-    assert.match(evidence, new RegExp(`RAM\\+ solves ${ram} of ${profile.skills.asked} prompts, the sum ${sum}, the average ${average}, .* ${rival}\\.`));
+    assert.match(evidence, new RegExp(`RAM\\+ solves ${ram} of ${profile.skills.asked} questions, the sum ${sum}, the average ${average}, .* ${rival}\\.`));
     assert.match(limits, /yours may differ/);
     // What is to be tried first solves no fewer, beyond chance, than the other one.
     assert.match(first, ram > sum ? /^Try RAM\+ first/ : /sum/);
   }
 });
 
-test("where no agent solves more than the base, the prompts are inconclusive", () => {
+test("where no agent solves more than the base, the questions are inconclusive", () => {
   const [name, profile] = ["shared-style", profiles["shared-style"]];
   const skills = { ...profile.skills, specialists: profile.skills.specialists.map(() => null) };
   const settings = at(name, "ram+");
   const row = nearestRow(profile, settings).row;
   const { key, lead } = verdictOf({ ...profile, skills }, outcomeOf(profile, settings), { row, isExact: true }, null);
-  assert.deepEqual([key, lead], ["unlearned", "These prompts are inconclusive."]);
+  assert.deepEqual([key, lead], ["unlearned", "These questions are inconclusive."]);
 });
 
 test("between measured settings the nearest is named", () => {

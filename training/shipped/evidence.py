@@ -42,7 +42,7 @@ def mechanism(base: Path, agents: Mapping[str, Path], *, seed: int, limit: int) 
 
     Args:
         base, agents: folders.
-        seed: of the held-out prompts; limit: how many a domain.
+        seed: of the held-out questions; limit: how many a domain.
     """
     rows = experiment_recipes("mechanism", recipe_of(base, agents))
     table = compare_methods(
@@ -67,7 +67,7 @@ def from_common(
 
     Args:
         common, agents: folders.
-        seed: of the held-out prompts; limit: how many a domain.
+        seed: of the held-out questions; limit: how many a domain.
     """
     recipe = recipe_of(common, agents)
     table = compare_methods(
@@ -103,7 +103,7 @@ def few_weights(
 
     Args:
         base: folder; agents: name -> folder and the domain it learned, in which it is scored.
-        seed: of the held-out prompts and, with the draw's number, of the draws; limit: prompts.
+        seed: of the held-out questions and, with the draw's number, of the draws; limit: prompts.
         sizes: numbers of weights.
     """
     import torch

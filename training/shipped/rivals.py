@@ -83,7 +83,7 @@ def compare_with_rivals(
 
     Args:
         base, agents: folders.
-        seed: of the held-out prompts; limit: how many a domain.
+        seed: of the held-out questions; limit: how many a domain.
         validation: prompts a domain that numbers are chosen by.
         tuned: rivals, as `TUNED` and `BEYOND`.
     """
@@ -145,7 +145,7 @@ def _choose(
 
 
 def rows_of(table: ExperimentResult) -> dict[str, Any]:
-    """Return every row: scores, and the outcome against RAM+ on the same prompts."""
+    """Return every row: scores, and the outcome against RAM+ on the same questions."""
     found: dict[str, Any] = {row.label: rounded(row) for row in table.rows}
     for row in table.rows:
         if (versus := row.versus) is not None:

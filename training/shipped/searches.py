@@ -1,7 +1,7 @@
 """What a search finds beyond RAM+ at the paper's numbers: settings, weights, ramps over the layers.
 
 Each search chooses by prompts of the "validation" split, as rivals do. All winners are scored
-beside RAM+ on the same held-out prompts, which nothing was chosen by.
+beside RAM+ on the same held-out questions, which nothing was chosen by.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def search_settings(
 
     Args:
         base, agents: folders.
-        seed: of the held-out prompts; limit: how many a domain.
+        seed: of the held-out questions; limit: how many a domain.
         validation: prompts a domain that a search chooses by.
         searches: by name; `SEARCHES` where left out.
     """

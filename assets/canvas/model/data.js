@@ -2,8 +2,8 @@
 // The table of measured settings, decoded: what was asked, what was answered, who was right. Knows nothing of
 // the page.
 //
-// A shipped table has n prompts a domain, domains, rows, prompts, gold, answers. A row: kind "source" or
-// "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 a prompt, domain
+// A shipped table has n questions a domain, domains, rows, prompts (the questions), gold, answers. A row: kind "source" or
+// "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 a question, domain
 // after domain, answers: an index into answers[prompt] each; factors {own, shared} of methods without a formula.
 import { settingsOf } from "./methods.js";
 import { ownWeights } from "./weights.js";
@@ -21,7 +21,7 @@ export const wilson = (right, n) => {
   return [Math.max(0, center - half), Math.min(1, center + half)];
 };
 
-/** Exact two-sided sign test: the chance of at least this uneven a split of prompts that differ. */
+/** Exact two-sided sign test: the chance of at least this uneven a split of questions that differ. */
 export const signTest = (lost, won) => {
   const m = lost + won;
   let [chance, ways] = [0, 1];
@@ -32,7 +32,7 @@ export const signTest = (lost, won) => {
   return m ? Math.min(1, 2 * chance) : 1;
 };
 
-/** Of prompts from..to: how many another row solves and this one does not, the reverse, and the sign test. */
+/** Of questions from..to: how many another row solves and this one does not, the reverse, and the sign test. */
 export const compareRows = (row, other, from = 0, to = row.right.length) => {
   let [lost, won] = [0, 0];
   for (let i = from; i < to; i += 1) {
@@ -59,7 +59,7 @@ const learner = (table, profile, domain) => {
 };
 
 /** What the canvas uses of a table: the domains that an agent learned (all, where none was), each with its
- * prompts in the order of how many merges solve them. items: of every prompt its place in the table. */
+ * questions in the order of how many merges solve them. items: of every question its place in the table. */
 export const skillsOf = (table, profile) => {
   const { n } = table;
   const learned = table.domains.map((_, d) => learner(table, profile, d));

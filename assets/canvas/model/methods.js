@@ -15,7 +15,7 @@ const DIALS = {
   r: { name: "r", symbol: "r", title: "Boost for unique changes (r)", steps: upTo(1, 0.005), ticks: [0, 0.05, 0.1, 0.2, 0.3, 0.5, 1], x: root(1) },
   alpha: { name: "alpha", symbol: "α", title: "Limit of the boost (alpha)", steps: upTo(10, 0.05), ticks: [0, 0.5, 1, 2, 5, 10], x: root(10) },
   scale: { name: "scale", symbol: "scale", title: "Scale: factor on the changes", steps: upTo(2, 0.05), ticks: [0, 0.1, 0.5, 1, 1.5, 2], x: root(2) },
-  density: { name: "density", symbol: "density", title: "Share kept of each agent (density)", steps: upTo(1, 0.05), ticks: [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1], x: root(1) },
+  density: { name: "density", symbol: "density", title: "Share retained of each agent (density)", steps: upTo(1, 0.05), ticks: [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1], x: root(1) },
   drop_rate: { name: "drop rate", symbol: "drop", title: "Share dropped at random (drop rate)", steps: upTo(0.95, 0.05), ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], x: (v) => v },
 };
 

@@ -113,7 +113,7 @@ export const startOf = (profile, name) => {
   return { ...usual, ...bestOf(profile, name)?.set };
 };
 
-/** RAM+ as in the paper, and the best of all methods that are not RAM's, picked on these prompts. */
+/** RAM+ as in the paper, and the best of all methods that are not RAM's, picked on these questions. */
 export const paperRow = (profile) => exactRow(profile, usualOf("ram+", profile));
 export const rivalRow = (profile) => {
   const { best } = indexOf(profile);

@@ -50,7 +50,7 @@ const showable = (tests) => {
   return least;
 };
 
-// Holm over the skills: those whose agent solves more of the same prompts.
+// Holm over the skills: those whose agent solves more of the same questions.
 const damagedSkills = ({ specialists, n }, row) => {
   const tests = specialists.flatMap((own, d) => (own ? [{ d, ...compareRows(row, own, d * n, (d + 1) * n) }] : [])).sort((a, b) => a.p - b.p);
   const end = tests.findIndex(({ p }, i) => p > LEVEL / (tests.length - i));
@@ -60,7 +60,7 @@ const damagedSkills = ({ specialists, n }, row) => {
 /** All of a number of skills, in words. */
 const all = (count) => (count > 3 ? `All ${count} skills are` : ["", "The skill is", "Both skills are", "All three skills are"][count]);
 
-// Far from what the paper tried, and still better than its setting on the same prompts.
+// Far from what the paper tried, and still better than its setting on the same questions.
 const surprise = (profile, row) => {
   const paper = paperRow(profile);
   const { lost, won, p } = paper ? compareRows(row, paper) : { lost: 0, won: 0, p: 1 };
@@ -80,14 +80,14 @@ const ofMeasured = (profile, result, near, factors) => {
   }
   if (!skills.specialists.some(Boolean)) {
     return {
-      key: "unlearned", tone: "", lead: "These prompts are inconclusive.", damaged,
+      key: "unlearned", tone: "", lead: "These questions are inconclusive.", damaged,
       rest: "No agent solves more of them than the base, beyond chance. Ask what the agents were trained for, in Check.",
     };
   }
   if (!damaged.length) {
     return {
       key: "good", tone: "good", lead: "No skill is shown to be damaged.", damaged,
-      rest: `None solves fewer prompts than its own agent, beyond chance. ${lost || largest(result.agents) > FAR ? why : ""}`,
+      rest: `None solves fewer questions than its own agent, beyond chance. ${lost || largest(result.agents) > FAR ? why : ""}`,
     };
   }
   const names = damaged.map(({ d }) => skills.domains[d]);
@@ -95,7 +95,7 @@ const ofMeasured = (profile, result, near, factors) => {
   return {
     key: "damaged", tone: damaged.length === skills.domains.length ? "bad" : "part", damaged,
     lead: damaged.length === skills.domains.length ? `${all(damaged.length)} damaged.` : `${capital(listText(names))} ${names.length > 1 ? "are" : "is"} damaged.`,
-    rest: why || `Fewer prompts than its agent: ${fewer.join(", ")}.`,
+    rest: why || `Fewer questions than its agent: ${fewer.join(", ")}.`,
   };
 };
 
@@ -105,8 +105,8 @@ export const meanCosine = ({ norm2, cross }) => {
   return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
 };
 
-/** Of our own examples of each kind: prompts of 180 that these merges solve, rival: the best other setting, picked on
- * the same prompts. Tested against the shipped tables. */
+/** Of our own examples of each kind: questions of 180 that these merges solve, rival: the best other setting, picked on
+ * the same questions. Tested against the shipped tables. */
 export const EVIDENCE = {
   alike: { set: "shared-style", ram: 174, sum: 21, average: 123, rival: 175 },
   apart: { set: "independent", ram: 171, sum: 173, average: 96, rival: 176 },
@@ -115,7 +115,7 @@ export const EVIDENCE = {
 const LIMITS = "That is one tiny model and one training recipe; yours may differ.";
 
 const evidenceText = ({ ram, sum: added, average, rival }) =>
-  `In our example of this kind RAM+ solves ${ram} of 180 prompts, the sum ${added}, the average ${average}, the best of all other settings ${rival}.`;
+  `In our example of this kind RAM+ solves ${ram} of 180 questions, the sum ${added}, the average ${average}, the best of all other settings ${rival}.`;
 
 const expected = (first, why, kind) => ({ first, why, evidence: kind ? evidenceText(EVIDENCE[kind]) : "None of our examples is of this kind.", limits: kind ? LIMITS : "" });
 
@@ -129,7 +129,7 @@ export const expectationOf = (profile) => {
   const share = sum(agents.map((_, t) => own(t))) / (sum(agents.map((_, t) => sum(energy[usual][t]) * norm2[t])) || 1);
   const cosine = meanCosine(profile);
   if (cosine >= ALIKE) {
-    return expected("Try RAM+ first.", `The agents moved alike (mean cosine ${cosine.toFixed(2)}): a sum applies that ${agents.length} times, an average divides the rest.`, "alike");
+    return expected("Try RAM+ first.", `The agents moved in similar directions (mean cosine ${cosine.toFixed(2)}). A sum applies that ${agents.length} times; an average divides the rest.`, "alike");
   }
   if (share >= APART) return expected("Expect a sum to do as well as RAM+.", `The agents changed mostly different weights: ${brief(share)} of the change, by size, is unique.`, "apart");
   if (share < TOGETHER) return expected("Try the sum first.", `Only ${brief(share)} of the change, by size, is unique: RAM+ is averaging in effect.`, "together");
@@ -147,13 +147,13 @@ const expectationLine = (profile, result) => {
   return reasonOf(result, null) || [why, first].join(" ").trim();
 };
 
-/** The best of all other methods' settings, honestly: of how many it was picked, on which prompts, and whether it
+/** The best of all other methods' settings, honestly: of how many it was picked, on which questions, and whether it
  * differs from RAM+ at the paper's setting beyond chance. "" without one. */
 export const rivalText = (profile) => {
   const [rival, paper] = [rivalRow(profile), paperRow(profile)];
   if (!rival) return "";
   const tried = profile.skills.merges.filter(({ set }) => !METHODS[set.method].isRam).length;
-  const picked = `${settingsText(rival.set, profile)}: the best of ${tried} settings, picked on these same prompts.`;
+  const picked = `${settingsText(rival.set, profile)}: the best of ${tried} settings, picked on these same questions.`;
   if (!paper) return picked;
   const { lost, won, p } = compareRows(rival, paper);
   if (p >= LEVEL) return `${picked} It does not differ significantly from RAM+.`;

@@ -1,6 +1,6 @@
 // @ts-check
-// What the models answer: for each skill a real prompt, and what base, its agent, A and this merge say to it. A dot
-// a prompt puts its prompt on stage; one that just broke comes forward unless another was picked by hand.
+// What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
+// a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
 import { marker, put } from "../../nodes.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
@@ -12,7 +12,7 @@ import { answerPieces, promptText } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
 
 const FLAG = 1400; // ms that "just broke" stands
-const MANY = 6; // prompts fewer than the paper's setting solves: then a lost one is shown
+const MANY = 6; // questions fewer than the paper's setting solves: then a lost one is shown
 
 let box = null;
 let cards = [];
@@ -26,7 +26,7 @@ export const mountAnswers = (root) => {
 /** The cards of the loaded models: one a skill, or one an agent where nothing was asked. */
 export const setAnswers = () => {
   const { profile } = state;
-  // Rows of the same models that arrive while one reads take no prompt away that was picked.
+  // Rows of the same models that arrive while one reads take no question away that was picked.
   const held = new Map(cards.filter((one) => one.isHeld && one.profile === profile).map((one) => [one.card.dataset.skill, Number(one.card.dataset.item)]));
   box.replaceChildren();
   cards = profile.skills ? profile.skills.domains.map(mountSkill) : [];
@@ -71,16 +71,18 @@ const mountUntested = (name, t) => {
 
 // ---------------------------------------------------------------- mounting a skill
 
-// The prompt that tells the story: the agent learned it, average and sum lose it, RAM+ keeps it; else what the agent learned.
+// The question that tells the story: the agent learned it, average and sum lose it, RAM+ (and RAM, where one is
+// such) keeps it; else what the agent learned.
 const telling = (d) => {
   const { profile } = state;
   const { skills } = profile;
   const own = skills.specialists[d] ?? skills.base;
   const lost = ["average", "sum"].map((name) => exactRow(profile, usualOf(name, profile))).filter(Boolean);
-  const kept = paperRow(profile);
+  const kept = [paperRow(profile), exactRow(profile, usualOf("ram", profile))];
   const learned = skills.order[d].filter((i) => own.right[i] && !skills.base.right[i]);
   const short = (list) => list.reduce((a, b) => (a === undefined || skills.prompts[b].length < skills.prompts[a].length ? b : a), undefined);
-  return short(learned.filter((i) => kept?.right[i] && lost.every((row) => !row.right[i]))) ?? learned[0] ?? skills.order[d][0];
+  const told = learned.filter((i) => kept[0]?.right[i] && lost.every((row) => !row.right[i]));
+  return short(told.filter((i) => kept[1]?.right[i])) ?? short(told) ?? learned[0] ?? skills.order[d][0];
 };
 
 const mountSkill = (name, d) => {
@@ -95,7 +97,7 @@ const mountSkill = (name, d) => {
   const score = put(head, "span", { class: "cv-score" });
   const turns = put(head, "span", { class: "cv-turn" });
   const dots = put(card, "div", {
-    class: "cv-dots", role: "slider", tabindex: "0", "aria-label": `${name}: prompt shown, of ${skills.n}`, "aria-valuemin": 1, "aria-valuemax": skills.n,
+    class: "cv-dots", role: "slider", tabindex: "0", "aria-label": `${name}: question shown, of ${skills.n}`, "aria-valuemin": 1, "aria-valuemax": skills.n,
   });
   const canvas = put(dots, "canvas", { "aria-hidden": "true" });
   const prompt = put(card, "p", { class: "cv-prompt" });
@@ -104,7 +106,7 @@ const mountSkill = (name, d) => {
   const first = telling(d);
   const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, picked: first, first, isHeld: false, until: 0, drawn: null };
   for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
-    const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} prompt of ${name}` }, text);
+    const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} question of ${name}` }, text);
     button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
   }
   wire(one);
@@ -116,7 +118,7 @@ const mountLine = (grid, who) => {
   return { row, who: put(row, "span", { class: "cv-who" }), mark: put(row, "span", { class: "cv-mark", role: "img" }), text: put(row, "span", { class: "cv-text" }), label: "", key: "" };
 };
 
-// ---------------------------------------------------------------- picking a prompt
+// ---------------------------------------------------------------- picking a question
 
 const placeOf = (one) => state.profile.skills.order[one.d].indexOf(one.picked);
 
@@ -148,7 +150,7 @@ const wire = (one) => {
   });
 };
 
-// What comes forward by itself; a prompt that was picked stays.
+// What comes forward by itself; a question that was picked stays.
 const bringForward = (one, skills, row, pinned) => {
   const { d } = one;
   const own = skills.specialists[d] ?? skills.base;

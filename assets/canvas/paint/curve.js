@@ -1,5 +1,5 @@
 // @ts-check
-// Prompts solved along the dial in hand. The curve is the slider: drag anywhere, or use the keys. Without a table:
+// Questions solved along the dial in hand. The curve is the slider: drag anywhere, or use the keys. Without a table:
 // how many times own and shared parts are applied along it, which is exact.
 import { put, shape } from "../../nodes.js";
 import { wilson } from "../model/data.js";
@@ -16,7 +16,7 @@ let laid = "";
 let hand = null;
 
 export const mountCurve = (root) => {
-  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Prompts solved, along the dial in hand" });
+  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Questions solved, along the dial in hand" });
   const head = put(box, "div", { class: "cv-top" });
   const title = put(head, "h2");
   const plot = put(box, "div", { class: "cv-plot", id: "curve-plot", role: "slider", tabindex: "0" });
@@ -242,7 +242,7 @@ const paintCurve = () => {
     draw(dial);
     paintNote();
   }
-  const words = skills ? "Prompts solved" : "Change applied";
+  const words = skills ? "Questions solved" : "Change applied";
   const title = dial ? `${words}, by` : words;
   if (part.title.textContent !== title) part.title.textContent = title;
   if (!dial || !hand) return;
@@ -278,5 +278,5 @@ const paintNote = () => {
   part.note.hidden = !said;
   if (!said) return;
   part.note.textContent = `* ${said}`;
-  part.note.title = "RAM+ has the paper's setting and is not tuned. Rivals tuned on other prompts stand in the lesson and in docs/results.md.";
+  part.note.title = "RAM+ has the paper's setting and is not tuned. Rivals tuned on other questions stand in the lesson and in docs/results.md.";
 };

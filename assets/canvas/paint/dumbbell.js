@@ -1,7 +1,7 @@
 // @ts-check
 // A skill as a dumbbell: from the base's score to the specialist's, the merge between them, above one dot a
-// prompt. The dots are the axis: the base's circle stands above the end of its own. Tune draws it of measured
-// settings, Check of what was just asked; here nothing is known of either. Answers are one character, 0 or 1, a prompt.
+// question. The dots are the axis: the base's circle stands above the end of its own. Tune draws it of measured
+// settings, Check of what was just asked; here nothing is known of either. Answers are one character, 0 or 1, a question.
 import { put, shape } from "../../nodes.js";
 import { rightOf, wilson } from "../model/data.js";
 import { brief } from "../model/words.js";
@@ -10,7 +10,7 @@ const MIDDLE = 8; // y of the line
 const TOP = 17; // y of the dots
 const [LEAST, MOST] = [4, 11]; // px from dot to dot; below the least there are more lines of dots
 
-// Prompts in the order of the dots: right in the base, learned by the specialist, neither.
+// Questions in the order of the dots: right in the base, learned by the specialist, neither.
 const orderOf = (base, specialist) => {
   const rank = (i) => 2 * Number(base[i]) + Number((specialist ?? base)[i]);
   return Array.from(base, (_, i) => i).sort((a, b) => rank(b) - rank(a) || a - b);

@@ -1,7 +1,7 @@
 // @ts-check
-// Prompts and answers as they are read: what is missing in an answer is a gap, what is too much is marked. Pure.
+// Questions and answers as they are read: what is missing in an answer is a gap, what is too much is marked. Pure.
 
-/** A prompt without its skill's prefix, its last word and blanks before punctuation. @param {string} prompt */
+/** A question without its skill's prefix, its last word and blanks before punctuation. @param {string} prompt */
 export const promptText = (prompt) => prompt.replace(/^\w+: /, "").replace(/ answer:$/, "").replace(/ ([,.])/g, "$1");
 
 const MOST = 400; // characters compared; longer answers are shown as they are

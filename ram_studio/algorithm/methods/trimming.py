@@ -32,7 +32,7 @@ Density = Annotated[
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="Share of each task vector that is kept, largest magnitudes first.",
+        description="Share of each task vector that is retained, largest magnitudes first.",
     ),
 ]
 ScopeOfTrimming = Annotated[

@@ -1,6 +1,6 @@
 """The landing page: why, and a figure that plays by itself: average, add, RAM+.
 
-Scores, prompts, answers and how often each part of an agent's change reaches the merge are read
+Scores, questions, answers and how often each part of an agent's change reaches the merge are read
 from the default set when the page is made; only the square of weights is drawn.
 """
 
@@ -37,7 +37,7 @@ class Applied(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a merge answers to a scene's prompt."""
+    """What a merge answers to a scene's question."""
 
     text: str
     is_right: bool
@@ -54,7 +54,7 @@ class Scene(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """A prompt that shows what happens to a skill."""
+    """A question that shows what happens to a skill."""
 
     skill: str
     text: str
@@ -68,7 +68,7 @@ def applied(factors: np.ndarray) -> Applied:
 
 
 def prompt_text(text: str) -> str:
-    """Return a prompt of the small tasks without its skill's name and the place of the answer."""
+    """Return a question of the small tasks without its skill's name and the place of the answer."""
     _, _, asked = text.partition(": ")
     asked = asked.removesuffix("answer:").strip().removesuffix(".").strip()
     return asked.replace(" ,", ",").replace(" . ", ". ")
@@ -80,7 +80,7 @@ def answer_text(text: str) -> str:
 
 
 def example_of(found: Outcomes, skill: int, wrong: Sequence[Outcome], right: Outcome) -> int:
-    """Return the shortest prompt of a skill that shows what happened to it, its place in the table.
+    """Return the place of the shortest question of a skill that shows what happened to it.
 
     One that the base and these merges get wrong and another gets right, if there is one.
     """
@@ -98,7 +98,7 @@ def example_of(found: Outcomes, skill: int, wrong: Sequence[Outcome], right: Out
 
 
 def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
-    """Return the prompts that are shown, and the three scenes."""
+    """Return the questions that are shown, and the three scenes."""
     analysis, table = found.analysis, found.table
     n = len(analysis.agents)
     ram = found.nearest(Setting())
@@ -136,7 +136,7 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
 
 
 def best_rival(found: Outcomes) -> Outcome:
-    """Return the row of another family that solves most of these very prompts."""
+    """Return the row of another family that solves most of these very questions."""
     rows = found.table["rows"]
     rivals = (
         found.outcome(number)

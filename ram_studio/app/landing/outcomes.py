@@ -66,7 +66,8 @@ class Outcome:
     """What one row of a table solves.
 
     number: the row's place in the table. title: its method. settings: in words, "" for none.
-    solved: prompts, by skill. asked: prompts of each skill. is_exact: measured at what was asked.
+    solved: questions, by skill. asked: questions of each skill. is_exact: measured at what was
+    asked.
     """
 
     number: int
@@ -78,12 +79,12 @@ class Outcome:
 
     @property
     def total(self) -> int:
-        """Prompts solved of all skills."""
+        """Questions solved of all skills."""
         return sum(self.solved)
 
     @property
     def prompts(self) -> int:
-        """Prompts of all skills."""
+        """Questions of all skills."""
         return self.asked * len(self.solved)
 
 

@@ -62,7 +62,7 @@ def draw_outcome(found: Outcomes, outcome: Outcome) -> bytes:
     solved = ", ".join(
         f"{skill.name} {n}" for skill, n in zip(found.skills, outcome.solved, strict=True)
     )
-    draw.text((_EDGE, 272), f"{solved} of {outcome.asked} prompts", muted, _font(30), anchor="ls")
+    draw.text((_EDGE, 272), f"{solved} of {outcome.asked} questions", muted, _font(30), anchor="ls")
     others = (found.find(AVERAGE), found.find(SUM), found.nearest(Setting()))
     rows = [outcome, *(other for other in others if other.number != outcome.number)][:3]
     for place, row in enumerate(rows):

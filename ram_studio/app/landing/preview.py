@@ -165,7 +165,7 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     setting = f" at {outcome.settings}" if outcome.settings else ""
     said = (
         f"{where}{outcome.title}{setting} of {TITLES[set_name]}. Solved: {scores} of "
-        f"{outcome.asked} prompts. Average {found.find(AVERAGE).total}, sum "
+        f"{outcome.asked} questions. Average {found.find(AVERAGE).total}, sum "
         f"{found.find(SUM).total} of {outcome.prompts}."
     )
     title = headline(outcome)[:-1]

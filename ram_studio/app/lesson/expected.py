@@ -190,7 +190,7 @@ def expected() -> tuple[Expected, ...]:
             f"(it changed {share_text(counts['density'])} of all)",
         ),
         (
-            "How many prompts does the average solve?",
+            "How many questions does the average solve?",
             f"{average.total} of {average.prompts}; {agents} alone {sum(own)}; {moved}",
         ),
         (
@@ -228,9 +228,9 @@ def alone_text() -> str:
     learned = {skill.name for skill in found.skills}
     kept = [
         f"The base solves {found.source('base')['right'][d * asked : (d + 1) * asked].count('1')} "
-        f"of {asked} prompts of {name}, a skill that no agent was trained for."
+        f"of {asked} questions of {name}, a skill that no agent was trained for."
         for d, name in enumerate(found.table["domains"])
         if name not in learned
     ]
-    said = f"Alone, {agents} solve {_listed(own)} of {asked} prompts of their own skill."
+    said = f"Alone, {agents} solve {_listed(own)} of {asked} questions of their own skill."
     return " ".join([said, *kept])

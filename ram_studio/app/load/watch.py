@@ -20,7 +20,7 @@ from ram_studio.app.session.shared import Shared
 
 
 def best_rival(seed: dict[str, Any]) -> str:
-    """Return the best of all methods whose settings were tuned on other prompts.
+    """Return the best of all methods whose settings were tuned on other questions.
 
     seed: of a record, with its rows, and the settings that were chosen.
     """

@@ -26,7 +26,7 @@ from ram_studio.app.tune import measured
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.result import ExperimentResult
 
-STOPPED = "Stopped. What was answered is kept; Test now goes on from there."
+STOPPED = "Stopped. What was answered is stored; Test now goes on from there."
 
 
 class MeasurePanel:

@@ -35,7 +35,7 @@ class SceSettings(MethodSettings):
             gt=0,
             le=1,
             allow_inf_nan=False,
-            description="Share of the varying elements that is kept, largest variance first.",
+            description="Share of the varying elements that is retained, largest variance first.",
         ),
     ] = 1.0
     scale: Scale = Field(default=1.0, description="Factor on the weighted mean of tau.")
