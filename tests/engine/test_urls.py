@@ -6,7 +6,9 @@ import contextlib
 import errno
 import json
 import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import Any
 
 import fsspec
 import pytest
-from engine_zoo import Zoo, contents, contents_at, make_zoo
+import torch
+from engine_zoo import Zoo, contents, contents_at, make_zoo, write_folder
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import remote
@@ -244,6 +247,39 @@ def test_parts_take_headers_and_fingerprint_from_the_plan(zoo, tmp_path, monkeyp
     overwrite("/zoo/base/model-00001-of-00003.safetensors")
     with pytest.raises(PlanError, match=r"1 source changed .*memory://zoo/base"):
         open_plan(plan, RunOptions.of(**CPU))
+
+
+def test_headers_come_many_at_a_time_and_parts_ask_little(zoo, tmp_path, monkeypatch):
+    shards = 8
+    own = {f"model.layers.{i}.mlp.up_proj.weight": torch.full((8, 8), 1.0 + i) for i in range(8)}
+    memory = fsspec.filesystem("memory")
+    for number, source in enumerate(("base", "a", "b")):
+        moved = {name: tensor + number / 64 for name, tensor in own.items()}
+        write_folder(tmp_path / "many" / source, moved, shards=shards)
+    memory.put(str(tmp_path / "many"), "/zoo/many", recursive=True)
+    together = threading.Barrier(shards, timeout=20)
+    cat, asked, seen = memory.cat_file, Counter(), set()
+
+    def wait_for_others(path: str, start: int = 0, end: int | None = None) -> bytes:
+        asked[path] += 1
+        if path.endswith(".safetensors") and path not in seen:
+            seen.add(path)
+            together.wait()  # a header: none comes before eight were asked for
+        return cat(path, start=start, end=end)
+
+    monkeypatch.setattr(memory, "cat_file", wait_for_others)
+    agents = {name: f"memory://zoo/many/{name}" for name in ("a", "b")}
+    told = {"method": "task-arithmetic", "other_base": "accept"}
+    recipe = make_recipe({"base": "memory://zoo/many/base", "agents": agents, **told})
+    plan = make_plan(recipe, shards, max_shard_bytes=400, hash_sources=False)
+    # A header and a page of the fingerprint, each once.
+    assert [asked[path] for path in sorted(seen)] == [2] * 3 * shards
+    for part in range(1, shards + 1):
+        asked.clear()
+        merge_part(plan, part, tmp_path / "out", **CPU)
+        # Its own shard of each source, in one request; config and index of each.
+        assert sorted(n for p, n in asked.items() if p.endswith(".safetensors")) == [1, 1, 1]
+        assert asked.total() < 20
 
 
 def test_hf_urls_are_read_at_the_commit_of_the_beginning(zoo, hub, tmp_path, monkeypatch, caplog):
