@@ -106,7 +106,8 @@ class LoadPanel:
         self.base = _source_box(f"Base model · {where}", known, elem_id="base")
         self.rows = [_build_row(i, where, known) for i in range(1, MAX_AGENTS + 1)]
         self.add = gr.Button("+ Add an agent", size="sm", elem_id="add-agent")
-        with gr.Accordion(work.MISMATCHES, open=False), gr.Row():
+        self.mismatches = gr.Accordion(work.MISMATCHES, open=False, elem_id="mismatches")
+        with self.mismatches, gr.Row():
             self.options = {
                 name: gr.Radio([("Refuse", refusal), *answers.items()], value=refusal, label=label)
                 for name, (label, refusal, answers) in work.CHOICES.items()
@@ -243,13 +244,13 @@ class LoadPanel:
             check(
                 shared.with_session(self._check_fit),
                 form,
-                [self.job.status, *self._sources],
+                [self.job.status, self.mismatches, *self._sources],
                 **{**QUIET, "show_progress": "minimal"},
                 concurrency_limit=2,
                 concurrency_id="check-fit",
             )
         self._target = gr.Textbox(visible=False)
-        outputs = [self._target, *shared.loaded.components]
+        outputs = [self._target, self.mismatches, *shared.loaded.components]
         connect(self.job, shared.workspace, self._run, {*form, self.download}, outputs).then(
             fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }"
         )
@@ -262,7 +263,7 @@ class LoadPanel:
                 fit = work.inspect(sources, options, settings)
                 said = fit_html(fit, is_public=settings.is_public)
         except RamStudioError as error:
-            return {self.job.status: templates.callout(str(error), "bad")}
+            return self._with_options({self.job.status: templates.callout(str(error), "bad")})
         pins = work.pinned(fit)
         given = {box: (data[box] or "").strip() for box in self._sources}
         kept = {box: pins[text] for box, text in given.items() if text in pins}
@@ -284,7 +285,7 @@ class LoadPanel:
             return {status: fit, self._target: "tune", **shared.loaded.updates(session)}
 
         yield {self._target: ""}
-        yield from watch(
+        updates = watch(
             session,
             self.job,
             prepare,
@@ -292,6 +293,13 @@ class LoadPanel:
             finish,
             needs_loaded=False,
         )
+        yield from map(self._with_options, updates)
+
+    def _with_options(self, updates: Updates) -> Updates:
+        """Return updates that also open the options where the status says to choose there."""
+        if work.MISMATCHES not in str(updates.get(self.job.status, "")):
+            return updates
+        return {**updates, self.mismatches: gr.update(open=True)}
 
 
 def _source_box(label: str, choices: list[str], **options: Any) -> gr.Dropdown | gr.Textbox:

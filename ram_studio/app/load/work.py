@@ -39,7 +39,7 @@ CHOICES = {
     "rows": ("Vocabulary sizes differ", "exact", {"Merge the common rows": "common"}),
     "names": ("An agent has a text model's names", "exact", {"Read the base's names": "mapped"}),
     "experts_packing": (
-        "Trainer of a LoRA on stacked experts",
+        "LoRAs on stacked experts were trained with",
         "ask",
         {"peft": "rank-major", "Unsloth before September 2026": "expert-major"},
     ),
@@ -52,7 +52,10 @@ def in_form_words(message: str) -> str:
     for option, (_, _, answers) in CHOICES.items():
         chosen = " or ".join(f"“{answer}”" for answer in answers)
         message = message.replace(OPTION_WORDS[option], f"choose {chosen} under “{MISMATCHES}”")
-    return message
+    for answer, order in CHOICES["experts_packing"][2].items():
+        message = message.replace(f"{order} it has", f"by “{answer}” it has")
+    # The form has one answer for all agents.
+    return message.replace("For this agent alone:", "For agents of both, use the command line:")
 
 
 class FreshAnalysis(NamedTuple):

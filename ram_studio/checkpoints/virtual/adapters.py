@@ -32,6 +32,7 @@ from ram_studio.checkpoints.virtual.expert_adapters import (
     PACKING_WORDS,
     LowRankStack,
     Packing,
+    Read,
     is_ambiguous,
     make_stack,
     norms_text,
@@ -55,6 +56,8 @@ _INNER = re.compile(r"\.(base_layer|modules_to_save|original_module)(\.default)?
 _MERGE = "merge it into its base with peft first (merge_and_unload, then save_pretrained)"
 _NESTED = re.compile(r"\)[*+{?]")
 MOST_ALPHA = 1e30
+MOST_FETCHED = 64_000_000
+"""Bytes of the factors of a stack that are read from afar to tell the norms of their update."""
 MOST_NAME = 300
 """Characters of a module that patterns are matched with: an untrusted one may take their cube."""
 _UNREAD = ("lora_bias", "use_qalora", "alora_invocation_tokens", "megatron_config")
@@ -366,7 +369,7 @@ def _made_stack(
     grouped = replace(made, is_expert_major=True)
     order = packing_of(config, packing)
     if order == "ask" and is_ambiguous(made):
-        norms = norms_text(made, grouped, _read_stored if agent.is_local else None)
+        norms = norms_text(made, grouped, _reader_of(agent, *parts.values()))
         raise CompatibilityError(
             f"{agent.at} holds a LoRA on stacked experts, and its files do not say in which order "
             f"lora_B has their columns.{norms} To read it, {PACKING_WORDS}. For this agent alone: "
@@ -377,12 +380,25 @@ def _made_stack(
     return parts["A"].replaced_by(made, name=made.base.name, shape=made.base.shape, dtype="F32")
 
 
-def _read_stored(tensor: TensorInfo, start: int, count: int) -> np.ndarray:
-    """Return some elements of a tensor in a file here as float32."""
-    storage = rounding.STORAGE[tensor.dtype]
-    with open(tensor.path, "rb") as file:
-        file.seek(tensor.offset + start * storage.itemsize)
-        return rounding.decode(np.fromfile(file, storage, count), tensor.dtype)
+def _reader_of(agent: Checkpoint, *factors: TensorInfo) -> Read | None:
+    """Return what reads elements of factors as float32, also from afar where they are few."""
+    size = sum(factor.nbytes for factor in factors)
+    if not agent.is_local and (not agent.remote or size > MOST_FETCHED):
+        return None
+    fetched: dict[str, bytes] = {}
+
+    def read(tensor: TensorInfo, start: int, count: int) -> np.ndarray:
+        storage = rounding.STORAGE[tensor.dtype]
+        if (place := agent.remote.get(tensor.path)) is None:
+            with open(tensor.path, "rb") as file:
+                file.seek(tensor.offset + start * storage.itemsize)
+                return rounding.decode(np.fromfile(file, storage, count), tensor.dtype)
+        if tensor.name not in fetched:
+            fetched[tensor.name] = place.fetch(tensor.path.name, tensor.offset, tensor.nbytes)
+        stored = np.frombuffer(fetched[tensor.name], storage, count, start * storage.itemsize)
+        return rounding.decode(stored, tensor.dtype)
+
+    return read
 
 
 def _scale(module: str, rank: int, config: Mapping[str, Any]) -> float | str:
