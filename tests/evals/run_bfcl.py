@@ -3,6 +3,7 @@
     python run_bfcl.py where                # writes the package's folder
     python run_bfcl.py questions            # writes the questions of its wheel as JSON
     python run_bfcl.py judge < ANSWERS      # ANSWERS: [[category, id, calls or a text], ...]
+    python run_bfcl.py multi-turn < TURNS   # TURNS: [[id, turns of steps, "f(x=1), g()"], ...]
 
 Calls are [{name: {argument: value}}, ...], as its decoder gives them; a text goes through that
 decoder first, as for models that are prompted in Python syntax. `judge` writes one of true (right),
@@ -48,9 +49,35 @@ def questions() -> dict[str, dict[str, dict]]:
     return result
 
 
+def multi_turn(answers: list) -> list[bool]:
+    import ast
+
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
+
+    def calls(step: str) -> list[str]:
+        tree = ast.parse(f"[{step}]", mode="eval").body
+        return [ast.unparse(call) for call in tree.elts]
+
+    kinds = ("base", "miss_func", "miss_param", "long_context")
+    names = [f"BFCL_v4_multi_turn_{kind}.json" for kind in kinds]
+    tasks = {row["id"]: row for name in names for row in rows(name)}
+    right = {r["id"]: r["ground_truth"] for n in names for r in rows(f"possible_answer/{n}")}
+    found = []
+    for number, (key, turns) in enumerate(answers):
+        decoded = [[calls(step) for step in steps] for steps in turns]
+        task = tasks[key]
+        # Its objects are kept by the model's name.
+        result = multi_turn_checker(decoded, right[key], task, "", f"m{number}")
+        found.append(bool(result["valid"]))
+    return found
+
+
 def main() -> None:
     if sys.argv[1] == "where":
         print(json.dumps(str(files("bfcl_eval"))))
+        return
+    if sys.argv[1] == "multi-turn":
+        print(json.dumps(multi_turn(json.load(sys.stdin))))
         return
     asked = questions()
     if sys.argv[1] == "questions":

@@ -6,6 +6,7 @@ file says of its own.
 
 from ram_studio.evals.suites.published import (
     bfcl,
+    bfcl_multi_turn,
     contests,
     gsm8k,
     humaneval,
@@ -17,6 +18,14 @@ from ram_studio.evals.suites.published import (
 )
 
 SUITES = (
-    *(*bfcl.SUITES, humaneval.SUITE, mbpp.SUITE, *contests.SUITES, gsm8k.SUITE, math500.SUITE),
+    *(
+        *bfcl.SUITES,
+        bfcl_multi_turn.SUITE,
+        humaneval.SUITE,
+        mbpp.SUITE,
+        *contests.SUITES,
+        gsm8k.SUITE,
+        math500.SUITE,
+    ),
     *(ifeval.SUITE, nq.SUITE, *ruler.SUITES),
 )

@@ -4,8 +4,8 @@ Questions and right answers are read from the installed bfcl-eval; calls are jud
 its checker (see `suites.tools.tool` and `bfcl_languages`; where the two differ is counted in
 test_bfcl_agreement.py). The categories are the leaderboard's: simple in Python, Java and
 JavaScript, multiple, parallel, parallel_multiple. Beside the average stand two columns of their
-own: irrelevance (no function fits) and live relevance (16 questions that any call passes). Left
-out: what takes several turns.
+own: irrelevance (no function fits) and live relevance (16 questions that any call passes). What
+takes several turns is `bfcl_multi_turn`.
 
 A conversation of several messages is asked as one text. The leaderboard asks models that are
 trained for it through their own format and others in Python syntax; here every model's own template
