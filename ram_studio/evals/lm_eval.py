@@ -30,7 +30,7 @@ from ram_studio.evals.report.eval_report import HARNESS, EvalReport, ModelAnswer
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, RunKey, store_or_temporary
 
-HARNESS_VERSION = 1
+HARNESS_VERSION = 2
 """Of this adapter: raised when it reads the harness's results differently."""
 
 # On a CPU a larger batch gains nothing, and the harness pads it to its longest prompt.
@@ -244,11 +244,13 @@ def rows_of(results: Mapping[str, Any], origin: Mapping[str, Any]) -> list[tuple
     rows: list[tuple[Question, Answer]] = []
     for task, samples in (results.get("samples") or {}).items():
         filters = list(dict.fromkeys(str(sample.get("filter", "none")) for sample in samples))
-        for chosen in filters:
+        for rank, chosen in enumerate(filters):
+            # Sorted by their ids, a task's first filter comes first: it makes the average.
+            place = chosen if len(filters) == 1 else f"{rank} {chosen}"
             own = [s for s in samples if str(s.get("filter", "none")) == chosen]
             metric = _metric(task, own)
             domain = task if len(filters) == 1 else f"{task} ({chosen})"
-            rows += [_row(task, domain, chosen, sample, metric, origin) for sample in own]
+            rows += [_row(task, domain, place, sample, metric, origin) for sample in own]
     if not rows:
         raise EvaluationError("lm-eval gave no answers back. Choose a larger limit or other tasks.")
     # As the store gives them back.
@@ -270,13 +272,13 @@ def _metric(task: str, samples: Sequence[Mapping[str, Any]]) -> str:
 def _row(
     task: str,
     domain: str,
-    chosen: str,
+    place: str,
     sample: Mapping[str, Any],
     metric: str,
     origin: Mapping[str, Any],
 ) -> tuple[Question, Answer]:
     prompt = _prompt(sample.get("arguments"))
-    own_id, gold = f"{task}/{chosen}/{int(sample['doc_id']):06d}", str(sample.get("target", ""))
+    own_id, gold = f"{task}/{place}/{int(sample['doc_id']):06d}", str(sample.get("target", ""))
     asked = Question(own_id, domain, task, _asked(sample, prompt), gold, None, 0, is_raw=True)
     text = _text(sample)
     facts = {
@@ -293,7 +295,7 @@ def _asked(sample: Mapping[str, Any], prompt: str) -> str:
     document = sample.get("doc")
     if not isinstance(document, Mapping):
         return prompt
-    for name in ("question", "prompt", "query", "input", "text"):
+    for name in ("question", "prompt", "query", "input", "text", "problem", "goal", "sentence"):
         if isinstance(document.get(name), str):
             return str(document[name])
     return json.dumps(document, ensure_ascii=False, default=str)

@@ -391,7 +391,7 @@ class AnswerStore:
         domains: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
         for number, domain, *tally in self._rows(
             "SELECT run, domain, count(*), sum(is_correct) FROM answers"
-            f" WHERE {_ANSWERED} GROUP BY run, domain ORDER BY run, domain"
+            f" WHERE {_ANSWERED} GROUP BY run, domain ORDER BY run, min(item)"
         ):
             domains[number][domain] = tuple(tally)
         told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
