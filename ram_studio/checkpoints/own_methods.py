@@ -64,13 +64,18 @@ def use_method(source: str) -> Method:
 def bring_method(text: str) -> str:
     """Return the name of a method given on the command line, after loading one's own.
 
-    Raises: as ``use_method``; an unknown word comes back as it is.
+    Raises: as ``use_method``, and for a second one of the same name; an unknown word comes back as
+    it is.
     """
     if text in METHODS or not (
         ":" in text or text in importlib.metadata.entry_points(group=GROUP).names
     ):
         return text
-    return use_method(text).name
+    known = {name: own_record(name) for name in OWN}
+    name = use_method(text).name
+    if name in known and known[name] != own_record(name):
+        raise SettingsError(f"Two methods are called {name!r}; give one of them another name.")
+    return name
 
 
 def own_record(name: str) -> OwnMethodRecord | None:

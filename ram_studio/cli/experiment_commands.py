@@ -45,7 +45,7 @@ Rows = Annotated[
     list[str] | None,
     typer.Option(
         metavar="METHOD[:KEY=VALUE,...]",
-        help="A method, with settings of its own; repeat for each.",
+        help="A method, or FILE.py:NAME, with settings of its own; repeat for each.",
     ),
 ]
 Presets = Annotated[
@@ -184,6 +184,7 @@ def sweep(
     running: Running,
 ) -> None:
     """Score settings in memory, drop clear losers, check the winner on held-out questions."""
+    from ram_studio.checkpoints.own_methods import bring_method
     from ram_studio.evals.experiment.plan import SweepPlan
     from ram_studio.evals.experiment.space import parse_axes
     from ram_studio.evals.settings import EvalSettings
@@ -192,9 +193,9 @@ def sweep(
         raise typer.BadParameter("the base is given twice", param_hint="--base")
     if not over:
         raise typer.BadParameter("say what to vary, for example r=0:0.5:6", param_hint="--over")
-    settings = options.parse_pairs(set_, "set KEY=VALUE")
+    own = {"method": bring_method(method), "settings": options.parse_pairs(set_, "set KEY=VALUE")}
     plan = SweepPlan(
-        options.parse_recipe(base or model, agent, "sweep", method=method, settings=settings),
+        options.parse_recipe(base or model, agent, "sweep", **own),
         EvalSettings(**asked),
         axes=parse_axes(over),
         held_out=held_out,

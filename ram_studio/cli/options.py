@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -173,12 +174,17 @@ def parse_packings(texts: list[str] | None) -> str | dict[str, str] | None:
 def parse_method(text: str, option: str) -> tuple[str, dict[str, Any]]:
     """Return METHOD[:KEY=VALUE,...] as a method's name and those of its settings that are given.
 
+    A method of one's own, FILE.py:NAME or an entry point, is loaded.
+
     Raises: typer.BadParameter for a text of another form; SettingsError for an unknown name or a
     value that the method refuses.
     """
     from ram_studio.algorithm.methods import make_settings
+    from ram_studio.checkpoints.own_methods import bring_method
 
-    name, _, rest = text.partition(":")
+    own = re.fullmatch(r"(.+?\.py:[^:]+)(?::(.*))?", text)
+    name, rest = own.groups() if own else text.partition(":")[::2]
+    name = bring_method(name)
     given = parse_pairs(rest.split(",") if rest else None, f"{option} METHOD:KEY=VALUE")
     settings = make_settings(name, given)
     return name, {key: getattr(settings, key) for key in given}

@@ -42,6 +42,7 @@ class HttpUser:
         self.hash = "".join(random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=11))
         self.key = secrets.token_hex(16)
         self.config: dict[str, Any] = {}
+        self._query = ""
         self._values: dict[int, Any] = {}
         self._info: dict[str, Any] = {}
         self._heartbeat: asyncio.Task[None] | None = None
@@ -60,9 +61,10 @@ class HttpUser:
                 await self._heartbeat
         await self.http.aclose()
 
-    async def open(self) -> None:
-        """Load the page and what it asks for first."""
-        page = (await self.http.get("")).raise_for_status().text
+    async def open(self, query: str = "") -> None:
+        """Load the page and what it asks for first; query: of its address."""
+        self._query = query
+        page = (await self.http.get(query)).raise_for_status().text
         start = page.index(_CONFIG) + len(_CONFIG)
         self.config, _ = json.JSONDecoder().raw_decode(page, start)
         self._values = {c["id"]: c["props"].get("value") for c in self.config["components"]}
@@ -128,7 +130,7 @@ class HttpUser:
             "trigger_id": event["targets"][0][0] if event["targets"] else None,
         }
         if event["queue"] is False:
-            answer = await self.http.post(f"{API}/run/predict", json=body)
+            answer = await self.http.post(f"{API}/run/predict{self._query}", json=body)
             output = answer.json() if answer.content else {}
             if answer.status_code != 200:
                 raise RefusedError(f"{answer.status_code}: {str(output)[:300]}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
+from http_user import HttpUser, RefusedError, tell
 
 from ram_studio.app.session.sets import load_set
 from ram_studio.evals.store import AnswerStore
@@ -89,6 +93,52 @@ BASE = {"models": ["base"], "limit": 2}
 def test_what_is_wrong_comes_back_as_one_sentence(client, endpoint, arguments, text) -> None:
     with pytest.raises(Exception, match=text):
         client.predict(**arguments, api_name=f"/{endpoint}")
+
+
+def test_no_request_loads_a_method_of_ones_own(app_url: str, tmp_path: Path) -> None:
+    """Such a file is a program: each way in refuses it, by what it names."""
+    mark, file = tmp_path / "mark", tmp_path / "evil.py"
+    file.write_text(f"open({str(mark)!r}, 'w')")
+    method = f"{file}:EVIL"
+    agents = "".join(f"  {name}: /nowhere\n" for name in load_set("shared-style").agents)
+    recipe = f"base: /nowhere\nagents:\n{agents}method: {method}\n"
+    said: dict[str, str] = {}
+
+    async def refused(what: str, request: Coroutine[Any, Any, Any]) -> None:
+        with pytest.raises(RefusedError) as caught:
+            await request
+        said[what] = str(caught.value)
+
+    async def story() -> None:
+        async with HttpUser(app_url) as user:
+            await user.open(f"?set=shared-style&rule={method}&r=0.3&pin={method}~r=1")
+            said["link"] = str(user.shows("settings"))
+            await refused("merge", user.call("merge", method=method))
+            await refused("preview", user.call("preview", rule=method))
+            await refused("rows", user.call("compare", rows=[method]))
+            await refused("preset", user.call("compare", preset=method))
+            await refused("axis", user.call("sweep", over={"method": [method]}))
+            await refused("setting", user.call("sweep", over={f"{method}.scale": [1]}))
+            usual = user.shows("method")
+            user.fill("method", method)
+            await refused("form", user.press("merge"))
+            user.fill("method", usual)
+            user.fill("settings", json.dumps({"method": method, "r": 0.5}))
+            await user.press("to-merge")
+            said["tuned"] = str(user.shows("plan"))
+            form = {"files": ("recipe.yaml", recipe.encode())}
+            answer = (await user.http.post("gradio_api/upload", files=form)).raise_for_status()
+            path = {"path": answer.json()[0], "orig_name": "recipe.yaml"}
+            user.fill("load-recipe", {**path, "meta": {"_type": "gradio.FileData"}})
+            await user.press("load-recipe")
+            said["recipe"] = str(user.shows("recipe-status"))
+
+    tell(story())
+    assert not mark.exists()
+    assert json.loads(said.pop("link")) == {"r": 0.3}, "the usual method stays"
+    plan = said.pop("tuned")
+    assert ("Writes about" in plan, "evil" in plan) == (True, False)
+    assert all("evil.py:EVIL" in text for text in said.values())
 
 
 def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -> None:

@@ -8,6 +8,8 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from engine_zoo import read_folder
@@ -20,7 +22,11 @@ from ram_studio.app.merge.recipes import recipe_from, take
 from ram_studio.app.session.sets import load_set
 from ram_studio.checkpoints import own_methods
 from ram_studio.cli.main import commands
+from ram_studio.engine.analyze import load
+from ram_studio.engine.job import recipe_of
 from ram_studio.errors import SettingsError, VerificationError
+from ram_studio.evals.experiment.answers import identify
+from ram_studio.resources import asset_path
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "median_method.py"
 
@@ -78,6 +84,62 @@ def test_an_entry_point_is_loaded_by_its_name(tmp_path, monkeypatch):
     assert own_methods.own_record("median").source == "their 1.2, their_methods:MEDIAN"
     assert own_methods.bring_method("ties") == "ties"
     sys.modules.pop("their_methods")
+
+
+def test_the_microscope_shows_what_a_merge_by_it_stores(tmp_path):
+    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
+    recipe = zoo.recipe()
+    sources = [f"--base={recipe.base}", *(f"--agent={n}={p}" for n, p in recipe.agents.items())]
+    out = tmp_path / "out"
+    run("merge", *sources, "--method", f"{EXAMPLE}:MEDIAN", "--set", "scale=0.5", "--out", out)
+    name, stored = next(iter(read_folder(out).items()))
+    told = run(
+        *("microscope", *sources, "--tensor", name, "--count", 9, "--json"),
+        *("--method", f"{EXAMPLE}:MEDIAN:scale=0.5", "--method", "ties"),
+    )
+    methods = json.loads(told)["methods"]
+    seen = methods["median:scale=0.5"]
+    assert set(methods) == {"median:scale=0.5", "ties"}
+    assert seen["stored"] == stored.flatten()[:9].tolist()
+    np.testing.assert_allclose(seen["exact"], seen["stored"], rtol=2**-23)
+    assert seen["worked"][0].startswith("median of ")
+
+
+def test_another_file_of_the_same_name_is_another_merge(tmp_path):
+    other = tmp_path / "median_method.py"
+    other.write_text(EXAMPLE.read_text().replace(".median(dim=0).values", ".sum(dim=0)"))
+    own_methods.bring_method(f"{EXAMPLE}:MEDIAN")
+    with pytest.raises(SettingsError, match="Two methods are called 'median'"):
+        own_methods.bring_method(f"{other}:MEDIAN")
+    report = load(asset_path("independent", "base"), {"tool": asset_path("independent", "tool")})
+    found = []
+    for file in (EXAMPLE, other):
+        OWN.clear()
+        method = own_methods.bring_method(f"{file}:MEDIAN")
+        found.append(identify(report, recipe_of(report, method, {})).digest)
+    assert found[0] != found[1]
+
+
+@pytest.mark.slow
+def test_rows_and_sweeps_ask_merges_by_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    sources = [f"--base={asset_path('independent', 'base')}"]
+    sources += [f"--agent={n}={asset_path('independent', n)}" for n in ("coding", "tool")]
+    csv, few = tmp_path / "rows.csv", ("--device=cpu", "--suite=demo")
+    rows = (f"--row={EXAMPLE}:MEDIAN", f"--row={EXAMPLE}:MEDIAN:scale=0", "--row=ram")
+    run("compare", *sources, *rows, *few, "--limit=2", "--no-sources", "--csv", csv)
+    assert {"median", "median (scale 0)", "ram"} <= set(pd.read_csv(csv).label)
+    OWN.clear()
+    out = tmp_path / "found.json"
+    over = ("--over=median.scale=0,1", f"--method={EXAMPLE}:MEDIAN", "--items=2", "--held-out=2")
+    out.write_text(run("sweep", *sources, *over, *few, "--no-early-stop", "--json"))
+    labels = {row["label"] for row in json.loads(out.read_text())["rows"]}
+    assert {"median (scale 0)", "median (scale 1)"} <= labels
+    OWN.clear()
+    merged = ("--from-sweep", out, "--method", f"{EXAMPLE}:MEDIAN", "--out", tmp_path / "merged")
+    run("merge", *sources, *merged)
+    written = json.loads((tmp_path / "merged" / "ram_studio.json").read_text())
+    assert written["own_method"]["source"] == "median_method.py:MEDIAN"
 
 
 @pytest.mark.parametrize(

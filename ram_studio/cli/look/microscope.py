@@ -71,10 +71,12 @@ def microscope(
     found = scope.find_tensor(report, tensor)
     spans = _looked_at(report, found, (corner, count, size), find, epsilon)
     output: dict[str, Any] = {"dtype": dtype, "rounding": rounding, "seed": seed}
-    recipes = {
-        text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
-        for text in method or scope.METHOD_NAMES
-    }
+    recipes = {}
+    for text in method or scope.METHOD_NAMES:
+        name, given = options.parse_method(text, "method")
+        is_file = not text.startswith(name)  # a method of one's own goes by its name
+        label = ":".join([name, *(f"{k}={v}" for k, v in given.items())]) if is_file else text
+        recipes[label] = scope.recipe_for(report, name, given, epsilon, **output)
     view = scope.inspect(report, found, spans, recipes, epsilon, options.known_analysis(analysis))
     if as_json:
         print(json.dumps(view.to_dict(), allow_nan=False))

@@ -224,9 +224,11 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     if asked.method is not None:
         values["method"] = bring_method(asked.method)
     if asked.from_sweep is not None:
-        if asked.method is not None:
+        found = _found(asked.from_sweep, values)
+        # One's own has to be given again: a sweep's file holds the name alone.
+        if asked.method is not None and values["method"] != found["method"]:
             raise typer.BadParameter("the sweep names the method", param_hint="--method")
-        values |= _found(asked.from_sweep, values)
+        values |= found
     name = values.setdefault("method", "ram+")
     if asked.from_sweep is None and (loaded is None or name != loaded.method):
         values["settings"] = {}  # another method's mean nothing to this one

@@ -17,13 +17,18 @@ from ram_studio.algorithm import rounding
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.kernels import cpu
-from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing
+from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing, Rule
 from ram_studio.algorithm.meters.rounding_meter import last_place
-from ram_studio.algorithm.methods import METHODS, Need, make_settings
+from ram_studio.algorithm.methods import OWN, BlockInput, Need, get_method, make_settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.microscope.worked_example import ElementInput, Worked, worked_example
+from ram_studio.engine.microscope.worked_example import (
+    ElementInput,
+    Worked,
+    number,
+    worked_example,
+)
 from ram_studio.engine.passes.cpu_backend import CpuBackend
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.plan import Plan
@@ -165,6 +170,9 @@ class ElementProbe:
         prepared = plan.rule(self.tensor) or plan.prepared_for(row)
         survives = _survivors(getattr(prepared, "drawing", None), index)
         fisher = np.concatenate(self._fisher, axis=1) if self._fisher else None
+        if self.recipe.method in OWN and not isinstance(prepared, Rule):
+            places = range(len(index))
+            return tuple(self._brought(i, index[i], base, agents, fisher) for i in places)
         return tuple(
             worked_example(
                 self.recipe.method,
@@ -180,6 +188,22 @@ class ElementProbe:
             )
             for i in range(len(index))
         )
+
+    def _brought(
+        self, i: int, index: int, base: np.ndarray, agents: np.ndarray, fisher: np.ndarray | None
+    ) -> Worked:
+        """Return what a method of one's own makes of element i; its formula is not known here."""
+        import torch
+
+        row = self._plan.rows[self.tensor.name]
+        values = torch.from_numpy(base[i : i + 1]), torch.from_numpy(agents[:, i : i + 1])
+        at = (row, self.tensor.merged_as, int(index), self.tensor.shape)
+        read = None if fisher is None else torch.from_numpy(fisher[:, i : i + 1])
+        own = BlockInput(*values, *at, fisher=read, weights=self._plan.facts.weights_of(row))
+        merged = get_method(self.recipe.method).merge(own, self._plan.prepared_for(row))
+        taus = ", ".join(number(float(tau)) for tau in agents[:, i] - base[i])
+        text = f"{self.recipe.method} of {number(float(base[i]))} and the changes {taus}"
+        return Worked(text, float(merged.values[0]))
 
 
 def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
@@ -199,7 +223,7 @@ def _missing(
     recipe: Recipe, settings: Any, tensor: MergeTensor, analysis: Analysis | None
 ) -> str | None:
     """Return what a method would need beyond the bytes shown and the analysis, or None."""
-    method = METHODS[recipe.method]
+    method = get_method(recipe.method)
     needs = method.needs(settings)
     if method.whole(settings, tensor.merged_as, tensor.shape):
         return (

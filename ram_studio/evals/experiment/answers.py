@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from ram_studio.algorithm.analysis import BASE, Analysis
 from ram_studio.algorithm.epsilon_grid import float32_threshold
-from ram_studio.algorithm.methods import METHODS, Need, make_settings
+from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.methods.ram import RamSettings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.own_methods import own_record
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken
@@ -56,8 +57,8 @@ def identify(
 
     For RAM, RAM+ and RAM+s it covers the threshold and every lambda, not how it came about: r = 0
     in RAM+ is RAM, and an alpha above every rho is any other such alpha. For other methods it
-    covers the settings. What all share: fingerprints of base and agents (in order), dtype, rounding
-    and seed. Different digests do not prove different weights.
+    covers the settings, and of one's own its file. What all share: fingerprints of base and agents
+    (in order), dtype, rounding and seed. Different digests do not prove different weights.
 
     Reads no tensors when the analysis has the recipe's epsilon, or the method needs no counts.
 
@@ -66,7 +67,8 @@ def identify(
     settings = make_settings(recipe.method, recipe.settings)
     rule: Any
     known: dict[str, float | None] = {}
-    if isinstance(settings, RamSettings):
+    own = own_record(recipe.method)
+    if own is None and isinstance(settings, RamSettings):
         job = MergeJob(report, recipe, RunOptions.of(device, cancel=cancel))
         prepared = job.plan(analysis).prepared
         assert prepared.factors is not None, "the family's lambda"
@@ -80,18 +82,18 @@ def identify(
         values = settings.model_dump(mode="json")
         if values.get("files") is not None:
             values["files"] = _files(Path(values["files"]))
-        rule = [recipe.method, values]
+        rule = [recipe.method, values, *([] if own is None else [own.sha256])]
     parts: list[Any] = [
         report.base.fingerprint,
         [[agent.name, agent.fingerprint] for agent in report.agents],
         [recipe.dtype, recipe.rounding, recipe.seed, recipe.missing, recipe.extra, recipe.rows],
         rule,
     ]
-    own = recipe.model_dump(mode="json", include={"weights", "densities", "filters"})
+    where = recipe.model_dump(mode="json", include={"weights", "densities", "filters"})
     # A weight of 1 is none.
-    own["weights"] = {name: w for name, w in own["weights"].items() if w != 1}
-    if any(own.values()):
-        parts.append(own)
+    where["weights"] = {name: w for name, w in where["weights"].items() if w != 1}
+    if any(where.values()):
+        parts.append(where)
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return MergeIdentity(digest, known)
 
@@ -241,7 +243,9 @@ class Answers:
         needs = {
             need
             for recipe in self._plan.recipes()
-            for need in METHODS[recipe.method].needs(make_settings(recipe.method, recipe.settings))
+            for need in get_method(recipe.method).needs(
+                make_settings(recipe.method, recipe.settings)
+            )
         }
         given, by_magnitude = self._setup.analysis, Need.MAGNITUDE_RATIOS in needs
         if given is not None and not (by_magnitude and not given.has_magnitudes):

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 from ram_studio.algorithm.analysis import BASE
-from ram_studio.algorithm.methods import METHODS, make_settings
+from ram_studio.algorithm.methods import get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.race import stage_shares
@@ -277,7 +277,7 @@ class SweepPlan(Plan):
 
     def recipes(self) -> list[Recipe]:
         """Return the recipe and each method's own defaults."""
-        usual = {name: METHODS[name].settings().model_dump() for name in self.space.methods}
+        usual = {name: get_method(name).settings().model_dump() for name in self.space.methods}
         return [self.recipe, *(with_method(self.recipe, n, values) for n, values in usual.items())]
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
@@ -370,7 +370,7 @@ class ComparePlan(Plan):
     def _of(self, label: str, row: Recipe) -> Iterator[Candidate]:
         """Yield a row's merge, and its further draws where another seed makes another one."""
         yield Candidate(label, {}, row)
-        is_drawn = METHODS[row.method].draws(make_settings(row.method, row.settings))
+        is_drawn = get_method(row.method).draws(make_settings(row.method, row.settings))
         for seed in range(row.seed + 1, row.seed + self.draws):
             if is_drawn or row.rounding == "stochastic":
                 drawn = row.model_copy(update={"seed": seed % 2**64})

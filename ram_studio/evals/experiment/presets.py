@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ram_studio.algorithm.methods import METHODS, make_settings
+from ram_studio.algorithm.methods import get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.space import (
@@ -55,7 +55,7 @@ def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
 
 def label_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return a row's label: the method, and its settings where they differ from the defaults."""
-    defaults = METHODS[method].settings().model_dump()
+    defaults = get_method(method).settings().model_dump()
     changed = {k: v for k, v in settings.items() if v is not None and defaults.get(k) != v}
     return setting_label(method, changed)
 

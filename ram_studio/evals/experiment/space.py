@@ -17,7 +17,7 @@ from itertools import islice, product
 from typing import Any
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
-from ram_studio.algorithm.methods import METHODS, get_method, make_settings
+from ram_studio.algorithm.methods import METHODS, OWN, get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
 
@@ -70,7 +70,7 @@ class Axis:
 
     def is_of(self, method: str) -> bool:
         """Whether a method has such a setting, or takes weights."""
-        own = METHODS[method]
+        own = get_method(method)
         return own.takes_weights if self.is_weight else self.name in own.settings.model_fields
 
     @property
@@ -112,7 +112,7 @@ def _axis(name: str, rest: Any) -> Axis:
     if head in (WEIGHT, RAMP):
         return _weight_axis(name, agent, rest)
     method, dot, setting = name.rpartition(".")
-    owners = [get_method(method)] if dot else list(METHODS.values())
+    owners = [get_method(method)] if dot else [*METHODS.values(), *OWN.values()]
     if not any(setting in owner.settings.model_fields for owner in owners):
         known = dict.fromkeys(n for owner in owners for n in owner.settings.model_fields)
         raise SettingsError(
@@ -289,7 +289,7 @@ class Space:
         Raises: SettingsError for values that the method refuses.
         """
         settings = {key: value for key, value in values.items() if not _is_weight(key)}
-        fields = METHODS[method].settings.model_fields
+        fields = get_method(method).settings.model_fields
         usual = get_method(self.recipe.method).settings().model_dump(mode="json")
         # Another method keeps its own defaults where the recipe leaves its method's.
         kept = {
@@ -298,7 +298,8 @@ class Space:
             if key in fields and (method == self.recipe.method or value != usual[key])
         }
         recipe = with_method(self.recipe, method, {**kept, **settings})
-        weights = {**recipe.weights, **weights_of(values)} if METHODS[method].takes_weights else {}
+        takes = get_method(method).takes_weights
+        weights = {**recipe.weights, **weights_of(values)} if takes else {}
         recipe = recipe.model_copy(update={"weights": weights})
         return Candidate(setting_label(method, values), {"method": method, **values}, recipe)
 
