@@ -13,6 +13,7 @@ from random_zoo import write_zoo
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.algorithm.methods.whole.matrices import is_linear
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.projecting import removed_shares
 from ram_studio.errors import SettingsError
 
 LINEAR = "model.layers.0.mlp.up_proj.weight"
@@ -191,13 +192,66 @@ def test_a_projection_keeps_the_bases_strongest_directions(shape, rank, base_ran
         a, s, b = np.linalg.svd(tau, full_matrices=False)
         rewired = u[:, :r].T @ (a[:, :k] * s[:k]) @ b[:k] @ vt[:r].T
         want += u[:, :r] @ rewired @ vt[:r]
-    got = merged_tau("project", taus, base=base, rank=rank, base_rank=base_rank, scale=0.5)
+    got = merged_tau("project", taus, base=base, density=rank, base_rank=base_rank, scale=0.5)
     np.testing.assert_allclose(got, 0.5 * want, rtol=1e-6, atol=1e-10)
     # All of a square matrix's directions are the base's: the whole update comes back.
     if shape == (8, 8):
-        whole = merged_tau("project", taus[:1], base=base, rank=1.0)
+        whole = merged_tau("project", taus[:1], base=base, density=1.0)
         np.testing.assert_allclose(whole, stored[0], rtol=1e-6, atol=1e-11)
     assert not merged_tau("project", taus, "model.embed_tokens.weight", base=base).any()
+
+
+def plain_projection(base: np.ndarray, tau: np.ndarray, k: int) -> np.ndarray:
+    """Return a task vector's k strongest components in the base's directions, number by number."""
+    u, s, vt = np.linalg.svd(base, full_matrices=False)
+    a, sizes, b = np.linalg.svd(tau, full_matrices=False)
+    rows, columns = tau.shape
+    found = np.zeros(tau.shape)
+    for c in range(k):
+        left = [sum(u[i, r] * (u[:, r] @ a[:, c]) for r in range(len(s))) for i in range(rows)]
+        right = [sum(vt[r, j] * (vt[r] @ b[c]) for r in range(len(s))) for j in range(columns)]
+        for i in range(rows):
+            for j in range(columns):
+                found[i, j] += sizes[c] * left[i] * right[j]
+    return found
+
+
+def test_a_projection_has_densities_by_agent_and_filter(tmp_path) -> None:
+    zoo = write_zoo(tmp_path / "zoo", 3, dtype=torch.float32)
+    recipe = zoo.recipe(
+        method="project",
+        densities={"coding": 0.5, "memory": 0.0},
+        filters=[{"match": "*.mlp.*", "layers": [1, 1], "densities": {"tool": 1.0}}],
+    )
+    merge(recipe, tmp_path / "out", device="cpu", threads=1)
+    stored = read_folder(tmp_path / "out")
+    for name, start in zoo.base.items():
+        x = start.double().numpy()
+        want = np.zeros(x.shape)
+        if x.ndim == 2 and "embed" not in name:
+            k = {"coding": 4, "tool": 8 if name.startswith("model.layers.1.") else 1}
+            for agent, few in k.items():
+                tau = zoo.agents[agent][name].double().numpy() - x
+                want += plain_projection(x, tau, few)
+        np.testing.assert_allclose(stored[name].double().numpy(), x + want, atol=1e-8)
+
+
+def test_the_meter_says_what_projecting_an_agent_alone_removes(tmp_path, monkeypatch) -> None:
+    zoo = write_zoo(tmp_path / "zoo", 4, dtype=torch.float32)
+    report = zoo.load()
+    found = removed_shares(report)
+    for agent, tensors in zoo.agents.items():
+        kept = norm2 = 0.0
+        for name, start in zoo.base.items():
+            if start.ndim == 2 and "embed" not in name:
+                x = start.double().numpy()
+                tau = tensors[name].double().numpy() - x
+                kept += (plain_projection(x, tau, 1) * tau).sum()
+                norm2 += (tau * tau).sum()
+        assert found[agent] == pytest.approx(1 - kept / norm2, abs=1e-9)
+        assert 0.2 < found[agent] < 0.9
+    monkeypatch.setattr("ram_studio.engine.reading.projecting.MOST_WORK", 100)
+    assert removed_shares(report) is None
 
 
 def test_one_agent_comes_back_from_tsv_and_flat_from_iso() -> None:

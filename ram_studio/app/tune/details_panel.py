@@ -6,6 +6,7 @@ drawn when it is opened and only if the models or the settings changed since.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from functools import lru_cache
 
@@ -19,11 +20,14 @@ from ram_studio.algorithm.figures.layer_map import layer_map
 from ram_studio.app import templates
 from ram_studio.app.boxes import choice, html, unchecked
 from ram_studio.app.load.view import report_of, storage_html
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.shared import Shared, read_tuned
 from ram_studio.checkpoints.hub.rights import acting_as
+from ram_studio.engine.reading.projecting import removed_shares
+from ram_studio.errors import RamStudioError
 
 NARROW = 700
 """Page width in CSS pixels below which figures are drawn for a phone."""
@@ -53,8 +57,16 @@ def _shown_set(set_name: str, point: int, is_narrow: bool) -> Shown:
 
 def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
     figures = {n: figure.draw(loaded.analysis, point, is_narrow) for n, figure in FIGURES.items()}
-    stored = storage_html(report_of(loaded, point))
+    stored = storage_html(report_of(loaded, point)) + projection_html(loaded)
     return stored, {name: _as_sent(figure) for name, figure in figures.items()}
+
+
+def projection_html(loaded: Loaded) -> Markup:
+    """Return what the method Project would remove of each agent's update, where that is quick."""
+    shares = None
+    with contextlib.suppress(RamStudioError):  # such as files that are gone
+        shares = removed_shares(open_loaded(loaded))
+    return templates.render("tune/projection.html.j2", shares=shares)
 
 
 def _as_sent(figure: go.Figure | None) -> PlotData | None:

@@ -70,7 +70,8 @@ class Layer(NamedTuple):
     """One linear layer's weights, as a matrix method sees them.
 
     base: float64; taus: task vectors times their agents' weights; settings: of the method; name: of
-    the tensor; check: raises when the merge shall stop.
+    the tensor; check: raises when the merge shall stop; densities: of agents in this tensor, None
+    where the recipe gives none.
     """
 
     base: Float64[Tensor, "rows columns"]
@@ -78,6 +79,7 @@ class Layer(NamedTuple):
     settings: Any
     name: str
     check: Callable[[], None]
+    densities: tuple[float, ...] | None = None
 
 
 def matrix_method(merge_one: Callable[[Layer], Tensor], **told: Any) -> Method:
@@ -99,15 +101,20 @@ def matrix_method(merge_one: Callable[[Layer], Tensor], **told: Any) -> Method:
             # Of matrices there are no own parts, so all tensors are measured alike.
             merged = kernels.merge(averaging, block.base, block.agents)
             return BlockOutput(merged.values, merged.pattern)
-        return merge_matrices(block, settings, merge_one)
+        densities = prepared.facts.densities
+        own = None if densities is None else tuple(densities[block.tensor].tolist())
+        return merge_matrices(block, settings, merge_one, own)
 
     return Method(**told, merge_block=merge_block, whole=is_linear)
 
 
 def merge_matrices(
-    block: BlockInput, settings: Any, merge_one: Callable[[Layer], Tensor]
+    block: BlockInput,
+    settings: Any,
+    merge_one: Callable[[Layer], Tensor],
+    densities: tuple[float, ...] | None,
 ) -> BlockOutput:
-    """Merge a whole tensor matrix by matrix."""
+    """Merge a whole tensor matrix by matrix; densities: see Layer."""
     import torch
 
     rows, columns = block.shape[-2:]
@@ -122,7 +129,7 @@ def merge_matrices(
             base=block.base[part], agents=block.agents[:, part]
         ).task_vectors()
         own = block.weighted(taus).view(-1, rows, columns)
-        layer = Layer(base.view(rows, columns), own, settings, block.name, block.check)
+        layer = Layer(base.view(rows, columns), own, settings, block.name, block.check, densities)
         values[part] = moved(base, merge_one(layer).reshape(-1))
         active[part] = changed_by(taus)
     return BlockOutput(values, active)

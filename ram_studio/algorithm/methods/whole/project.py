@@ -2,13 +2,14 @@
 
 Per linear layer with base W = U S V^T and task vectors T_t:
 
-    T_t,k  = the k largest singular components of T_t,  k = max(1, floor(rank * their number))
+    T_t,k  = the k largest singular components of T_t,  k = max(1, floor(density * their number))
     P(T_t) = U_r U_r^T T_t,k V_r V_r^T,                 r likewise by ``base_rank``
     merged = base + scale * sum_t P(T_t)
 
+A recipe's ``densities`` are density by agent and layer; of an agent of density 0 nothing is left.
 With one agent this is the paper's filter: the result is the agent without what lies outside, and
 may be merged by any method after that. With several it is the paper's merge of filtered experts.
-Defaults are those of the authors' script: rank 0.01, and all directions of the base. Of a square
+Defaults are those of the authors' script: density 0.01, and all directions of the base. Of a square
 matrix those are all there are; in others the side that is longer than the rank is cut. Directions
 in which the base is nothing are not its own and left out.
 
@@ -40,7 +41,7 @@ class ProjectSettings(ScaledSettings):
     """Settings of the projection; the defaults are the authors'."""
 
     others: Others = "base"
-    rank: _Share = Field(default=0.01, description="Share of an update's singular components.")
+    density: _Share = Field(default=0.01, description="Share of an update's singular components.")
     base_rank: _Share = Field(default=1.0, description="Share of the base's singular directions.")
 
 
@@ -53,17 +54,27 @@ def strongest(matrix: Float64[Tensor, "a b"], share: float) -> tuple[Tensor, Ten
     return u[:, :kept], s[:kept], vt[:kept]
 
 
+def projected(
+    tau: Float64[Tensor, "a b"], base: tuple[Tensor, Tensor, Tensor], share: float
+) -> Float64[Tensor, "a b"]:
+    """Return what of a task vector lies in the base's directions; base, share: see `strongest`."""
+    u, _, vt = base
+    left, values, right = strongest(tau, share)
+    return (u @ (u.T @ left) * values) @ (right @ vt.T @ vt)
+
+
 def project_layer(layer: Layer) -> Float64[Tensor, "rows columns"]:
     """Return the merged task vector of a layer."""
     import torch
 
     settings: ProjectSettings = layer.settings
-    u, _, vt = strongest(layer.base, settings.base_rank)
+    base = strongest(layer.base, settings.base_rank)
     merged = torch.zeros_like(layer.base)
-    for tau in layer.taus:
+    shares = layer.densities or (settings.density,) * len(layer.taus)
+    for tau, share in zip(layer.taus, shares, strict=True):
         layer.check()
-        left, values, right = strongest(tau, settings.rank)
-        merged += (u @ (u.T @ left) * values) @ (right @ vt.T @ vt)
+        if share > 0:
+            merged += projected(tau, base, share)
     return settings.scale * merged
 
 
@@ -71,8 +82,8 @@ PROJECT = matrix_method(
     project_layer,
     name="project",
     title="Project (SAR)",
-    formula="linear layers: scale * the sum of the tau, each cut to rank k and to the base's own "
-    "directions; others: base",
+    formula="linear layers: scale * the sum of the tau, each cut to its k strongest components and "
+    "to the base's own directions; others: base",
     source="arXiv 2607.03065",
     settings=ProjectSettings,
 )
