@@ -268,6 +268,45 @@ def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
     context.close()
 
 
+def test_a_ramp_is_dragged_and_reset_by_touch(browser, app_url) -> None:
+    context = browser.new_context(has_touch=True, is_mobile=True)
+    it = Visit(context, app_url, (390, 844))
+    page = it.page
+    it.open("?set=shared-style&rule=ram%2B")
+    page.wait_for_selector(".cv-card[data-item]", state="visible")
+    page.click(".cv-more")
+    page.click("#open-weights")
+    plot = page.locator(".cv-weights .cv-plot")
+    plot.scroll_into_view_if_needed()
+    it.settle()
+    finger = context.new_cdp_session(page)
+    box = plot.bounding_box()
+    x, y = box["x"] + box["width"] - 40, box["y"] + 0.47 * box["height"]  # layer 0
+
+    def touch(kind: str, *places: tuple[float, float]) -> None:
+        points = [{"x": place[0], "y": place[1]} for place in places]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", (x, y))
+    for step in range(1, 6):
+        touch("touchMove", (x - 10 * step, y))
+    touch("touchEnd")
+    weighs = (
+        "(wanted) => JSON.stringify(JSON.parse(document.querySelector("
+        "'#settings :is(textarea, input)').value).weights) === wanted"
+    )
+    page.wait_for_function(weighs, arg='{"coding":[0,1]}')
+    # One tap does nothing, two reset.
+    page.touchscreen.tap(x, y)
+    page.wait_for_timeout(700)
+    assert page.evaluate(weighs, '{"coding":[0,1]}')
+    for _ in range(2):
+        page.touchscreen.tap(x, y)
+    page.wait_for_function(weighs, arg="null")
+    it.check_width("Tune on a phone")
+    context.close()
+
+
 @pytest.mark.slow
 def test_every_step_can_be_read_in_colors_that_the_system_forces(example) -> None:
     page = example.page

@@ -107,6 +107,14 @@ def test_details_follow_tunes_epsilon_without_the_files(mixed, tmp_path) -> None
     assert "Head and embedding" not in html
 
 
+def test_details_say_what_projection_would_remove(mixed, tmp_path) -> None:
+    html = details.projection_html(load_set("independent"))
+    assert re.search(r"coding\s+61\.7 %", words(html))
+    _, loaded = mixed
+    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
+    assert "Not measured" in details.projection_html(gone)
+
+
 def test_the_file_check_of_the_example_finds_no_problem() -> None:
     html = storage_html(report_of(load_set("shared-style"), DEFAULT_INDEX))
     assert "All differences from the base come from training" in html

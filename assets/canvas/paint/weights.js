@@ -14,6 +14,7 @@ import { hideTip, showTip } from "./popups.js";
 
 const PAGE = 7; // grid points
 const CLICK = 4; // px that a pointer may move and still click
+const DOUBLE = 500; // ms between the two presses of a double-click
 
 let part = null;
 let frame = null;
@@ -312,6 +313,7 @@ const moveTo = (x) => {
 const wirePointer = () => {
   const { plot, rows, pill } = part;
   let held = null; // where it was pressed, and whether it moved
+  let pressed = { layer: null, time: 0 }; // the ramp's row pressed last, and when
   plot.addEventListener("pointerdown", (event) => {
     if (!frame || event.button > 0) return;
     const { x, layer } = placeOf(event);
@@ -341,13 +343,16 @@ const wirePointer = () => {
     else if (isOnRamp(x)) showTip(event, `ramp${layerText(layer)}`, (box) => put(box, "span", {}, `${layerTitle(state.profile.layers[layer])} × ${plain(weightHere(layer))} · double-click: reset`));
     else showTip(event, `${layer}|${state.settings.point}`, (box) => fillTip(box, layer));
   });
-  plot.addEventListener("pointerup", () => {
-    if (held && !held.isMoved && held.layer !== null && held.ramp === null) openLayer?.(held.layer);
+  // Two presses, not dblclick, which not every browser makes of a finger's.
+  plot.addEventListener("pointerup", (event) => {
+    const isPress = held && !held.isMoved && held.layer !== null;
+    if (isPress && held.ramp === null) openLayer?.(held.layer);
+    if (isPress && held.ramp !== null) {
+      const isSecond = pressed.layer === held.ramp && event.timeStamp - pressed.time < DOUBLE;
+      if (isSecond) reweigh(held.ramp, straightened);
+      pressed = { layer: isSecond ? null : held.ramp, time: event.timeStamp };
+    }
     held = null;
-  });
-  plot.addEventListener("dblclick", (event) => {
-    const { x, layer } = placeOf(event);
-    if (layer !== null && isOnRamp(x)) reweigh(layer, straightened);
   });
   plot.addEventListener("pointercancel", () => { held = null; });
   plot.addEventListener("pointerleave", () => { pointTo(null); hideTip(); });
