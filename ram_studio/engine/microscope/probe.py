@@ -196,10 +196,10 @@ class ElementProbe:
         import torch
 
         row = self._plan.rows[self.tensor.name]
-        values = torch.from_numpy(base[i : i + 1]), torch.from_numpy(agents[:, i : i + 1])
+        x, y = torch.from_numpy(base[i : i + 1]), torch.from_numpy(agents[:, i : i + 1])
         at = (row, self.tensor.merged_as, int(index), self.tensor.shape)
         read = None if fisher is None else torch.from_numpy(fisher[:, i : i + 1])
-        own = BlockInput(*values, *at, fisher=read, weights=self._plan.facts.weights_of(row))
+        own = BlockInput(x, y, *at, fisher=read, weights=self._plan.facts.weights_of(row))
         merged = get_method(self.recipe.method).merge(own, self._plan.prepared_for(row))
         taus = ", ".join(number(float(tau)) for tau in agents[:, i] - base[i])
         text = f"{self.recipe.method} of {number(float(base[i]))} and the changes {taus}"
