@@ -40,7 +40,7 @@ PUBLIC = Settings.from_environment(host="0.0.0.0", environ={})
     ("suite", "more", "text"),
     [
         ("", {}, "No suite is chosen"),
-        ("instructions", {"limit": {"instructions": 65}}, "is 65; it must be from 1 to 64"),
+        ("instructions", {"limit": {"instructions": 65}}, "is 65; it must be from 1 to 48"),
         ("tool", {"limit": {"tool": None}}, "for tool is None"),
         ("demo", {"limit": {"demo": 301}}, "from 1 to 300"),
         ("memory", {"lengths": (7,)}, "needs a prompt length"),

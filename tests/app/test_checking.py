@@ -15,7 +15,7 @@ import yaml
 from app_parts import built
 from typer.testing import CliRunner
 
-from ram_studio.app.asking.limits import read_settings
+from ram_studio.app.asking.limits import GENERATED, most_items, read_settings
 from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
@@ -246,7 +246,8 @@ def test_what_questions_can_show_is_what_the_verdict_shows() -> None:
     assert said.endswith(
         f"At most 64 can be asked here, which decide a margin of {reached}, not of 5."
     )
-    assert "cannot rule out any loss. At most 1 can be asked here, too few" in power_text(1, 1, 1)
+    assert "cannot rule out any loss. At most 2 can be asked here, too few" in power_text(1, 2, 40)
+    assert power_text(1, 1, 1).endswith("cannot rule out any loss. More cannot be asked here.")
     for verdicts in (3, 6, 9):
         enough = enough_questions(1000, verdicts)
         assert least_loss(enough, verdicts) <= 5 < least_loss(enough - 50, verdicts)
@@ -259,6 +260,24 @@ def test_check_starts_with_enough_questions_for_all_merges(session, workspace) -
         session.merges[name] = Merged(name, Path(name), "ram", {}, "")
         # Up to two merges the 200 of the form are enough; what stands there stays.
         assert panel.shared.merged.updates(session).get(panel.limit) == value
+
+
+def test_general_suites_start_with_as_many_as_decide(session, workspace) -> None:
+    panel = built(CheckPanel, workspace)
+    assert {panel.items[name].value for name in GENERATED} == {200}
+    # Written ones start with all there are, however many lengths of text; sets of data with 200.
+    most = {n: panel.items[n].maximum for n in ("instructions", "code", "refusal", "math500")}
+    assert most == {"instructions": 48, "code": 40, "refusal": 32, "math500": 1600}
+    assert [most_items("memory", workspace.settings, n) for n in (1, 2)] == [16, 32]
+    data = {box: box.value for box in (panel.limit, panel.margin, panel.lengths)}
+    data |= {box: box.value for box in panel.items.values()} | {panel.models: []}
+    data |= {panel.kind: "general", panel.suites: ["tool", "math", "instructions"]}
+    told = panel._show_power(data, session)[panel.power].split("</p>")
+    assert "<b>Tool use, Mathematics:</b>" in told[0]
+    assert "200 questions per skill" in told[0]
+    assert told[0].endswith("That decides the margin of 5.")
+    assert "48 questions per skill" in told[1]
+    assert told[1].endswith("More cannot be asked here.")
 
 
 def _patterns(prompts: int, each: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.paraphrases import SUITES as PARAPHRASED
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, HEALTH, generated, is_a
+from ram_studio.evals.suites.suite import SuiteSettings
 
 SUITE = "demo"
 GENERATED = tuple(suite.name for suite in generated.SUITES)
@@ -162,10 +164,24 @@ def unavailable_suites(session: Session, app: Settings) -> dict[str, str]:
     return find_unavailable(folder, there, offered_lengths(app)[0], session.data or None)
 
 
-def most_items(suite: str, app: Settings) -> int:
-    """Return the most questions of a suite (demo: per skill)."""
+def most_items(suite: str, app: Settings, lengths: int | None = None) -> int:
+    """Return the most questions of a suite (demo: per skill).
+
+    lengths: how many lengths its texts have, by default all that are offered.
+    """
     if suite == SUITE:
         return 300 if app.is_public else _MOST_PROMPTS
-    # Those written for this program have no more.
-    is_fixed = suite in GENERAL_SUITES and suite not in GENERATED
-    return app.max_suite_items if is_fixed else app.max_made_items
+    if suite in GENERATED:
+        return app.max_made_items
+    most = app.max_suite_items if suite in GENERAL_SUITES else app.max_made_items
+    texts = (lengths or len(offered_lengths(app))) if is_a(suite, "has_texts") else 1
+    return min(most, texts * _count_shipped(suite) or most)
+
+
+@functools.cache
+def _count_shipped(suite: str) -> int:
+    """Return how many questions come with the program; 0 for data sets, which are not read here."""
+    own = ALL_SUITES.get(suite)
+    if own is None or own.fetch is not None or own.absent(None):
+        return 0
+    return len(own.questions(SuiteSettings(len, limit=_MOST_PROMPTS, lengths=LENGTHS[:1])))

@@ -56,7 +56,6 @@ from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _HEALTH = "no right answers: perplexity, distance from the base, repetition, speed"
-_USUAL_ITEMS = 12
 _START = 200  # questions per skill that decide the usual margin for two merges
 _REDRAWN_SECONDS = 0.3
 _DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
@@ -131,7 +130,7 @@ class CheckPanel:
         with gr.Row(elem_classes="suite-items"):
             self.items = {
                 name: gr.Number(
-                    min(_USUAL_ITEMS, settings.max_suite_items),
+                    min(_START, most_items(name, settings)),
                     label=f"Questions for {title_of(name).lower()}",
                     precision=0,
                     minimum=1,
@@ -177,6 +176,7 @@ class CheckPanel:
             self.kind,
             self.limit,
             self.suites,
+            self.lengths,
             self.margin,
             *self.items.values(),
         ]
@@ -242,19 +242,22 @@ class CheckPanel:
     def _show_power(self, data: Mapping[Any, Any], session: Session) -> Updates:
         """Return what this many questions can show of the chosen merges, or of one."""
         if data[self.kind] == SUITE:
-            asked, skills = {SUITE: data[self.limit]}, None
+            asked, skills = {"": data[self.limit]}, None
         else:
             chosen = [name for name in data[self.suites] or () if name in self.items]
             asked, skills = {name: data[self.items[name]] for name in chosen}, len(chosen)
-        known = [
-            (int(count), most_items(name, self.shared.settings))
-            for name, count in asked.items()
-            if count and count >= 1
-        ]
-        if not known:
-            return {self.power: ""}
+        alike: dict[tuple[int, int], list[str]] = {}
+        for name, count in asked.items():
+            if count and count >= 1:
+                lengths = len(data[self.lengths] or ())
+                most = most_items(name or SUITE, self.shared.settings, lengths)
+                alike.setdefault((min(int(count), most), most), []).append(title_of(name))
         verdicts = _count_verdicts(data[self.models] or (), session, skills)
-        return {self.power: power_text(*min(known), verdicts, data[self.margin] / 100)}
+        said = [
+            (", ".join(names), power_text(*counts, verdicts, data[self.margin] / 100))
+            for counts, names in alike.items()
+        ]
+        return {self.power: render("check/power.html.j2", said=said)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)

@@ -88,6 +88,8 @@ def power_text(questions: int, most: int, verdicts: int, margin: float = MARGIN)
         return f"{said} That decides the margin of {points}."
     if enough := enough_questions(most, verdicts, margin):
         return f"{said} Ask {enough} to decide the margin of {points}."
+    if questions >= most:
+        return f"{said} More cannot be asked here."
     reached = least_loss(most, verdicts)
     rest = f"too few for a margin of {points}"
     if reached is not None:
