@@ -37,7 +37,7 @@ def right(table: dict, row: dict, skill: str) -> str:
 _SHOWN = """() => [...document.querySelectorAll(".cv-card")].map((card) => ({
   skill: card.dataset.skill, solved: card.dataset.solved, asked: card.dataset.asked,
   item: Number(card.dataset.item), prompt: card.querySelector(".cv-prompt").textContent,
-  answers: Object.fromEntries([...card.querySelectorAll("[data-answer]:not([hidden])")]
+  answers: Object.fromEntries([...card.querySelectorAll(":scope > * > [data-answer]:not([hidden])")]
     .map((line) => [line.dataset.answer,
       [line.dataset.right, line.querySelector(".cv-text").title]])) }))"""
 
@@ -239,6 +239,27 @@ def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> 
         page.wait_for_selector(f"[data-choose='{rule}'][aria-checked=true]")
         example.settle()
         assert page.locator("[data-answer=merge][data-right='1']").count() == 3, rule
+
+
+def test_a_wide_card_shows_where_merge_and_agent_differ(example, table) -> None:
+    page = example.page
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    try:
+        page.wait_for_selector("[data-part=second]", state="visible")
+        row = row_of(table, "ram+", epsilon=1e-5, r=0.1)
+        for skill in LEARNED:
+            own = row_of(table, {"code": "coding"}.get(skill, skill))
+            second = page.locator(f".cv-card[data-skill={skill}] [data-part=second]")
+            item = int(second.get_attribute("data-item"))
+            assert own["right"][item] != row["right"][item]
+            for who, of in (("agent", own), ("merge", row)):
+                line = second.locator(f"[data-answer={who}]")
+                assert line.get_attribute("data-right") == of["right"][item]
+        # Nothing is cut off for it.
+        cut = "(cards) => cards.some((card) => card.scrollHeight > card.clientHeight)"
+        assert not page.eval_on_selector_all(".cv-card", cut)
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 800})
 
 
 def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:

@@ -12,6 +12,7 @@ import { answerPieces, promptText } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
 
 const FLAG = 1400; // ms that "just broke" stands
+const wide = matchMedia("(min-width: 1800px)"); // there is room for a second question
 const MANY = 6; // questions fewer than the paper's setting solves: then a lost one is shown
 
 let box = null;
@@ -102,7 +103,7 @@ const mountSkill = (name, d) => {
   const canvas = put(dots, "canvas", { "aria-hidden": "true" });
   const prompt = put(card, "p", { class: "cv-prompt" });
   const grid = put(card, "div", { class: "cv-answer-list" });
-  const lines = Object.fromEntries(["base", "agent", "a", "merge"].map((who) => [who, mountLine(grid, who)]));
+  const lines = mountLines(grid, ["base", "agent", "a", "merge"]);
   const first = telling(d);
   const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, picked: first, first, isHeld: false, until: 0, drawn: null };
   for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
@@ -112,6 +113,15 @@ const mountSkill = (name, d) => {
   wire(one);
   return one;
 };
+
+// In wide cards a second one: the next that this merge and the agent do not both solve, or both miss; else the next.
+const mountSecond = (card) => {
+  const second = put(card, "div", { class: "cv-second", "data-part": "second", title: "The next question on which this merge and the agent differ, if there is one" });
+  const prompt = put(second, "p", { class: "cv-prompt" });
+  return { box: second, prompt, lines: mountLines(put(second, "div", { class: "cv-answer-list" }), ["agent", "merge"]) };
+};
+
+const mountLines = (grid, every) => Object.fromEntries(every.map((who) => [who, mountLine(grid, who)]));
 
 const mountLine = (grid, who) => {
   const row = put(grid, "div", { class: `cv-line-${who}`, "data-answer": who });
@@ -189,6 +199,7 @@ const paintAnswers = () => {
   for (const one of cards) {
     bringForward(one, skills, row, pinned);
     paintCard(one, skills, row, pinned);
+    paintSecond(one, skills, row);
     drawDots(one, skills, row, pinned);
   }
 };
@@ -202,6 +213,7 @@ const showUntested = (one) => {
   score.title = "";
   setText(against, "");
   lines.merge.row.hidden = true;
+  if (one.second) one.second.box.hidden = true;
   canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
   dots.setAttribute("aria-valuetext", "This merge was not tested with these weights.");
 };
@@ -226,18 +238,37 @@ const paintCard = (one, skills, row, pinned) => {
   one.against.classList.toggle("cv-warn-ink", gain < 0);
   one.flag.classList.toggle("on", performance.now() < one.until && !right);
   setText(one.prompt, promptText(skills.prompts[picked]));
-  const { answers, gold } = skills;
-  const say = (who, label, of) => {
-    lines[who].row.hidden = !of;
-    if (of) paintLine(lines[who], label, answers[picked][of.said[picked]], gold[picked], Boolean(of.right[picked]));
-  };
+  const { gold } = skills;
+  const say = (who, label, of) => sayLine(lines[who], skills, picked, label, of);
   say("base", ["base"], skills.base);
   say("agent", own ? [skills.agents[d], `${own.name} agent`] : [], own);
   say("a", pinned ? ["A", titleOf(state.pin, state.profile.agents.length)] : [], pinned);
-  say("merge", [shown.near.isExact ? "this merge" : "nearest merge"], row);
+  say("merge", [mergeName()], row);
   dots.setAttribute("aria-valuenow", placeOf(one) + 1);
   const said = answerOf(skills, row, picked).trim() || "no answer";
   dots.setAttribute("aria-valuetext", `${skills.prompts[picked]} Right answer: ${gold[picked]}. This merge: ${said}, ${right ? "right" : "wrong"}. ${score} of ${skills.n} solved.`);
+};
+
+const mergeName = () => (shown.near.isExact ? "this merge" : "nearest merge");
+
+const paintSecond = (one, skills, row) => {
+  if (one.second) one.second.box.hidden = !wide.matches;
+  if (!wide.matches) return;
+  one.second ??= mountSecond(one.card);
+  const { box: second, prompt, lines } = one.second;
+  const [order, own] = [skills.order[one.d], skills.specialists[one.d]];
+  const rest = [...order.slice(placeOf(one) + 1), ...order.slice(0, placeOf(one))];
+  const item = rest.find((i) => (own ?? skills.base).right[i] !== row.right[i]) ?? rest[0];
+  second.dataset.item = skills.items[item];
+  setText(prompt, promptText(skills.prompts[item]));
+  if (own) sayLine(lines.agent, skills, item, [skills.agents[one.d], `${own.name} agent`], own);
+  else sayLine(lines.agent, skills, item, ["base"], skills.base);
+  sayLine(lines.merge, skills, item, [mergeName()], row);
+};
+
+const sayLine = (line, { answers, gold }, item, label, of) => {
+  line.row.hidden = !of;
+  if (of) paintLine(line, label, answers[item][of.said[item]], gold[item], Boolean(of.right[item]));
 };
 
 // label: [text], [agent, text] or ["A", text].
