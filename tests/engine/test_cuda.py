@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 
 import numpy as np
@@ -33,6 +34,7 @@ from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.in_memory import TensorSink
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.merge import merge
+from ram_studio.engine.passes import driver
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading import residence, staging
@@ -228,6 +230,31 @@ def test_overflow_of_the_output_dtype_is_refused(tmp_path, device):
     recipe = zoo.recipe(agents={"far": str(tmp_path / "far")}, **how)
     with pytest.raises(SettingsError, match=r"`w`: a merged element lies beyond .* \(F16\)"):
         merge(recipe, tmp_path / "out", device=device)
+
+
+@on_devices
+def test_flags_of_blocks_are_read_many_at_a_time(big, tmp_path, device, monkeypatch):
+    read: list[int] = []
+    read_flags = TorchBackend.read_flags
+
+    def noted(self, flags):
+        read.append(len(flags))
+        assert all(isinstance(flag, torch.Tensor) and flag.ndim == 0 for flag in flags)
+        return read_flags(self, flags)
+
+    monkeypatch.setattr(TorchBackend, "read_flags", noted)
+    options = {"device": device, "threads": 1, "block_elements": GROUP_ELEMENTS}
+    report = big.load()
+    blocks = len(list(blocks_of(report.tensors, GROUP_ELEMENTS)))
+    monkeypatch.setattr(driver, "FLAGS", 4)
+    expected = analyze_report(report, relations=False)
+    read.clear()
+    assert_same_analysis(analyze_report(report, relations=False, **options), expected)
+    whole, rest = divmod(blocks, 4)
+    assert (read, whole > 0) == ([4] * whole + [rest], True)
+    bad = poisoned(tmp_path, "agent1", "BF16", {(7, 0): float("nan")})
+    with pytest.raises(NonFiniteError, match=rf"`{re.escape(TENSOR)}` has 1 NaN"):
+        bad.analyze(**options)
 
 
 @on_devices

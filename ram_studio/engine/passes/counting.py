@@ -6,8 +6,10 @@ leaves; tables of different threads add up.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -221,8 +223,8 @@ class Counter:
         self._place: Any = None
         self._histograms: list[Any] = []
 
-    def add(self, tensor: int, base: Any, agents: Any) -> bool:
-        """Count a block of a tensor; False when some task vector is not finite."""
+    def add(self, tensor: int, base: Any, agents: Any) -> Any:
+        """Count a block of a tensor; return a flag, see ``Backend.count``."""
         tally = self._tally
         place = (tensor, getattr(base, "device", None))
         if place != self._place or self._held + len(base) > FOLD_ELEMENTS:
@@ -232,10 +234,11 @@ class Counter:
             shapes = [ROWS[kind](tally.n_agents) for kind in tally.histograms]
             self._histograms = [self._backend.zeros(shape, base) for shape in shapes]
         self._held += len(base)
-        return all(
+        flags = [
             self._backend.count(kind, histogram, tally.grid, base, agents)
             for kind, histogram in zip(tally.histograms, self._histograms, strict=True)
-        )
+        ]
+        return functools.reduce(operator.and_, flags)
 
     def close(self) -> None:
         """Hand over what is held."""
@@ -296,14 +299,14 @@ class _CountingWorker:
         ]
         self._related = None if work.related is None else RelationCounter(work.related)
 
-    def block(self, block: Block, base: Any, agents: Any) -> bool:
+    def block(self, block: Block, base: Any, agents: Any) -> Any:
         """Count a block."""
+        is_finite: Any = True
         for choose, row, counter in self._counters:
-            if not counter.add(row(block), base, choose(self._backend, block, agents)):
-                return False
-        if self._related is not None:
+            is_finite &= counter.add(row(block), base, choose(self._backend, block, agents))
+        if self._related is not None and is_finite:
             self._related.add(block, *self._backend.on_host(base, agents))
-        return True
+        return is_finite
 
     def close(self) -> None:
         """Hand over what is held."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,15 +46,18 @@ class CpuBackend:
         agents: Agents,
     ) -> bool:
         if cpu.is_copy(base, agents):
-            return cpu.is_finite(base)
+            return bool(cpu.is_finite(base))
         if kind == "patterns":
             pattern = self._pattern(len(agents), len(base))
             is_finite = cpu.find_patterns(base, agents, pattern, grid.epsilon)
             histogram += cpu.count_patterns(pattern, len(agents))
-            return is_finite
+            return bool(is_finite)
         loop = {"chain": cpu.fill_chain, "steps": cpu.fill_steps, "sizes": cpu.count_sizes}[kind]
         table = histogram.reshape(-1) if kind == "chain" else histogram
-        return loop(base, agents, table, cpu.Grid.anchored(grid.edge_bits))
+        return bool(loop(base, agents, table, cpu.Grid.anchored(grid.edge_bits)))
+
+    def read_flags(self, flags: Sequence[bool]) -> list[bool]:
+        return list(flags)
 
     def take(self, histogram: np.ndarray) -> np.ndarray:
         return histogram

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 REPORT_SECONDS = 0.1
 
+FLAGS = 64
+"""Blocks whose flags stay on their device until they are read together, which waits for it."""
+
 
 class RunKeywords(TypedDict, total=False):
     """How passes run, as keyword arguments of the functions that make them.
@@ -114,8 +117,11 @@ def thread_count(threads: int | None) -> int:
 class Worker(Protocol):
     """One thread's share of a pass."""
 
-    def block(self, block: Block, base: Any, agents: Any) -> bool:
-        """Do the work on a block, as a reader gives it; False when some tau is not finite."""
+    def block(self, block: Block, base: Any, agents: Any) -> Any:
+        """Do the work on a block, as a reader gives it; False when some tau is not finite.
+
+        It may be a flag on a device, see ``Backend.count``.
+        """
 
     def close(self) -> None:
         """Hand over what is still held, after the last block."""
@@ -184,13 +190,28 @@ class _Thread:
             reader = DeviceReader(self.sources, self.run.devices, *buffers, number=number)
             backend = TorchBackend(check)
         worker = self.work.worker(backend)
+        flags: list[tuple[Block, Any]] = []
         for block in self.queue:
             if self.stop.is_set() or self.run.cancel.is_cancelled:
                 return
-            if not worker.block(block, *reader.read(block)):
-                raise self.sources.non_finite_error(block)
+            flag = worker.block(block, *reader.read(block))
+            flags.append((block, flag))
+            if isinstance(flag, bool) or len(flags) == FLAGS:
+                self._check(flags, backend)
             self.meter.add(block.nbytes, block.tensor.name, block.tensor_index)
+        self._check(flags, backend)
         worker.close()
+
+    def _check(self, flags: list[tuple[Block, Any]], backend: Backend) -> None:
+        """Read what is known of some blocks, and forget them.
+
+        Raises: NonFiniteError.
+        """
+        read = backend.read_flags([flag for _, flag in flags])
+        for (block, _), is_finite in zip(flags, read, strict=True):
+            if not is_finite:
+                raise self.sources.non_finite_error(block)
+        flags.clear()
 
 
 def _run_threads(thread: _Thread) -> None:

@@ -162,8 +162,14 @@ class Backend(Protocol):
 
     def count(
         self, kind: Histogram, histogram: Any, grid: Thresholds, base: Any, agents: Any
-    ) -> bool:
-        """Add a block to a histogram; False when some task vector is not finite."""
+    ) -> Any:
+        """Add a block to a histogram; return a flag, False when some task vector is not finite.
+
+        It may lie on a device, where `read_flags` fetches many at once.
+        """
+
+    def read_flags(self, flags: Sequence[Any]) -> list[bool]:
+        """Return flags of blocks, in order."""
 
     def take(self, histogram: Any) -> np.ndarray:
         """Return what was counted, in the CPU's memory."""

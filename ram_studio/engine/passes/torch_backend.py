@@ -1,13 +1,14 @@
 """The torch backend: the same formulas in torch, on blocks that lie on any device.
 
 It is the GPU path, and on the CPU what computes methods without a fused loop. A block is queued
-whole; what is known of it (flags, counts, sums) then comes back in one copy, and its elements into
-page-locked memory. While one thread waits for its device, others go on.
+whole. Counts and flags of counting stay on the device, the flags until many are read together; what
+is known of a merged block comes back in one copy, and its elements into page-locked memory. While
+one thread waits for its device, others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class TorchBackend:
         grid: Thresholds,
         base: torch.Tensor,
         agents: torch.Tensor,
-    ) -> bool:
+    ) -> torch.Tensor:
         x, y = base.float(), agents.float()
         if kind == "patterns":
             pattern = kernels.find_patterns(x, y, float(grid.epsilon))
@@ -50,7 +51,15 @@ class TorchBackend:
             }[kind]
             found = count(x, y, grid.edge_bits)
             histogram[..., : found.shape[-1]] += found
-        return _is_finite(y - x)
+        return torch.isfinite(y - x).all()
+
+    def read_flags(self, flags: Sequence[torch.Tensor | bool]) -> list[bool]:
+        """Return flags of blocks, in order; those of a device come in one copy."""
+        found = dict(enumerate(flags))
+        for device in {flag.device for flag in flags if isinstance(flag, torch.Tensor)}:
+            own = {n: f for n, f in found.items() if getattr(f, "device", None) == device}
+            found |= zip(own, torch.stack(list(own.values())).tolist(), strict=True)
+        return [bool(flag) for flag in found.values()]
 
     def take(self, histogram: torch.Tensor) -> np.ndarray:
         return histogram.cpu().numpy()
@@ -144,10 +153,6 @@ def _on_host(row: torch.Tensor) -> np.ndarray:
     host.copy_(row, non_blocking=True)
     torch.cuda.current_stream(row.device).synchronize()
     return host.numpy()
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
 
 
 def _tensor(stored: np.ndarray) -> torch.Tensor:

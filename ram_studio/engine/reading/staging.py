@@ -1,8 +1,9 @@
 """Bringing blocks to devices: every thread with a stream and a page-locked buffer of its own.
 
 A thread reads a block into its buffer, queues the upload and the work in its stream, and waits for
-the results; meanwhile the others read, copy and compute. Device memory is a few blocks a thread
-beside the residence; host memory, page-locked, one block of every checkpoint a thread.
+the results, or, where it needs none yet, for the upload alone; meanwhile the others read, copy and
+compute. Device memory is a few blocks a thread beside the residence; host memory, page-locked, one
+block of every checkpoint a thread.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class DeviceReader:
         self._own = number % len(devices)
         self._streams: dict[str, Any] = {}
         self._host: Any = None
+        self._uploaded: Any = None
 
     def read(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
         """Return base (n,) and agents (agents, n) on a device, in the dtype they are stored in.
@@ -75,17 +77,18 @@ class DeviceReader:
         return stored.operands()
 
     def _enter(self, device: str) -> None:
-        """Let this thread's work go into its stream on a device, with its buffer free again."""
+        """Let this thread's work go into its stream on a device."""
         if device == "cpu":
             return
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         torch.cuda.set_stream(self._streams[device])
-        self._streams[device].synchronize()
 
     def _upload(self, block: Block, rows: Any, device: str) -> None:
         widths = [rounding.STORAGE[dtype].itemsize for dtype in block.dtypes]
         room = -(-block.n * max(widths) // 256) * 256
+        if self._uploaded is not None:
+            self._uploaded.synchronize()  # the buffer is free again; work may still be queued
         if self._host is None or self._host.numel() < room * len(widths):
             self._host = host_buffer(room * len(widths), device)
         starts = itertools.count(0, room)
@@ -93,3 +96,6 @@ class DeviceReader:
             piece = self._host[start : start + block.n * width]
             self._sources.read_into(source, block.start * width, memoryview(piece.numpy()))
             row.copy_(piece.view(row.dtype), non_blocking=True)
+        if device in self._streams:
+            self._uploaded = torch.cuda.Event()
+            self._uploaded.record(self._streams[device])
