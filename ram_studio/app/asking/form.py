@@ -49,7 +49,11 @@ class SettingsForm:
         self.boxes: dict[str, Any] = {}
         most = upper_limits(app)
         schemas = described_fields(name for row in _ROWS for name in row)
-        with gr.Accordion("Evaluation settings", open=False, elem_id=f"{prefix}eval-settings"):
+        # What comes while it is folded does not reach its boxes: whoever asks shows them again.
+        self.fold = gr.Accordion(
+            "Evaluation settings", open=False, elem_id=f"{prefix}eval-settings"
+        )
+        with self.fold:
             html(_ABOUT)
             for row in _ROWS:
                 with gr.Row(elem_classes="suite-items"):

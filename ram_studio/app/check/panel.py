@@ -170,6 +170,8 @@ class CheckPanel:
         chosen = self.shared.with_session(self._show_kind)
         self.kind.input(chosen, self.kind, general, **LIGHT)
         self.suites.input(self._show_items, self.suites, counts, **LIGHT)
+        shown = {self.kind, self.suites}
+        self.form.fold.expand(self._show_settings, shown, self.form.shown, **LIGHT)
         # Before asking: what this many questions can show.
         counted = [
             self.models,
@@ -215,6 +217,9 @@ class CheckPanel:
             **self._offer(session),
             **self._show_report(session),
         }
+
+    def _show_settings(self, data: Mapping[Any, Any]) -> Updates:
+        return self.form.show([SUITE] if data[self.kind] == SUITE else data[self.suites])
 
     def _show_kind(self, kind: str, session: Session) -> Updates:
         if kind == SUITE:
