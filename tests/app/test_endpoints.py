@@ -138,7 +138,7 @@ def test_no_request_loads_a_method_of_ones_own(app_url: str, tmp_path: Path) -> 
     assert json.loads(said.pop("link")) == {"r": 0.3}, "the usual method stays"
     plan = said.pop("tuned")
     assert ("Writes about" in plan, "evil" in plan) == (True, False)
-    assert all("evil.py:EVIL" in text for text in said.values())
+    assert {what: text for what, text in said.items() if "evil.py:EVIL" not in text} == {}
 
 
 def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -> None:

@@ -62,7 +62,7 @@ def test_a_damaged_line_is_left_out(tmp_path, caplog):
     damaged = (line.replace(b'"base": "b"', b'"base'), b'{"id": \xff', b"[1]", no_recipe)
     path.write_bytes(b"\n".join([line.rstrip(), *damaged, b""]))
     assert [m.name for m in remember(tmp_path, tmp_path)] == ["m", "m"]
-    assert "does not read" in caplog.text
+    assert "cannot be read" in caplog.text
 
 
 def test_an_unwritable_list_is_no_failure_an_unreadable_one_is(tmp_path, caplog):

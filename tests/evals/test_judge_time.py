@@ -40,6 +40,7 @@ EDGES = {
     "gsm8k": [("#### ", "x")],
     "code": [("```python\n", "x"), ("```", "x"), ("def f(): return '", "'")],
     "livecodebench": [('{"test": "**Test Input:**\\n```', '"}'), ('{"program": "```python', '"}')],
+    "bfcl-multi-turn": [('{"role": "assistant", "content": "', '"}')],
     "nq": [("answer:", "x"), ("The answer is", "x")],
 }  # fmt: skip
 SETTINGS = {
@@ -75,6 +76,8 @@ def ifeval_questions():
 
 def questions_of(name, folder):
     """Return what a suite asks, one question of each kind."""
+    if name == "bfcl-multi-turn":
+        return [Question("b", name, "base", "p", "", {"truth": [[["ls()"]]]}, 100)]
     if name.startswith("bfcl"):
         return list(bfcl_questions())
     if name == "instructions":
@@ -115,8 +118,8 @@ def test_50_kb_are_judged_in_no_time(name, share, tmp_path, monkeypatch):
     suite = ALL_SUITES[name]
     if suite.runs_code:
         # Starting a process for each is another test's matter.
-        for module in ("code", "published.mbpp", "published.contests"):
-            for starts in ("run_program", "sealed_function", "run_tests"):
+        for module in ("code", "published.mbpp", "published.contests", "published.bfcl_multi_turn"):
+            for starts in ("run_program", "sealed_function", "run_tests", "_run"):
                 monkeypatch.setattr(
                     f"ram_studio.evals.suites.{module}.{starts}", refuse, raising=False
                 )
