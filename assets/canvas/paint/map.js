@@ -11,6 +11,10 @@ import { hideTip, showTip } from "./popups.js";
 
 const [MOST_OWN, MOST_SHARED] = [2, 3]; // beyond them dots stand on the rim
 const REACH = 17; // px from a dot
+// Where a name may stand beside its mark: dx and dy in units, and what of the name is there.
+const PLACES = /** @type {[number, number, string][]} */ ([
+  [0.75, 0.35, "start"], [-0.75, 0.35, "end"], [0, -0.75, "middle"], [0, 1.45, "middle"], [0, -1.9, "middle"], [0, 2.55, "middle"],
+]);
 
 let part = null;
 let frame = null;
@@ -56,6 +60,8 @@ const hit = (event) => {
   return far(best) < REACH ? best : null;
 };
 
+const overlap = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+
 const rgb = (color) => (color.match(/\d+/g) ?? [128, 128, 128]).slice(0, 3).map(Number);
 
 const drawDots = (width, height) => {
@@ -89,15 +95,31 @@ const draw = () => {
   text((x0 + x1) / 2, y1 + 2.3 * unit, "own part applied", "strong cv-fill-unique-ink");
   text(x0 - 1.3 * unit, y0 - 0.7 * unit, "shared part applied", "strong cv-fill-shared-ink", "start");
   drawScale(text);
+  const usual = (rule) => exactRow(profile, usualOf(rule, profile));
+  /** @type {[any, string, any[]][]} */
   const named = profile.skills ? [
-    [exactRow(profile, usualOf("sum", profile)), "Sum", 0.6, 0.35, "start"], [exactRow(profile, usualOf("average", profile)), "Average", 0.75, -0.55, "start"],
-    [paperRow(profile), "RAM+", 0.1, 1.45, "middle"], [rivalRow(profile), "best other", 0, 2.55, "middle"],
+    [paperRow(profile), "RAM+", [0.1, 1.45, "middle"]], [usual("sum"), "Sum", [0.6, 0.35, "start"]],
+    [usual("average"), "Average", [0.75, -0.55, "start"]], [rivalRow(profile), "best other", [0, 2.55, "middle"]],
   ] : [];
-  for (const [row, name, dx, dy, anchor] of named) {
+  const marked = named.flatMap(([row, name, wanted], i) => {
     const at = row && placeOnMap(profile, row);
-    if (!at) continue;
+    if (!at || named.findIndex(([other]) => other === row) < i) return [];
     put(svg, "circle", { cx: X(at[0]), cy: Y(at[1]), r: 0.3 * unit, class: "cv-map-mark" });
-    text(X(at[0]) + dx * unit, Y(at[1]) + dy * unit, `${name} ${row.total}`, "strong cv-halo", anchor);
+    const names = named.filter(([other]) => other === row).map(([, own]) => own);
+    return [{ x: X(at[0]), y: Y(at[1]), words: `${names.join(", ")} ${row.total}`, wanted }];
+  });
+  // No name covers another, or a mark: the first place that is free.
+  const taken = marked.map(({ x, y }) => ({ x: x - 0.5 * unit, y: y - 0.5 * unit, width: unit, height: unit }));
+  for (const { x, y, words, wanted } of marked) {
+    let node = null;
+    for (const [dx, dy, anchor] of [wanted, ...PLACES]) {
+      node?.remove();
+      node = /** @type {SVGTextElement} */ (text(x + dx * unit, y + dy * unit, words, "strong cv-halo", anchor));
+      const box = node.getBBox();
+      const isInside = box.x >= x0 && box.x + box.width <= x1 + 0.6 * unit && box.y >= y0 - unit && box.y + box.height <= y1;
+      if (isInside && !taken.some((other) => overlap(box, other))) break;
+    }
+    taken.push(node.getBBox());
   }
   const pinned = put(svg, "g");
   put(pinned, "circle", { r: 0.55 * unit, class: "cv-map-pin" });
@@ -118,7 +140,7 @@ const drawScale = (text) => {
   put(part.svg, "path", { d: `M${X(0)} ${Y(0)}L${X(end)} ${Y(end * slope)}`, class: "cv-scale-line" });
   const angle = (Math.atan2(Y(end * slope) - Y(0), X(end) - X(0)) * 180) / Math.PI;
   const label = text(0, -0.45 * frame.unit, "any single scale");
-  label.setAttribute("transform", `translate(${X(0.62 * end)} ${Y(0.62 * end * slope)}) rotate(${angle})`);
+  label.setAttribute("transform", `translate(${X(0.76 * end)} ${Y(0.76 * end * slope)}) rotate(${angle})`);
 };
 
 const paintMap = () => {
