@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,16 @@ def test_what_is_wrong_comes_back_as_one_sentence(client, endpoint, arguments, t
         client.predict(**arguments, api_name=f"/{endpoint}")
 
 
-def test_no_request_loads_a_method_of_ones_own(app_url: str, tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Yield a folder whose name messages repeat whole: they cut names at 80 characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_no_request_loads_a_method_of_ones_own(app_url: str, short_folder: Path) -> None:
     """Such a file is a program: each way in refuses it, by what it names."""
-    mark, file = tmp_path / "mark", tmp_path / "evil.py"
+    mark, file = short_folder / "mark", short_folder / "evil.py"
     file.write_text(f"open({str(mark)!r}, 'w')")
     method = f"{file}:EVIL"
     agents = "".join(f"  {name}: /nowhere\n" for name in load_set("shared-style").agents)
