@@ -13,8 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.read.json_files import read_bounded
-from ram_studio.checkpoints.record.strict_yaml import load_plain
 from ram_studio.errors import EvaluationError
 
 OWN = "own"
@@ -69,6 +67,8 @@ def load_templates(prompts: str, suites: Collection[str]) -> Templates:
             f"The prompts are {prompts!r}, which is not a file. Choose {OWN}, {HARNESS_PROMPTS}, "
             f"{', '.join(NAMED)}, or a YAML file with a template for each suite."
         )
+    from ram_studio.checkpoints.record.strict_yaml import load_plain
+
     found = load_plain(_read(prompts), prompts)
     if not isinstance(found, dict) or not found:
         raise EvaluationError(f"{prompts} holds no templates. Give `SUITE: text` for each suite.")
@@ -98,6 +98,8 @@ def _names(text: Any) -> set[str]:
 
 
 def _read(file: str) -> bytes:
+    from ram_studio.checkpoints.read.json_files import read_bounded
+
     return read_bounded(Path(file), "", limit=MOST_BYTES)
 
 
