@@ -36,18 +36,24 @@ WORDS = {
     r"house style|the house's": "shared style, the project's",
     r"ways of asking|how to ask|what to ask": "evaluation settings, benchmark",
     r"prompts solved|(fewer|same|held-out) prompts": "questions",
-    r"licen[c]e[sd]?|colou[r]s?|behaviou[r]s?|neighbou[r]s?|analys(e|ed|ing)|grey": "US spelling",
+    r"licen[c]e[sd]?|(colou|behaviou|neighbou|honou|favou)[r]s?|analys(e|ed|ing)": "US spelling",
+    r"(initial|normal|optim|organ|recogn|serial|summar)is(e[sd]?|ing|ations?)": "US spelling",
+    r"grey|spelt|distil": "US spelling",
+    r"a (agent|analysis|answer|element|epsilon|error|index|option|own|update)": "an ...",
 }
 """Banned words and what stands for them, everywhere."""
 
 SCREEN = {
-    r"(?<!there )(is|are|was|were) no (?!longer|more|less|such|worse|better)\w+": "is not a ...",
+    r"(?<!there )(is|are|was|were) no ($|(?!longer|more|less|such)\w+)": "is not a ...",
     r"so many": "the number",
-    r"floors?": "chance level",
+    r"floors?(?!\()": "chance level",
     r"stands? in (the )?line|in line here|its turn": "is queued",
     r"what this rests on": "reproducibility details",
+    r"go(es)? on (from|to|with)|to go on": "continue",
+    r"nobody changed|any ?more": "no agent changed, no longer",
+    r"stands? beside": "is shown beside",
 }
-"""Banned in what users read besides: messages, help, templates, and the main pages."""
+"""Banned in what users read besides: messages, help, templates, the page's texts, and pages."""
 
 _FOLDERS = ("ram_studio", "assets", "training", "scripts", "benchmarks", "examples", "docs")
 _PAGES = ("README.md", "CONTRIBUTING.md")
@@ -75,16 +81,20 @@ def _parts(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
         for node in ast.walk(tree):
             # A string without a space is a key.
             if isinstance(node, ast.Constant) and " " in str(node.value):
-                yield node.lineno, str(node.value), id(node) not in docs and is_ours
+                is_help = path.startswith("ram_studio/cli/")
+                yield node.lineno, str(node.value), is_help or (id(node) not in docs and is_ours)
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string, False
     else:
         hidden = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", re.DOTALL)
         blank = lambda m: re.sub(r"[^\n]", " ", m[0])  # noqa: E731
-        yield 1, text, False
+        yield 1, text, path.startswith("docs/") or path in _PAGES
         if path.endswith(".j2"):
             yield 1, hidden.sub(blank, text), True
+        if path.endswith(".js"):
+            for found in re.finditer(r"""(["'`])(?=\S* )(?:(?!\1).)+\1""", text):
+                yield text.count("\n", 0, found.start()) + 1, found[0], True
 
 
 def main(files: Iterable[str]) -> int:

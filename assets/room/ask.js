@@ -35,7 +35,7 @@ export const canvasQuestion = (profile, settings) => {
 /** Ask it now; returns what to tell the teacher. @param {any} profile @param {any} settings @returns {Promise<string>} */
 export const askClass = async (profile, settings) => {
   const held = heldRoom();
-  if (!held) return "No room is open in this browser any more.";
+  if (!held) return "No room is open in this browser.";
   const question = canvasQuestion(profile, settings);
   if (!question) return "Only measured settings of the shipped agents can be asked: move to one.";
   try {

@@ -60,7 +60,7 @@ class PretrainSettings:
 
 
 def new_model(architecture: Architecture, seed: int) -> Any:
-    """Return a randomly initialised float32 `Qwen2ForCausalLM`, the same one for the same seed."""
+    """Return a randomly initialized float32 `Qwen2ForCausalLM`, the same one for the same seed."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
