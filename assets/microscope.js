@@ -123,7 +123,7 @@ const whoText = (element, changed) => {
     const word = changed.length > 1 ? "shared by" : "unique to";
     return `${word} ${changed.map((t) => data.agents[t]).join(", ")}`;
   }
-  return element.moved.length ? "moved too little to count" : "changed by nobody";
+  return element.moved.length ? "moved too little to count" : "changed by no agent";
 };
 
 const drawHead = () => {

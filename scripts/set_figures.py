@@ -313,7 +313,7 @@ def searched() -> str:
             counts = f"{outcome} (+{versus['wins']} -{versus['losses']})"
             chosen_by = [str(own["tried"]), share(own["score"])]
             lines.append([title, search, *chosen_by, _with_ends(rows[search]), counts])
-    return f"{table_of(lines)}\n\n{' '.join(map(_of_searches, TITLES))} {_foretold()}"
+    return f"{table_of(lines)}\n\n{' '.join(map(_of_searches, TITLES))} {_predicted()}"
 
 
 def _of_searches(name: str) -> str:
@@ -327,15 +327,15 @@ def _of_searches(name: str) -> str:
     )
 
 
-def _foretold() -> str:
-    """Return how well SLIM's surrogates foretold the equal mixture."""
+def _predicted() -> str:
+    """Return how well SLIM's surrogates predicted the equal mixture."""
     told = [
         f"{share(own['foretold'])} for {share(own['measured'])}"
         for name in TITLES
         for own in record_of(name)["searches"]["found"].values()
         if "foretold" in own
     ]
-    return f"SLIM's surrogates foretold the equal mixture, by set and row: {listed(told)}."
+    return f"SLIM's surrogates predicted the equal mixture, by set and row: {listed(told)}."
 
 
 def _with_ends(row: Row) -> str:

@@ -108,7 +108,7 @@ class _Agent:
 
 @dataclass(frozen=True)
 class _Merge:
-    """A setting of a analysis with what it does to the agents that changed anything."""
+    """A setting of an analysis with what it does to the agents that changed anything."""
 
     analysis: Analysis
     point: int

@@ -125,7 +125,7 @@ def zip_route(find: Callable[[str, str], Path | None]) -> Route:
         name = request.path_params["name"].removesuffix(".zip")
         folder = find(request.path_params["key"], name)
         if folder is None:
-            return PlainTextResponse("There is no such merge any more.", status_code=404)
+            return PlainTextResponse("This merge no longer exists.", status_code=404)
         # Weights hardly compress; stored as they are, the size is known before the first byte.
         archive = ZipStream(compress_type=ZIP_STORED, sized=True)
         for file in sorted(folder.iterdir()):

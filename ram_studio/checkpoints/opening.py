@@ -94,7 +94,7 @@ def open_checkpoint(
 def is_local_source(source: str | Path, *, name: str) -> bool:
     """Say whether `source` is a folder here (True) or is to be asked from the Hub (False).
 
-    Raises: CheckpointError when it is neither a folder that exists nor spelt like a Hub id.
+    Raises: CheckpointError when it is neither a folder that exists nor spelled like a Hub id.
     """
     text = str(source)
     try:

@@ -43,7 +43,7 @@ class Answering:
     ] = 300.0
     engine: Annotated[
         Literal["transformers", "vllm", "lm-eval"],
-        typer.Option(help="What runs the models in folders; lm-eval has its own tasks."),
+        typer.Option(help="Engine for local models; lm-eval has its own tasks."),
     ] = "transformers"
     tasks: Annotated[
         str | None,
@@ -60,7 +60,7 @@ class Answering:
         faults = {
             "--engine": (
                 self.endpoint is not None and self.engine != "transformers",
-                "an endpoint answers itself; leave the engine out",
+                "an endpoint needs no engine; leave it out",
             ),
             "--tasks": (
                 is_harness is (self.tasks is None),
@@ -68,11 +68,11 @@ class Answering:
             ),
             "--include-path": (
                 self.include_path is not None and not settings.is_harness,
-                "these are lm-eval's; add --engine lm-eval",
+                "only lm-eval takes these; add --engine lm-eval",
             ),
             "--ray": (
                 self.ray is not None and (settings.is_harness or self.endpoint is not None),
-                "Ray asks models in folders, by transformers",
+                "on Ray, local models answer by transformers",
             ),
         }
         for option, (is_wrong, what) in faults.items():

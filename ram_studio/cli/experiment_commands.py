@@ -29,7 +29,7 @@ _LIMIT = (
 )
 _HELPS = {
     "limit": "Maximum questions per suite (demo: per domain) to choose by [default: 50; with "
-    "--ci-width as many as it takes].",
+    "--ci-width as many as needed].",
     "seed": "Seed of the questions and of the search.",
 }
 
@@ -133,7 +133,7 @@ def compare(
     draws: Annotated[
         int,
         typer.Option(
-            help="Draws that a row is the mean of, where a merge (DARE) or answers are random."
+            help="Random draws to average in a row, where the merge (DARE) or answers are random."
         ),
     ] = 3,
     storing: Storing,
@@ -176,7 +176,7 @@ def sweep(
         float | None, typer.Option(help="Minutes that the whole sweep may take.")
     ] = None,
     search: Search = "grid",
-    trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
+    trials: Annotated[int, typer.Option(help="Settings that a search tries.")] = 20,
     max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
     early_stop: EarlyStop = True,
     asked: Annotated[dict[str, Any], SettingsOptions(_HELPS)],
@@ -252,7 +252,7 @@ def print_experiment(result: ExperimentResult) -> None:
 
 def _outcome(row: Row, result: ExperimentResult) -> str:
     words = {
-        "partial": "in the race",
+        "partial": "still compared",
         "finished": "no significant difference",
         "worse": "clearly worse",
         "duplicate": f"same as {row.same_as}",

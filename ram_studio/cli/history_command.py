@@ -19,7 +19,7 @@ def history(
     runs: Annotated[
         list[int] | None,
         typer.Argument(
-            metavar="[RUN...]", help="Runs to show side by side; all are listed without."
+            metavar="[RUN...]", help="Runs to show side by side; all runs are listed when left out."
         ),
     ] = None,
     *,
@@ -64,4 +64,4 @@ def history(
     columns = ("run", "begun (UTC)", "model", "suite", "right", "merged by", "fingerprint")
     print_table(columns, rows)
     if rows:
-        print("What runs rest on, and their scores side by side: ram-studio history RUN...")
+        print("To compare runs: ram-studio history RUN...")

@@ -44,7 +44,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 commands = typer.Typer(
     name="ram-studio",
-    help="Look into, merge and check RL-trained LLM agents with Reinforced Agent Merging.",
+    help="Inspect, merge and evaluate RL-trained LLM agents with Reinforced Agent Merging.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -94,7 +94,7 @@ def _options(
         ),
     ] = "auto",
     log_level: Annotated[
-        str, typer.Option(help="Least of what is told on stderr: debug, info, warning or error.")
+        str, typer.Option(help="Lowest level of messages on stderr: debug, info, warning or error.")
     ] = "info",
 ) -> None:
     if progress_form not in ("auto", "json"):

@@ -135,10 +135,13 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
     Raises: typer.BadParameter (exit code 2) for a text without "=", an empty side or a name twice.
     """
     result: dict[str, str] = {}
+    option, form = what.split()
     for pair in pairs or []:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip() or not value.strip():
-            raise typer.BadParameter(f"{pair!r} is no {what}", param_hint=f"--{what.split()[0]}")
+            raise typer.BadParameter(
+                f"{pair!r} does not have the form {form}", param_hint=f"--{option}"
+            )
         if name.strip() in result:
             raise typer.BadParameter(f"{name.strip()!r} is given twice")
         result[name.strip()] = value.strip()
@@ -250,7 +253,7 @@ def refuse_beside_plan(**given: object) -> None:
     named = [name.strip("_").replace("_", "-") for name in told]
     if named:
         raise typer.BadParameter(
-            f"the plan says it already: leave out --{', --'.join(named)}", param_hint="--plan"
+            f"the plan already sets it: leave out --{', --'.join(named)}", param_hint="--plan"
         )
 
 

@@ -33,9 +33,9 @@ Export = Annotated[
 class Judging:
     """Whom models are compared with. The annotations are the command line's."""
 
-    base: Annotated[str | None, typer.Option("--base", help="Which of the models is the base.")] = (
-        None
-    )
+    base: Annotated[
+        str | None, typer.Option("--base", help="Name of the base among the models.")
+    ] = None
     specialists: Annotated[
         list[str] | None,
         typer.Option("--specialist", metavar="DOMAIN=NAME", help="The agent trained for a domain."),
@@ -50,7 +50,7 @@ class Judging:
     def check(self, models: Collection[str]) -> dict[str, str]:
         """Return the specialists by domain.
 
-        Raises: typer.BadParameter (exit code 2) for bad texts or a name that is none of the models;
+        Raises: typer.BadParameter (exit code 2) for bad texts or a name of no model;
         EvaluationError for a margin that is none.
         """
         from ram_studio.evals.report.skill_verdict import check_margin
@@ -59,7 +59,7 @@ class Judging:
         for name in chosen.values():
             if name not in models:
                 raise typer.BadParameter(
-                    f"{name!r} is none of the models: {', '.join(models)}",
+                    f"{name!r} is not one of the models: {', '.join(models)}",
                     param_hint="--specialist",
                 )
         check_margin(self.margin / 100)
@@ -164,7 +164,7 @@ def _print_scores(result: EvalResult) -> None:
     for sentence in result.missing():
         print(sentence)
     if report.beside:
-        print(f"average: the mean of the skills; {', '.join(report.beside)} beside it.")
+        print(f"average: the mean of the skills, without {', '.join(report.beside)}.")
     if result.chance_levels:
         print("(chance level): the score of random or constant answers.")
     print(f"Reproducibility: {' | '.join(result.lines)}")

@@ -187,7 +187,7 @@ class SuiteRun:
         of = f"{count} of {len(questions)} answers to suite {self.suite.name}"
         if self.store is None:
             return f"{of} were in, and as no store was given they are gone."
-        return f"{of} are stored; run the same again to go on from there."
+        return f"{of} are stored; run the same again to continue."
 
 
 def reader_of(engine: Engine, suite: Suite, settings: EvalSettings) -> Engine | Conversations:

@@ -388,7 +388,7 @@ class EvalSettings(BaseModel):
             raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
         if self.base is not None and self.base not in models:
             raise EvaluationError(
-                f"The base {self.base!r} is none of the models: {', '.join(models)}."
+                f"The base {self.base!r} is not one of the models: {', '.join(models)}."
             )
         self.check_machine()
 

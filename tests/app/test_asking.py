@@ -241,7 +241,7 @@ def test_data_sets_come_from_a_folder_or_the_hub_locally(
         hub.repositories[f"datasets/{math500.DATA.repository}"] = known
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         *_, last = given.run({given.pick: "math500"}, session)
-        assert "MATH-500 is here now" in last[given.controls.status]
+        assert "MATH-500 was downloaded" in last[given.controls.status]
         assert here(last)
         *_, last = given.run({given.pick: "nq"}, session)
         assert "Suite nq has no questions here" in last[given.controls.status]

@@ -115,7 +115,7 @@ def test_users_share_the_answers_of_shipped_models(tmp_path) -> None:
     assert sorted(names) == ["coding", "ram+"]
     assert [model.name for model in past.past_models(two, workspace)] == ["coding"]
     (merged,) = (model for model in past.past_models(one, workspace) if model.merge)
-    with pytest.raises(EvaluationError, match="None of the chosen rows"):
+    with pytest.raises(EvaluationError, match="chosen rows no longer exist"):
         past.side_by_side([merged.id], "demo", None, two, workspace)
     # The second who checks the same merge has nothing left to ask.
     merge(two, workspace)
@@ -130,7 +130,7 @@ def test_a_public_space_stops_in_time_and_stores_the_answers(tmp_path) -> None:
     form = {panel.models: ["base"], panel.kind: "demo", panel.limit: 50, panel.lengths: []}
     *_, last = panel.run(form, session)
     assert session.report is None
-    assert "time for one evaluation" in last[panel.controls.status]
+    assert "evaluation took longer than this server allows" in last[panel.controls.status]
     chat = chatting.ask_all(
         scoring.candidates(session), "x", 4, True, session, workspace, lambda _: None, CancelToken()
     )
@@ -381,7 +381,7 @@ def test_a_model_that_fails_leaves_the_others_their_turn(session, workspace, tmp
 @pytest.mark.parametrize(
     ("text", "finish", "ids", "said"),
     [
-        ("", "empty", [1], "It said nothing"),
+        ("", "empty", [1], "Empty answer"),
         ("\ufffd" * 9 + "a", "length", range(9), "Mostly unreadable"),
         ("la " * 40, "length", [7] * 40, "It repeats itself"),
         ("fine", "end", [1, 2, 3], "Ended by itself."),
@@ -420,7 +420,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert {len(items) for items in found.result.report.items.values()} == {12}
     page = past_view.side_by_side_html(found)
     assert "▲" in page
-    assert "stands beside it. Chance level: the score" in page
+    assert "without follow. Chance level: the score" in page
     assert "r</th>" in page
     files = [Path(file) for file in past.export(found, session)]
     assert [file.suffix for file in files] == [".json", ".csv", ".html"]

@@ -249,7 +249,7 @@ def test_a_result_tells_rounding_loss_and_hides_paths_on_a_space(tmp_path: Path)
     assert "∞" in html
     assert not any(text in html for text in ("secret", "<b>a</b>", "<i>m</i>"))
     assert "secret" in view.result_html(merged, LOCAL)
-    assert "By rounding" not in html
+    assert "due to rounding" not in html
     made = {"unseen": -0.0004, "less": -0.02, "more": 0.003}
     agents = {
         name: {**numbers, "retained": {"total": 0.5, "rounding": share}}
@@ -257,7 +257,7 @@ def test_a_result_tells_rounding_loss_and_hides_paths_on_a_space(tmp_path: Path)
     }
     html = view.result_html(replace(merged, result={**_RESULT, "agents": agents}), LOCAL)
     assert "Interference" not in html
-    said = " ".join(html.partition("retained:")[2].partition("</p>")[0].split())
+    said = " ".join(html.partition("due to rounding:")[2].partition("</p>")[0].split())
     assert said == "less −2.0 %; more +0.3 %."
 
 
@@ -275,7 +275,7 @@ def test_progress_is_worded_from_events() -> None:
 
     for said in ("Merging tensor 3 of 50", "50 bytes/s", "about 2.0 s left"):
         assert said in told("merge", 2.0)
-    assert "measuring how long it takes" in told("merge", 0.9)
+    assert "estimating the time" in told("merge", 0.9)
     assert " left" not in told("merge", 0.9)
     assert "2.0 s left of this pass" in told("count", 2.0)
     cells = {("base", "code"): Cell(50, 50, 20), ("<x>", "code"): Cell(10, 50, 0)}

@@ -170,7 +170,7 @@ def test_a_merge_goes_to_the_signed_in_account_alone(place: Place) -> None:
 
     place.hub.owner = "friend"
     said = place.visit(push, None)
-    assert "Nobody is logged in" in said
+    assert "You are not logged in" in said
     assert "sign in with Hugging Face" in said
     assert "friend/merged" not in place.hub.repositories
     assert f"{place.hub.address}/friend/merged (private)" in place.visit(push, cookie_of(FRIEND))

@@ -197,11 +197,11 @@ def test_the_landscape_colors_two_axes_or_three_agents(state):
         ),
     )
     drawn = landscape_figure(found)
-    foretold, measured, *_ = drawn.data
-    corner = next(i for i, a in enumerate(foretold.a) if a == 1)
-    assert foretold.marker.color[corner] == pytest.approx(20)
+    predicted, measured, *_ = drawn.data
+    corner = next(i for i, a in enumerate(predicted.a) if a == 1)
+    assert predicted.marker.color[corner] == pytest.approx(20)
     assert list(measured.a) == [1, pytest.approx(1 / 3), 0]
-    assert foretold.marker.cmin == measured.marker.cmin
+    assert predicted.marker.cmin == measured.marker.cmin
     assert "<b>" not in drawn.layout.ternary.aaxis.title.text
 
 
@@ -216,7 +216,7 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     assert [row[0] for row in shown] == ["<b>best</b>", "start", "bad", "loser"]
     assert [row[outcome] for row in shown] == [
         "best",
-        "no significant difference · where it started",
+        "no significant difference · starting point",
         "failed · <i>does not fit</i>",
         "dropped · +1 −13 of 15",
     ]

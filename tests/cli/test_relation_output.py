@@ -42,7 +42,7 @@ def test_preview_of_fewer_agents_says_what_is_not_known(cli):
     path = asset_path("dense", ANALYSIS)
     code, out, _ = cli("preview", path, "--agents", "coding,tool")
     assert code == 0
-    assert "known for all analyzed agents together only" in out
+    assert "known only for all analyzed agents together" in out
     _, out, _ = cli("preview", path, "--agents", "coding,tool", "--json")
     found = json.loads(out)
     assert found["rounding"] is None

@@ -97,7 +97,7 @@ def test_a_place_one_may_not_write_to_is_refused_in_words(hub: LoopbackHub, merg
 
 @pytest.mark.parametrize("name", ["merged", "a/b/c", "me/x@v1", "/tmp/x"])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(HubError, match="is not a name on the Hub"):
+    with pytest.raises(HubError, match="is not a Hub id"):
         check_push(name)
 
 
@@ -132,7 +132,7 @@ def test_nobody_logged_in_is_refused_before_the_work(
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(HubError, match=r"Nobody is logged in.*hf auth login"):
+    with pytest.raises(HubError, match=r"You are not logged in.*hf auth login"):
         check_push(MODEL)
 
 

@@ -1,4 +1,4 @@
-"""What a merge keeps of each agent, measured in what it stored, against what was foretold."""
+"""What a merge keeps of each agent, measured in what it stored, against what was predicted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measured(*arguments, **fields) -> dict[str, Retained | None]:
     return {name: found.retained for name, found in merged(*arguments, **fields).items()}
 
 
-def foretold(analysis, method: str) -> dict[str, dict]:
+def predicted(analysis, method: str) -> dict[str, dict]:
     preview = analysis.preview(
         rule=method if method in ("ram", "ram+", "ram+s", "ram+m") else "ram"
     )
@@ -51,15 +51,15 @@ def foretold(analysis, method: str) -> dict[str, dict]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("method", FORETOLD)
-def test_a_merge_keeps_what_was_foretold_but_for_rounding(example, method, dtype):
+def test_a_merge_keeps_what_was_predicted_but_for_rounding(example, method, dtype):
     analysis, report = example
-    found, expected = merged(report, method, dtype=dtype), foretold(analysis, method)
+    found, expected = merged(report, method, dtype=dtype), predicted(analysis, method)
     for t, (name, agent) in enumerate(found.items()):
         retained, told = agent.retained, expected[name]
         if "lambda" in told:
             asked = told["lambda"]
             assert agent.scaling_factor == pytest.approx(asked, rel=1e-9)
-            # What is stored of it is foretold too, by format.
+            # What is stored of it is predicted too, by format.
             code = CODES[dtype]
             value, low, high = estimate(analysis.steps.curve(t, DEFAULT_INDEX, code), asked)
             stored = agent.effective_scaling_factor

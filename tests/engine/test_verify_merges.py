@@ -268,7 +268,7 @@ def test_a_hub_source_is_read_at_the_commit_that_was_merged():
 
 def test_a_merge_of_relative_paths_is_verified_from_any_folder(tmp_path, zoo, monkeypatch):
     monkeypatch.chdir(zoo.folder.parent)
-    near = zoo.folder.name  # `zoo/base`, spelt like a Hub id
+    near = zoo.folder.name  # `zoo/base`, spelled like a Hub id
     sources = {"base": f"{near}/base", "agents": {n: f"./{near}/{n}" for n in zoo.agents}}
     merge(make_recipe(sources), tmp_path / "first")
     (tmp_path / "elsewhere").mkdir()

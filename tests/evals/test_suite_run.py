@@ -234,7 +234,7 @@ def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine)
         ({"b": BASE}, "math", {"limit": {"math": 0}}, "limit is 0"),
         ({"b": BASE}, "math", {"limit": {"maths": 5}}, "limit is given for suite 'maths', which"),
         ({"b": BASE}, "math", {"batch_size": 0}, "batch_size is 0; choose at least 1"),
-        ({"b": BASE}, "math", {"base": "x"}, "'x' is none of the models: b"),
+        ({"b": BASE}, "math", {"base": "x"}, "'x' is not one of the models: b"),
         ({"b": BASE}, "code", {"code": "off"}, "switched off"),
         ({"b": BASE}, "memory", {"lengths": (50,)}, "too short"),
         ({"b": "/no/such"}, "math", {}, r"config\.json"),

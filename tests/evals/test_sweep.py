@@ -203,9 +203,9 @@ def test_slim_asks_singles_pairs_and_its_best():
     assert weights[:4] == [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0)]
     singles = [row.average.score for row in state.rows[1:4]]
     assert list(state.surrogate.singles) == pytest.approx(singles)
-    foretold = state.surrogate.predict((1 / 3, 1 / 3, 1 / 3))
+    predicted = state.surrogate.predict((1 / 3, 1 / 3, 1 / 3))
     measured = state.rows[0].average.score
-    start = f"{foretold:.3f} at the start (measured: {measured:.3f})"
+    start = f"{predicted:.3f} at the start (measured: {measured:.3f})"
     assert f"SLIM predicts from 3 singles and 3 pairs: {start}" in " ".join(state.statements)
     assert json.loads(json.dumps(as_json(state)))["surrogate"]["agents"] == [*AGENTS]
 

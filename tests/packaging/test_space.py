@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The license as its authors publish it, with the appendix that tells how to apply it.
 APACHE_2_0_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 UNPINNED = {"vllm", "ray"}
-SPACE_COLOURS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
+SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
 
 
 def read_requirements(name: str) -> dict[str, Requirement]:
@@ -87,7 +87,7 @@ def test_front_matter_describes_a_gradio_space(front_matter):
     pin = pinned_version(read_requirements("constraints.txt")["gradio"])
     assert str(front_matter["sdk_version"]) == pin
     assert front_matter["license"] == "apache-2.0"
-    assert {front_matter["colorFrom"], front_matter["colorTo"]} <= SPACE_COLOURS
+    assert {front_matter["colorFrom"], front_matter["colorTo"]} <= SPACE_COLORS
     assert len(front_matter["short_description"]) <= 60
     version = front_matter["python_version"]
     assert version == "3.12", "quoted, or YAML reads 3.10 as 3.1"

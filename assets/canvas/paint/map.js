@@ -158,7 +158,7 @@ const paintMap = () => {
     dots = rows.flatMap((row) => { const at = placeOnMap(profile, row); return at ? [{ row, at }] : []; }).sort((a, b) => a.row.total - b.row.total);
     drawDots(width, height);
     draw();
-    part.title.textContent = profile.skills ? "Every measured merge" : "Where this merge stands";
+    part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
     part.note.textContent = !profile.parts && !dots.length ? "This analysis has no such sums: analyze the models again."
       : dots.length ? `${dots.length} merges; darker: more solved.` : "A scale moves along the dashed line.";
   }

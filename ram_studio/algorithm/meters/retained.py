@@ -18,7 +18,7 @@ A merge measures both from what it stored, and tells what the method did from wh
     retained_t) interference_t    = |stored change - own_t| / |tau_t|
     by_rounding_t = interference_t - |stored change - error - own_t| / |tau_t|
 
-so that retained_t - rounding_t and interference_t - by_rounding_t are what was foretold, whatever
+so that retained_t - rounding_t and interference_t - by_rounding_t are what was predicted, whatever
 the output's dtype. Where a method's change is no sum of own parts (WUDI), the own part is the share
 of the change along tau_t, so that retained_t = <stored change, tau_t> / |tau_t|^2.
 

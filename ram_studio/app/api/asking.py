@@ -167,7 +167,7 @@ class AskingEndpoints(Client):
         *,
         asked: dict,
     ) -> dict:
-        """Try many settings merged in memory; check the best one on questions it was not chosen by.
+        """Try many settings merged in memory; check the best one on held-out questions.
 
         Args:
             over: what to vary, for example {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}; a range is

@@ -35,9 +35,9 @@ class DataSets:
                 label="A folder with their files, such as gsm8k.jsonl (empty: the Hub's cache)",
                 elem_id="data-folder",
             )
-            self.pick = unchecked(choice("Not here", [], None, elem_id="data-pick"))
+            self.pick = unchecked(choice("Missing data sets", [], None, elem_id="data-pick"))
             ids = {"start": "data-fetch", "stop": "stop-data-fetch", "status": "data-status"}
-            self.controls = job_controls("Fetch it from the Hub", **ids)
+            self.controls = job_controls("Download it from the Hub", **ids)
         outputs = [self.pick, self.controls.status, *shown]
         fold.expand(shared.with_session(self._missing), None, self.pick, **LIGHT)
         given = shared.with_session(self.set_folder)
@@ -75,7 +75,7 @@ class DataSets:
             self._refuse_others()
             fetch = ALL_SUITES[name].fetch if name in ALL_SUITES else None
             if fetch is None:
-                raise SettingsError("No data set is chosen. Choose one that is not here.")
+                raise SettingsError("No data set is chosen. Choose a missing one.")
 
             def work(report: Report, cancel: CancelToken) -> object:
                 return fetch()
@@ -83,7 +83,7 @@ class DataSets:
             return work
 
         def finish(_: object) -> Updates:
-            said = callout(f"{title_of(name)} is here now.", "good")
+            said = callout(f"{title_of(name)} was downloaded.", "good")
             # It lies in the Hub's cache, which a folder would hide.
             session.data = ""
             own = {self.folder: "", self.controls.status: said}

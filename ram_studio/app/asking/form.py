@@ -18,7 +18,7 @@ from ram_studio.evals.suites import is_a
 _ABOUT = (
     "<p class='fine'>By default every answer is the likeliest one (temperature 0). The paper draws "
     "4 samples at temperature 1 and top-p 0.95. Scores and tests use the first sample; the mean of "
-    "all samples and pass@k stand beside them.</p>"
+    "all samples and pass@k are shown beside them.</p>"
 )
 _ALWAYS = ("temperature", "seed")
 _DRAWN = ("top_p", "samples")
@@ -31,7 +31,7 @@ _ROWS = (
     ("paraphrases", "mode"),
 )
 _CHOICES = {"mode": {"whole": "Whole", "memagent": "In chunks, as MemAgent does"}}
-_LEFT_OUT = {"max_tokens": "each suite's own", "ci_width": "off", "limit": "as many as it takes"}
+_LEFT_OUT = {"max_tokens": "the suite's default", "ci_width": "off", "limit": "as many as needed"}
 
 
 class SettingsForm:

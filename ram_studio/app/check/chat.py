@@ -59,7 +59,7 @@ class ChatPanel:
         self.examples = choice("Example questions", prompts, None, elem_id="chat-examples")
         self.question = gr.Textbox(
             label="Question",
-            placeholder="Write anything, or take an example",
+            placeholder="Write anything, or choose an example",
             lines=3,
             max_lines=8,
             max_length=chatting.MOST_CHARACTERS,

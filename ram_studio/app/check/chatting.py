@@ -102,9 +102,9 @@ def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
     if reply.finish == "refused":
         return f"Not asked: {reply.note}.", "warn"
     if reply.finish == "empty":
-        return "It said nothing: its first token ends the answer.", "warn"
+        return "Empty answer: its first token ends it.", "warn"
     ended = reply.finish == "end"
-    parts = ["Ended by itself." if ended else f"Cut off after {limit} tokens, the most allowed."]
+    parts = ["Ended by itself." if ended else f"Cut off after {limit} tokens (the limit)."]
     odd = sum(c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in reply.text)
     if odd > _UNREADABLE * len(reply.text):
         parts.append("Mostly unreadable characters: the model or its tokenizer is broken.")
@@ -176,7 +176,7 @@ def prepare_chat(
     """
     chosen = choose(names, session)
     if not question.strip():
-        raise SettingsError("There is no question yet. Write one, or take an example.")
+        raise SettingsError("There is no question yet. Write one, or choose an example.")
     if len(question) > MOST_CHARACTERS:
         raise SettingsError(
             f"The question has {len(question)} characters; at most {MOST_CHARACTERS} are taken "

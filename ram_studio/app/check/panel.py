@@ -314,9 +314,9 @@ class CheckPanel:
             return {self.controls.status: progress_html(event), self.grid: grid_html(event)}
 
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:
-            why = "The time for one evaluation on this public app is over."
+            why = "Stopped: the evaluation took longer than this server allows."
             done = job.latest.done if isinstance(job.latest, Scoring) else 0
-            stored = f"{done:,} answers are stored; evaluate again to go on."
+            stored = f"{done:,} answers are stored; evaluate again to continue."
             return failure(error, f"{'Stopped.' if job.cancel.is_cancelled else why} {stored}")
 
         def finish(report: EvalReport) -> Updates:

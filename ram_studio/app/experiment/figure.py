@@ -93,7 +93,7 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
         drawn.add_hline(
             y=100 * start.average.score,
             line={"dash": "dot", "width": 1, "color": FIGURE_INK},
-            annotation={"text": "where it started", "font": {"size": 11}},
+            annotation={"text": "starting point", "font": {"size": 11}},
             annotation_position="bottom right",
         )
     return _finished(drawn, axis)

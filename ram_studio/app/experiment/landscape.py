@@ -64,11 +64,11 @@ def landscape_figure(result: ExperimentResult) -> go.Figure:
 
 
 def _simplex(surrogate: Surrogate, rows: Sequence[Row], result: ExperimentResult) -> go.Figure:
-    """Return what the surrogate foretells of all shares, and what was measured upon it."""
+    """Return what the surrogate predicts of all shares, and what was measured upon it."""
     shares = list(lattice(3, _STEPS))
-    foretold = [100 * surrogate.predict(x) for x in shares]
+    predicted = [100 * surrogate.predict(x) for x in shares]
     measured = [(row, x) for row in rows if (x := surrogate.shares_of(row.weights)) is not None]
-    every = [*foretold, *(100 * row.average.score for row, _ in measured)]
+    every = [*predicted, *(100 * row.average.score for row, _ in measured)]
     ends = {"cmin": min(every), "cmax": max(every)}
     drawn = go.Figure()
     drawn.add_scatterternary(
@@ -77,14 +77,14 @@ def _simplex(surrogate: Surrogate, rows: Sequence[Row], result: ExperimentResult
         name="Foretold",
         showlegend=False,
         marker={
-            **_marker(foretold, 9),
+            **_marker(predicted, 9),
             **ends,
             "symbol": "hexagon",
             "opacity": 0.75,
             "line": None,
             "showscale": False,
         },
-        hovertemplate="foretold %{marker.color:.1f} %<extra></extra>",
+        hovertemplate="predicted %{marker.color:.1f} %<extra></extra>",
     )
     drawn.add_scatterternary(
         **_corners([x for _, x in measured]),

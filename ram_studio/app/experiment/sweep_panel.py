@@ -51,8 +51,8 @@ class SweepPanel(ExperimentPanel):
     title = "Search settings"
     lead = (
         "Many settings are merged in memory and answer the same questions; no model folder is "
-        "written. Clearly losing ones stop early, and the winner is scored again on questions it "
-        "was not chosen by."
+        "written. Clearly losing ones stop early, and the winner is scored again on held-out "
+        "questions."
     )
     ids: ClassVar[Mapping[str, str]] = {
         "fold": "sweep-panel",
@@ -71,7 +71,7 @@ class SweepPanel(ExperimentPanel):
             elem_id="sweep-methods",
         )
         self.ranges = {name: _range_line(name) for name in _RANGES}
-        html('<p class="fine">What is not varied is as set in Tune.</p>')
+        html('<p class="fine">Settings that are not varied stay as in Tune.</p>')
         with gr.Row():
             self.search = gr.Radio(
                 # Optuna is an extra.
@@ -87,7 +87,7 @@ class SweepPanel(ExperimentPanel):
             self.items = slider("Questions per skill", (10, work.MAX_ITEMS), 30, 5, **items)
             self.minutes = gr.Number(
                 min(5.0, self.shared.settings.max_sweep_minutes),
-                label="At most minutes",
+                label="Time limit (minutes)",
                 minimum=0.1,
                 maximum=self.shared.settings.max_sweep_minutes,
                 min_width=120,

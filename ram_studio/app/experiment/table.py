@@ -18,7 +18,7 @@ _STYLES = {
 _OUTCOMES = {
     "waiting": "waiting",
     "running": "being asked",
-    "partial": "in the race",
+    "partial": "still compared",
     "finished": "no significant difference",
     "worse": "clearly worse",
     "dropped": "dropped",
@@ -123,7 +123,7 @@ def _outcome(row: Row, result: ExperimentResult) -> Cell:
     if row.loss is not None and row.is_out:
         hints = [f"+{row.loss.wins} −{row.loss.losses} of {row.loss.items}"]
     if row.is_start:
-        hints.append("where it started")
+        hints.append("starting point")
     text = " · ".join([said, *(hint for hint in hints if hint)])
     return Cell(text, text, tone)
 

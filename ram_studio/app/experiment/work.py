@@ -79,7 +79,7 @@ MAX_SETTINGS = 60
 MAX_ITEMS = 100
 USUAL_SWEEP: Mapping[str, Any] = {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}
 NO_METHOD = "No method is chosen. Tick at least one."
-STOPPED = "Stopped. Finished answers are stored; start again to go on from there."
+STOPPED = "Stopped. Finished answers are stored; start again to continue."
 
 
 # ---------------------------------------------------------------------------- compare

@@ -32,7 +32,7 @@ class HistoryPanel:
         shared.when_built(self._wire)
 
     def _lay_out(self) -> None:
-        lead = "What was merged and checked before. Choose two or more to see them side by side."
+        lead = "Past merges and checks. Choose two or more to compare them."
         html(step_head("History", lead))
         # Pressed by the head's button and by links, see page.js.
         self._open = gr.Button("History", visible="hidden", elem_id="to-history")

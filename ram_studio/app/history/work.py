@@ -158,7 +158,7 @@ def side_by_side(
     every = {model.id: model for model in past_models(session, workspace)}
     models = tuple(every[i] for i in dict.fromkeys(ids) if i in every)
     if not models:
-        raise EvaluationError("None of the chosen rows is there any more. Choose again.")
+        raise EvaluationError("The chosen rows no longer exist. Choose again.")
     left_out: dict[str, str] = {}
     suites = []
     for suite in dict.fromkeys(s for model in models for s in model.suites):

@@ -48,7 +48,7 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
     verb = _VERBS.get(event.stage, event.stage)
     details = f"{size_text(event.rate)}/s"
     if event.eta_seconds is None:
-        details += " · measuring how long it takes"
+        details += " · estimating the time"
     elif event.fraction < 1:
         # A merge may follow the counting, and a flush the merge; each tells its own time.
         whole = " of this pass" if event.stage == "count" else ""

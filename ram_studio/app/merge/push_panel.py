@@ -18,8 +18,8 @@ from ram_studio.checkpoints.hub.push import YES_PUBLIC, Pushed, PushProgress, pu
 from ram_studio.errors import HubError, RamStudioError
 
 _SIGN_IN = templates.callout(
-    "To an account of yours: sign in with Hugging Face in the head of the page. RAM Studio may "
-    "then make repositories there and write to those it made, to no others."
+    "To push to your account, sign in with Hugging Face at the top of the page. RAM Studio can "
+    "then make repositories there, and write to those alone."
 )
 _PUBLIC = "Public: everybody can read it"
 
@@ -46,7 +46,7 @@ def build(shared: Shared) -> None:
             )
 
         def explain(error: RamStudioError, job: Any) -> str:
-            said = templates.failure(error, "Stopped. What has arrived is not sent again.")
+            said = templates.failure(error, "Stopped. Files already uploaded are not sent again.")
             return said.replace(YES_PUBLIC, f"tick “{_PUBLIC}”")
 
         yield from watch(

@@ -26,7 +26,7 @@ from ram_studio.app.tune import measured
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.result import ExperimentResult
 
-STOPPED = "Stopped. What was answered is stored; Test now goes on from there."
+STOPPED = "Stopped. Finished answers are stored; press Test now to continue."
 
 
 class MeasurePanel:

@@ -29,8 +29,8 @@ from ram_studio.errors import RamStudioError
 
 NOT_FOUND = "There is no such weight further on in this tensor."
 _CUT = (
-    f"There is none among the next {count_text(data_of.SEARCH_LIMIT)} weights; move the start and "
-    "search on."
+    f"None was found among the next {count_text(data_of.SEARCH_LIMIT)} weights; move the start to "
+    "search further."
 )
 _ANYWHERE = [("All", EVERYWHERE)]
 # Given to the last input, whatever stands before it.
@@ -50,7 +50,7 @@ class ScopePanel:
                 elem_id="scope",
             )
             self.status = html(elem_id="scope-status")
-            with gr.Accordion("Look elsewhere", open=False, elem_id="scope-where"):
+            with gr.Accordion("Choose other weights", open=False, elem_id="scope-where"):
                 self._lay_out_pickers()
             with gr.Row(elem_classes="scope-pickers"):
                 self.dtype = dtype_box("scope-dtype", min_width=120)

@@ -36,10 +36,7 @@ from ram_studio.evals.settings import EvalSettings
 QUESTIONS = 20
 """Of each suite, where nothing was asked yet."""
 
-NOTHING_FITS = (
-    "No suite of questions fits these models. Ask base and agents your own questions in Check "
-    "first."
-)
+NOTHING_FITS = "No suite fits these models. Ask base and agents your own questions in Check first."
 
 
 def settings_to_test(agents: int) -> list[tuple[str, dict[str, Any]]]:

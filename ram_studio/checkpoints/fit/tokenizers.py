@@ -235,8 +235,8 @@ def _lacking(ours: _Tokenizer, theirs: dict[str, _Tokenizer]) -> list[Finding]:
         else ("tokenizer files", "asked anything")
     )
     text = (
-        f"The base has no {what}, and the merge would take over the base's: it could not be {how}. "
-        f"To have them, {advice}."
+        f"The base has no {what}, so the merge would have none either: it could not be {how}. "
+        f"To avoid that, {advice}."
     )
     return [Finding(missing, text, level="note")]
 

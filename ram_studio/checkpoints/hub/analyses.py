@@ -98,7 +98,7 @@ def _fetch(source: str, most: int) -> Path:
     from ram_studio.checkpoints.hub.transfer import fetch_file
 
     found = split_hub_id(source)
-    assert found is not None, "a source that is not here is spelt like a Hub id"
+    assert found is not None, "a source that is not here is spelled like a Hub id"
     repository, revision = found
     with talking_to(repository, revision, "analysis"):
         try:

@@ -74,13 +74,13 @@ def check_push(repository: str, *, public: bool = False) -> None:
     """
     if split_hub_id(repository) != (repository, None):
         raise HubError(
-            f"{printable(repository)} is not a name on the Hub; push to owner/name, where the "
-            "owner is you or an organisation of yours."
+            f"{printable(repository)} is not a Hub id; push to owner/name, where the "
+            "owner is you or an organization of yours."
         )
     token = rights.token()
     if token is False or not (token or huggingface_hub.get_token()):
         raise HubError(
-            f"Nobody is logged in, so nothing can be pushed to {repository}; {rights.advice()}, "
+            f"You are not logged in, so nothing can be pushed to {repository}; {rights.advice()}, "
             "with the right to write."
         )
     with _talking_of(repository):
@@ -111,7 +111,7 @@ def push(
 
     Raises: VerificationError without a sound provenance, or where a file that it names is missing;
     CheckpointError for a link out of the folder; HubError, see ``check_push``, and for a
-    repository that holds another model; Stopped. What has arrived is not sent again.
+    repository that holds another model; Stopped. Files already uploaded are not sent again.
     """
     folder = Path(folder)
     provenance = read_provenance(folder)
@@ -253,7 +253,7 @@ def _made(repository: str, public: bool) -> ModelInfo:
     if info is None:
         hub_api().create_repo(repository, private=not public, exist_ok=True)
         info = hub_api().model_info(repository, timeout=REQUEST_SECONDS)
-    # Somebody may have made it in the meantime, and organisations have rules of their own.
+    # Somebody may have made it in the meantime, and organizations have rules of their own.
     _check_visibility(repository, info, public)
     return info
 

@@ -153,7 +153,7 @@ class Checkpoint:
 
 
 def split_hub_id(source: str) -> tuple[str, str | None] | None:
-    """Return (repository, revision or None) when `source` is spelt like a Hub id, else None."""
+    """Return (repository, revision or None) when `source` is spelled like a Hub id, else None."""
     match = _HUB_ID.fullmatch(source)
     if match is None or ".." in source or "--" in match["repository"]:
         return None

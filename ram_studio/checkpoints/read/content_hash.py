@@ -30,7 +30,7 @@ _SHARED_PIECE_BYTES = 4 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_HASH = r"^(sha256|blake3):[0-9a-f]{64}$"
 # Everything beside the weights that shapes an answer.
-_BEHAVIOUR_FILES = (
+_BEHAVIOR_FILES = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("tokenizer.model", "chat_template.jinja"),
@@ -118,7 +118,7 @@ def model_fingerprint(folder: Path, weights: str) -> str:
     Raises: OSError when a file that is there cannot be read.
     """
     digest = hashlib.blake2b(weights.encode(), digest_size=16)
-    for name in _BEHAVIOUR_FILES:
+    for name in _BEHAVIOR_FILES:
         file = folder / name
         content = file.read_bytes() if file.is_file() else b""
         digest.update(f"{name}:{len(content)}:".encode() + content)

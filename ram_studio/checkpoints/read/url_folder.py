@@ -51,7 +51,7 @@ _UPLOADS: dict[str, dict[str, int]] = {"s3": {"chunksize": 16 << 20, "max_concur
 
 
 def is_url(source: object) -> bool:
-    """Say whether a source is spelt as a URL."""
+    """Say whether a source is spelled as a URL."""
     return isinstance(source, str) and _URL.fullmatch(source) is not None
 
 

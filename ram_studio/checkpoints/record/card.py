@@ -133,7 +133,7 @@ def _front_matter(provenance: Provenance) -> str:
 
 
 def _license_fields(license: License) -> dict[str, str]:
-    """Return the license as the Hub wants it; what is not spelt as it may be is left out."""
+    """Return the license as the Hub wants it; what is not spelled as it may be is left out."""
     if license.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", license.id):
         return {"license": "unknown"}
     fields = {"license": license.id}

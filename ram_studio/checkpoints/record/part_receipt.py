@@ -32,7 +32,7 @@ class MergeFacts(Record):
         rho_m: ratio by magnitude, by agent.
         shared: elements of the whole model that each agent changed with 0, 1, ... others, as the
             analysis says; None where the method needs no counts.
-        active: elements that each agent changed, of methods that foretell that.
+        active: elements that each agent changed, of methods that predict that.
         fisher: fingerprints of the Fisher files by agent, of methods that read them.
         is_from_analysis: whether an analysis told, or a pass over the sources.
     """

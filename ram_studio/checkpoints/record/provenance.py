@@ -1,8 +1,8 @@
 """The provenance: `ram_studio.json` beside a merged checkpoint, telling how it came to be.
 
-Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources as the
-user spelt them, the folders they were in, the versions of the libraries, and the device of formulas
-whose last digits are its own. `verify` checks a folder against it.
+Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources
+as typed, the folders they were in, the versions of the libraries, and the device of formulas whose
+last digits are its own. `verify` checks a folder against it.
 """
 
 from __future__ import annotations

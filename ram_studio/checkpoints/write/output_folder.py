@@ -92,7 +92,7 @@ def absolute(out: str | Path) -> Path:
     """
     found = os.path.expanduser(out)
     if "\0" in found or found.startswith("~"):
-        what = "no path" if "\0" in found else "in the folder of a user that there is not"
+        what = "no path" if "\0" in found else "in the folder of a user that does not exist"
         raise OutputError(f"{printable(out)} is {what}; choose another output.")
     return Path(os.path.abspath(found))
 

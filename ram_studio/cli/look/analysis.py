@@ -12,7 +12,7 @@ from ram_studio.cli import options
 
 commands = typer.Typer(
     name="analysis",
-    help="Put the analyses of a plan's parts together, or make an analysis small to pass on.",
+    help="Combine the analyses of a plan's parts, or compact an analysis to share it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -111,7 +111,7 @@ def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
         print_agents(described["as_base_dtype"]["agents"], title="As if in the base's dtype")
     settings = (described[name] for name in ("rule", "r", "alpha"))
     print(verdict(analysis, snap(described["epsilon"]), *settings).text)
-    print_retained(described["agents"], title="What the merge keeps of each update, by energy")
+    print_retained(described["agents"], title="Retained share of each update, by energy")
     _print_relations(described, analysis)
 
 
@@ -182,7 +182,7 @@ def _print_relations(described: dict[str, Any], analysis: Analysis) -> None:
     if described["rounding"] is not None:
         _print_rounding(described, analysis)
     elif described["relations"] is not None:
-        print("What rounding keeps is known for all analyzed agents together only.")
+        print("The rounding loss is known only for all analyzed agents together.")
 
 
 def _print_pairs(found: dict[str, Any]) -> None:

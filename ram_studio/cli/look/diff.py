@@ -14,7 +14,7 @@ from ram_studio.cli.tables import number_text, print_table
 
 @options.grouped
 def diff(
-    base: Annotated[str, typer.Argument(help="The model it should differ from: folder or Hub id.")],
+    base: Annotated[str, typer.Argument(help="The model to compare with: folder or Hub id.")],
     model: Annotated[str, typer.Argument(help="A merge, an agent, an adapter or a delta of it.")],
     *,
     adapter: Annotated[

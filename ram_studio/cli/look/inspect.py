@@ -24,7 +24,7 @@ def inspect(
     agent: options.Agents = None,
     policies: options.Policies,
     analysis: Annotated[
-        Path | None, typer.Option(help="Analysis of the same files: adds what its counts say.")
+        Path | None, typer.Option(help="Analysis of the same files: adds findings from its counts.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

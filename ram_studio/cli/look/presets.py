@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def presets(
     key: Annotated[
-        str | None, typer.Argument(help="One set; it is an error if it is not as listed.")
+        str | None, typer.Argument(help="One set; fails if its files differ from the list.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -57,7 +57,7 @@ def preview(
     if find_grid_index(epsilon) is None:
         print(
             f"note: epsilon {epsilon:g} is not on the grid; {EPSILON_GRID[point]!r} is used. "
-            "A merge honours the exact value.",
+            "A merge takes the exact value.",
             file=sys.stderr,
         )
     weights = options.parse_weights(weight)

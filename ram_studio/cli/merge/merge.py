@@ -36,7 +36,7 @@ class Asked:
         str | None, typer.Option(help="Merge method, or FILE.py:NAME of your own [default: ram+].")
     ] = None
     preset: Annotated[
-        str | None, typer.Option(help="RAM+ as in: paper, authors-script or mergekit.")
+        str | None, typer.Option(help="Settings of RAM+: paper, authors-script or mergekit.")
     ] = None
     epsilon: Annotated[float | None, typer.Option(help="Threshold of change.")] = None
     r: Annotated[float | None, typer.Option("--r", help="Strength of the rescaling.")] = None
@@ -54,9 +54,7 @@ class Asked:
     ] = None
     from_sweep: Annotated[
         Path | None,
-        typer.Option(
-            help="JSON of a sweep, also on smaller models: use the setting that it found."
-        ),
+        typer.Option(help="JSON of a sweep (smaller models work too): use its best setting."),
     ] = None
     dtype: options.Dtype = None
     rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None
@@ -113,7 +111,7 @@ Push = Annotated[
 
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="List which tensors each filter catches; write nothing."),
+    typer.Option("--dry-run", help="List which tensors each filter matches; write nothing."),
 ]
 
 

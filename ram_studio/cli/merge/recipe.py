@@ -28,7 +28,7 @@ def recipe(
     ] = False,
     to_mopd: Annotated[
         Literal["verl", "nemo-rl"] | None,
-        typer.Option("--to-mopd", help="Write its agents as teachers to distil from."),
+        typer.Option("--to-mopd", help="Write its agents as teachers for distillation."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; printed when left out.")] = None,
 ) -> None:

@@ -243,7 +243,7 @@ def _missing(
     if Need.MAGNITUDES in needs and settings.scope == "tensor":
         return (
             "Trimmed tensor by tensor it needs all magnitudes of this tensor; the analysis has "
-            "of the whole model (scope global)."
+            "those of the whole model (scope global)."
         )
     if from_counts - {Need.MAGNITUDES} and find_grid_index(settings.epsilon) is None:
         return (

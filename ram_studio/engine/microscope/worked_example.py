@@ -109,12 +109,12 @@ def _by_rule(rule: Rule, element: ElementInput) -> Worked:
     limits = rule.thresholds or (rule.epsilon,) * len(taus)
     large = [t for t in range(len(taus)) if element.exceeds(t, limits[t])]
     if not changed and not large:
-        above = "no change above epsilon" if rule.epsilon else "nobody changed it"
+        above = "no change above epsilon" if rule.epsilon else "no agent changed it"
         return _stays(element, f"{above}: the base stays")
     kept = [t for t in large if element.survives is None or element.survives[t]]
     notes = [
         _lost(element, [t for t in changed if t not in large], "trimmed as too small"),
-        _lost(element, [t for t in large if t not in kept], "dropped by chance"),
+        _lost(element, [t for t in large if t not in kept], "dropped at random"),
     ]
     if math.inf in limits:
         notes = ["a filter keeps it as it is"]
@@ -163,7 +163,7 @@ def _fisher(settings: Any, element: ElementInput) -> Worked:
     assert element.fisher is not None, "the engine reads what the method declared"
     x, taus = element.base, element.taus
     if not any(taus):
-        return _stays(element, "nobody changed it: the base stays")
+        return _stays(element, "no agent changed it: the base stays")
     weight = float(_total(element.fisher))
     if weight > 0:
         mean = _total([f * tau for f, tau in zip(element.fisher, taus, strict=True)]) / weight
@@ -204,7 +204,7 @@ def _region(settings: Any, element: ElementInput) -> Worked:
 def _largest(settings: Any, element: ElementInput) -> Worked:
     taus = element.taus
     if not any(taus):
-        return _stays(element, "nobody changed it: the base stays")
+        return _stays(element, "no agent changed it: the base stays")
     best = max(range(len(taus)), key=lambda t: abs(taus[t]))  # the first of equal ones
     x, scale = element.base, settings.scale
     text = f"{number(x)} + {_factor_text(scale)}{_sum_text([taus[best]])}"

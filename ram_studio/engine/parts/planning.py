@@ -197,7 +197,7 @@ def _refuse_indivisible(job: MergeJob) -> None:
     scopes = {getattr(own, "scope", "global") for own in job.every_settings}
     if Need.MAGNITUDES in job.needs and "tensor" in scopes:
         raise SettingsError(
-            f"{job.method.name} with scope tensor needs |tau| of every tensor by size, which a "
+            f"{job.method.name} with scope tensor needs |tau| of every tensor by size, which an "
             "analysis holds for the whole model only; a merge in parts takes scope global."
         )
 

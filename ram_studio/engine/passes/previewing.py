@@ -74,7 +74,7 @@ def _point(settings: Any) -> int:
         )
     if settings.shared != "mean":
         raise SettingsError(
-            'shared is "ties", which no preview tells; merge instead, which measures the same.'
+            'shared is "ties", which previews do not support; merge instead, which measures it.'
         )
     return point
 

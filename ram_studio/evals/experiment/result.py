@@ -35,7 +35,7 @@ Status = Literal[
 ]  # fmt: skip
 Ending = Literal["running", "done", "out_of_time", "stopped"]
 _MOST_NAMED = 6
-_STOPPED = "the comparison was stopped; run the same again to go on."
+_STOPPED = "the comparison was stopped; run the same again to continue."
 
 
 @dataclass
@@ -340,7 +340,7 @@ def _found(result: ExperimentResult) -> list[str]:
         }
         return [reasons.get(result.ending, "No setting has been scored yet.")]
     said = [_tried(result), _chosen(best, len(result.measured))]
-    said += _foretold(result)
+    said += _predicted(result)
     if result.until:
         said.append(result.until.sentence)
     if result.recheck is not None:
@@ -353,7 +353,7 @@ def _found(result: ExperimentResult) -> list[str]:
         why = "stopped" if result.ending == "stopped" else "out of time"
         said.append(
             f"It was not checked on held-out questions, because the sweep was {why}; run the same "
-            "again to go on."
+            "again to continue."
         )
     said += _at_chance(result, best)
     return said if result.ending == "running" else [*said, _not_worse(result)]
@@ -380,8 +380,8 @@ def _chosen(best: Row, settings: int) -> str:
     return f"{text} As the best of {settings} this figure is optimistic." if settings > 1 else text
 
 
-def _foretold(result: ExperimentResult) -> list[str]:
-    """Return how well SLIM's surrogate foretold what it was not fitted to."""
+def _predicted(result: ExperimentResult) -> list[str]:
+    """Return how well SLIM's surrogate predicted what it was not fitted to."""
     surrogate = result.surrogate
     if surrogate is None:
         return []
@@ -392,8 +392,8 @@ def _foretold(result: ExperimentResult) -> list[str]:
     for name, row in rows.items():
         shares = None if row is None else surrogate.shares_of(row.weights)
         if row is not None and row.n and shares is not None:
-            foretold = surrogate.predict(shares)
-            told.append(f"{foretold:.3f} at {name} (measured: {row.average.score:.3f})")
+            predicted = surrogate.predict(shares)
+            told.append(f"{predicted:.3f} at {name} (measured: {row.average.score:.3f})")
     agents, pairs = len(surrogate.singles), len(surrogate.pairs)
     return [f"SLIM predicts from {agents} singles and {pairs} pairs: {', '.join(told)}."]
 

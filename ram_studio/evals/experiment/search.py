@@ -120,7 +120,7 @@ class Surrogate:
     high: tuple[float, ...]
 
     def predict(self, shares: Sequence[float]) -> float:
-        """Return the score foretold, 0 to 1 or a little outside, for shares in order."""
+        """Return the score predicted, 0 to 1 or a little outside, for shares in order."""
         found = sum(y * x for y, x in zip(self.singles, shares, strict=True))
         y = self.singles
         for both, (i, j) in zip(self.pairs, combinations(range(len(y)), 2), strict=True):

@@ -147,7 +147,7 @@ def _fetched(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
     from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api
 
     found = split_hub_id(source)
-    assert found is not None, "a source that is not here is spelt like a Hub id"
+    assert found is not None, "a source that is not here is spelled like a Hub id"
     repository, revision = found
     with talking_to(repository, revision, None):
         info: Any = hub_api().model_info(

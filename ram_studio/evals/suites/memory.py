@@ -50,7 +50,7 @@ _TIMES = (
     "on a rainy day", "in the spring", "before noon", "last winter", "at dusk", "after the fair",
     "one evening", "during the holidays", "years ago", "with some friends", "without a word",
 )
-_COLOURS = (
+_COLORS = (
     "amber", "crimson", "ivory", "teal", "violet", "olive", "maroon", "turquoise", "lilac", "beige",
 )
 # fmt: on
@@ -108,7 +108,7 @@ def _variables(rng: random.Random) -> Puzzle:
 def _hops(rng: random.Random) -> Puzzle:
     people = rng.sample(_PEOPLE, 6)
     places = rng.sample([f"{a} {n}" for a in _ADJECTIVES for n in _NOUNS], 3)
-    colors = rng.sample(_COLOURS, 3)
+    colors = rng.sample(_COLORS, 3)
     facts = []
     for i in range(3):
         facts += [
