@@ -11,7 +11,15 @@ from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
 from ram_studio.evals.paraphrases import SUITES, reworded
 from ram_studio.evals.pieces import PieceReader
-from ram_studio.evals.question import NO_ANSWER, Answer, Question, QuestionsBySuite, Reply, Verdict
+from ram_studio.evals.question import (
+    CLUSTER,
+    NO_ANSWER,
+    Answer,
+    Question,
+    QuestionsBySuite,
+    Reply,
+    Verdict,
+)
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
 from ram_studio.evals.report.score import with_paraphrases, with_samples
 from ram_studio.evals.settings import EvalSettings
@@ -140,11 +148,12 @@ class SuiteRun:
     def _judged(
         self, question: Question, reply: Reply | Answer, origin: Mapping[str, Any]
     ) -> Answer:
-        verdict = self._verdict(question, reply)
+        verdict, more = self._verdict(question, reply), dict[str, Any]()
+        if question.cluster:
+            more[CLUSTER] = f"{self.suite.name} {question.cluster}"
         if self.baselines is not None:
-            right = self.baselines.right(self.suite.name, question)
-            verdict = replace(verdict, facts={**verdict.facts, BASELINES: right})
-        return Answer.of(reply, verdict, origin)
+            more[BASELINES] = self.baselines.right(self.suite.name, question)
+        return Answer.of(reply, replace(verdict, facts={**verdict.facts, **more}), origin)
 
     @property
     def _key(self) -> RunKey:

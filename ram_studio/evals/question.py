@@ -19,7 +19,7 @@ NO_ANSWER: tuple[Finish, ...] = ("timed_out", *UNSCORED)
 TIMED_OUT = "timed_out"
 """The key in `Verdict.facts`: true where the judge ran out of time, which counts as wrong."""
 CLUSTER = "cluster"
-"""The key in `Verdict.facts`: equal for questions that share a document."""
+"""The key in `Answer.facts`: equal for questions that share a document or a template."""
 PARAPHRASES = "paraphrases"
 """The key in `Answer.facts`: whether the answer to each wording of the question is right."""
 SAMPLES = "samples"
@@ -40,7 +40,8 @@ class Question:
     prompt is both together, for models that read in pieces. messages: what was said since the
     prompt, {"role": "assistant", "tool" or "user", "content"}, of an assistant that called
     functions its "calls", {"name", "arguments"} each, too. draw: sampled answers to a question
-    differ by it.
+    differ by it. cluster: equal for questions of a suite that share a document, a template or
+    functions, so that they tell less than as many others; "" where it shares nothing.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Question:
     reading: tuple[str, str] | None = field(default=None, repr=False)
     messages: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     draw: int = 0
+    cluster: str = field(default="", repr=False)
 
     @property
     def digest(self) -> str:

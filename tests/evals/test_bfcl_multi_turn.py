@@ -98,7 +98,10 @@ RIGHT = [[f"[{', '.join(calls)}]"] if calls else [] for calls in TRUTH]
 
 
 def test_tasks_of_several_turns_are_judged_by_state(package: Path) -> None:
-    base, missing, *_, long = multi_turn.make(SuiteSettings(len, data=package))
+    made = multi_turn.make(SuiteSettings(len, data=package))
+    # The four kinds vary one scenario.
+    assert [question.cluster for question in made] == ["0"] * 4
+    base, missing, *_, long = made
     assert (base.id, base.prompt) == ("multi_turn_base_0", "Open.")
     answer = talk(base, RIGHT)
     verdict = multi_turn.judge(base, answer.text)

@@ -18,6 +18,7 @@ from published_rows import AREA, OF, ONE, TASK, TWO
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
+from ram_studio.evals.question import CLUSTER
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
@@ -105,6 +106,24 @@ def test_bfcl_is_asked_with_its_functions_and_scored_by_category(packages):
         text = "I cannot." if says_no else as_json(gold({"answer": calls}))
         assert judge(q, text, "off").is_correct
         assert not judge(q, "", "off").is_correct
+
+
+def test_questions_about_the_same_functions_count_together(packages):
+    data = packages / "bfcl_eval" / "data"
+    for part, kept in (("", ("question", "function")), ("possible_answer/", ("ground_truth",))):
+        file = data / f"{part}BFCL_v4_live_simple.json"
+        row = json.loads(file.read_text())
+        rows = [{"id": f"live_simple_{i}-{i // 2}-{i % 2}", **{k: row[k] for k in kept}}
+                for i in range(4)]  # fmt: skip
+        file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    with serve(lambda body: as_python(gold({"answer": [ONE]}))) as server:
+        report = evaluate({"m": EndpointEngine(server.url)}, "bfcl-live")
+    row = report.models["m"]
+    found = [a.facts.get(CLUSTER, "") for a in row.answers["bfcl-live"]]
+    assert sorted(found) == [""] * 3 + [f"bfcl-live live_simple {n}" for n in (0, 0, 1, 1)]
+    score = row.domains["bfcl-live"]
+    assert (score.n, score.correct) == (7, 5)
+    assert score.effective_n < 7
 
 
 JAVA_GOOD = {

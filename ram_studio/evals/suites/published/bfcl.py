@@ -114,6 +114,7 @@ def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> 
         max_new_tokens=MAX_NEW_TOKENS,
         tools=tools,
         must_end=not spec,
+        cluster=_cluster(category, str(row["id"])),
     )
 
 
@@ -142,6 +143,18 @@ def _format_answer_in(language: str, call: Row, types: Row) -> str:
         if "" not in values
     }
     return f"{name}({', '.join(f'{key}={text!r}' for key, text in shown.items())})"
+
+
+def _cluster(category: str, own_id: str) -> str:
+    """Return what a question shares with others by its id: a user's functions, or a scenario.
+
+    Live questions are numbered "own-functions-version", and the four kinds of several turns vary
+    the same scenarios.
+    """
+    parts = own_id.rpartition("_")[2].split("-")
+    if category in LIVE and len(parts) == 3:
+        return f"{category} {parts[1]}"
+    return parts[0] if own_id.startswith("multi_turn") else ""
 
 
 def _kind(category: str) -> str:
@@ -235,7 +248,7 @@ def _suite(name: str, title: str, categories: Sequence[str], about: str, summary
 
     absent = absent_package("bfcl_eval", DISTRIBUTION)
     beside = tuple(apart.values())
-    return Suite(name, 2, title, make, judge, about, apart=beside, summary=summary, absent=absent)
+    return Suite(name, 3, title, make, judge, about, apart=beside, summary=summary, absent=absent)
 
 
 BY_EXPERTS = "the leaderboard's questions, made by experts: Python, Java, JavaScript"

@@ -233,7 +233,7 @@ def summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
 
 
 SUITE = Suite(
-    NAME, 1, "BFCL, multi-turn", make, judge,
+    NAME, 2, "BFCL, multi-turn", make, judge,
     "the leaderboard's tasks of several turns, judged by state",
     runs_code=True, summary=summary, absent=absent, converse=Episode,
 )  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.prompts import fill
-from ram_studio.evals.question import CLUSTER, Question, Verdict
+from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published.rows import DataSet, Row
 from ram_studio.evals.suites.suite import Make, SuiteSettings, Tally, balanced, reading
@@ -237,9 +237,11 @@ def _question(
         category=f"{name} {length}",
         prompt=prompt,
         gold=entry.answers[0],
-        spec={"answers": list(entry.answers), "filled": filled, "cluster": f"{entry.own}"},
+        spec={"answers": list(entry.answers), "filled": filled},
         max_new_tokens=MAX_NEW_TOKENS,
         reading=(text, f"{_ASK}\n\nQuestion: {entry.question}"),
+        # The same question at another length, and other questions about the same documents.
+        cluster=f"{entry.own}",
     )
 
 
@@ -252,11 +254,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     notes = [] if is_right else [f"not said: {question.gold[:60]}"]
     if filled < LEAST_FILLED:
         notes.append(f"the text fills {filled:.0%} of its length")
-    facts = {"filled": filled}
-    if "cluster" in question.spec:
-        # The same question at another length, and other questions about the same documents.
-        facts[CLUSTER] = question.spec["cluster"]
-    return Verdict(is_right, "; ".join(notes), facts)
+    return Verdict(is_right, "; ".join(notes), {"filled": filled})
 
 
 def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -294,8 +292,8 @@ WIKI = DataSet(
 ABOUT = "questions over many documents, made to length"
 _MORE: dict[str, Any] = {"has_texts": True, "summary": summary, "has_template": True}
 SUITES = (
-    HOTPOT.suite(2, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, **_MORE),
-    WIKI.suite(1, "RULER, 2WikiMultiHopQA",
+    HOTPOT.suite(3, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, **_MORE),
+    WIKI.suite(2, "RULER, 2WikiMultiHopQA",
                _make(WIKI, lambda rows: hotpot(rows, WIKI.name)), judge, ABOUT, **_MORE),
-    SQUAD.suite(2, "RULER, SQuAD", _make(SQUAD, squad), judge, ABOUT, **_MORE),
+    SQUAD.suite(3, "RULER, SQuAD", _make(SQUAD, squad), judge, ABOUT, **_MORE),
 )  # fmt: skip
