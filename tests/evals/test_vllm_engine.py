@@ -1,12 +1,14 @@
 """The vLLM engine against a stand-in of its documented API; vLLM itself is not run here."""
 
 import importlib
+import json
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chat_model import TOOL_TEMPLATE, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.local import LocalEngine
@@ -49,6 +51,18 @@ def test_answers_equal_the_transformers_engines_and_stay_apart(vllm, tmp_path):
             said.append([(d, a.text, a.is_correct, a.note) for d, own in answers for a in own])
         assert len(store.runs()) == 2
     assert said[0] == said[1]
+
+
+def test_tool_loop_goes_on_turn_by_turn_as_in_transformers(vllm, tmp_path):
+    folder = make_chat_model(tmp_path / "m", template=TOOL_TEMPLATE, context=6000)
+    how = {"limit": 2, "difficulty": 3, "max_tokens": 6, "device": "cpu"}
+    said = []
+    for engine in ("transformers", "vllm"):
+        report = evaluate({"m": folder}, "tool-loop", engine=engine, **how)
+        said.append([answer.text for answer in report.models["m"].answers["tool-loop"]])
+    assert said[0] == said[1]
+    roles = [json.loads(line)["role"] for line in said[1][0].splitlines()]
+    assert roles == ["assistant", "user", "assistant"]
 
 
 def test_cut_answers_long_prompts_and_stopping_are_told(vllm):
