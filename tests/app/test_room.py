@@ -174,6 +174,30 @@ def test_limits_of_rooms_students_and_guessed_codes(clock: Clock) -> None:
         every.open(read_new_room(NEW), "last")
 
 
+def test_who_guesses_codes_no_longer_learns_right_ones(clock: Clock) -> None:
+    every, room, (ann,) = opened(clock, 1)
+
+    def asked(code: str, address: str, key: str = "") -> int:
+        try:
+            every.find(code, address, key)
+        except Refused as refused:
+            return refused.status
+        return 200
+
+    told = [asked("AAAA", "guesser") for _ in range(rooms.PER_MINUTE["miss"] + 1)]
+    assert told[-1] == asked(room.code, "guesser") == 429
+    with pytest.raises(Refused, match="Too many"):
+        every.join(room.code, "guesser")
+    # Those who have a place there, and where the room was opened, go on.
+    assert asked(room.code, "guesser", ann) == asked(room.code, "guesser", room.token) == 200
+    assert every.lead(room.code, room.token, "guesser") is room
+    for _ in told:
+        asked("AAAA", "teacher")
+    assert asked(room.code, "teacher") == 200
+    clock.now += 60
+    assert asked(room.code, "guesser") == 200
+
+
 def test_codes_have_no_letters_that_look_alike() -> None:
     assert not set("AEIOULY01") & set(rooms.LETTERS)
     assert {len(rooms._new_code()) for _ in range(50)} == {4}
@@ -453,6 +477,17 @@ def test_a_student_cannot_flood_the_room(school: School) -> None:
     told = [school.vote(ann, place=0, round="first", value=1).status_code for _ in range(most + 1)]
     assert told == [200] * most + [429]
     assert school.vote(bob, place=0, round="first", value=1).status_code == 200
+
+
+def test_invented_students_make_no_counts_forgotten(school: School) -> None:
+    before = len(school.made.rooms._spent)
+    for number in range(20):
+        assert school.vote(f"invented {number}", place=0, round="first", value=1).status_code == 403
+        answer = school.http.post(
+            f"{school.at}/link", json={}, headers={"Room-Student": str(number)}
+        )
+        assert answer.status_code == 403
+    assert len(school.made.rooms._spent) == before
 
 
 def test_pages_and_code_lead_to_this_app(school: School) -> None:

@@ -86,6 +86,10 @@ class Room:
         """Whether a token is the teacher's; takes the same time whatever is wrong with it."""
         return secrets.compare_digest(token.encode(), self.token.encode())
 
+    def knows(self, key: str) -> bool:
+        """Whether a key is a student's, or the teacher's token."""
+        return key in self.seen or self.may_lead(key)
+
     def present(self, now: float) -> int:
         """Return how many students are there."""
         return sum(now - at <= PRESENT_SECONDS for at in self.seen.values())
@@ -202,12 +206,15 @@ class Rooms:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def spend(self, kind: str, who: str) -> None:
-        """Count a request of an address or a student. Raises: Refused above its limit a minute."""
+    def spend(self, kind: str, who: str, cost: int = 1) -> None:
+        """Count a request of an address or a student. Raises: Refused above its limit a minute.
+
+        cost: 0 to ask only whether one more is allowed.
+        """
         key = (kind, who, int(self.clock() // 60))
-        self._spent[key] = self._spent.get(key, 0) + 1
-        if self._spent[key] > PER_MINUTE[kind]:
+        if self._spent.get(key, 0) >= PER_MINUTE[kind]:
             raise Refused("Too many requests. Wait a minute, then try again.", 429)
+        self._spent[key] = self._spent.get(key, 0) + cost
 
     def open(self, new: NewRoom, address: str) -> Room:
         """Open a room for a teacher. Raises: Refused when there are too many."""
@@ -231,8 +238,12 @@ class Rooms:
         self._rooms[code], self._openers[code] = room, address
         return room
 
-    def find(self, code: str, address: str) -> Room:
+    def find(self, code: str, address: str, key: str = "") -> Room:
         """Return a room by its code, in any case.
+
+        key: a student's id or the teacher's token. Without one, and from elsewhere than where the
+        room was opened, an address that missed too often is refused a right code as a wrong one:
+        else the answers would tell which codes are right.
 
         Raises: Refused where there is none; codes cannot be tried out faster than a few a minute.
         """
@@ -241,11 +252,13 @@ class Rooms:
         if room is None:
             self.spend("miss", address)
             raise Refused("There is no room with this code. It may have ended.", 404)
+        if self._openers[room.code] != address and not room.knows(key):
+            self.spend("miss", address, cost=0)
         return room
 
     def lead(self, code: str, token: str, address: str) -> Room:
         """Return a room for its teacher. Raises: Refused for any other token."""
-        room = self.find(code, address)
+        room = self.find(code, address, token)
         if not room.may_lead(token):
             self.spend("miss", address)
             raise Refused("This is not the link of the room's teacher.", 403)

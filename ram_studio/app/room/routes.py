@@ -132,7 +132,16 @@ class RoomRoutes:
         return address_of(request, is_space=self._settings.is_space)
 
     def _room(self, request: Request) -> Room:
-        return self.rooms.find(request.path_params["code"], self._address(request))
+        code, student = request.path_params["code"], request.headers.get("room-student", "")
+        return self.rooms.find(code, self._address(request), student)
+
+    def _student(self, request: Request, room: Room) -> str:
+        """Return who asks. Invented ids are refused before they are counted: many would have the
+        counts of others forgotten.
+        """
+        student = request.headers.get("room-student", "")
+        room.note(student, self.rooms.clock())
+        return student
 
     def _led(self, request: Request) -> Room:
         token = request.headers.get("room-token", "")
@@ -195,14 +204,14 @@ class RoomRoutes:
 
     async def _vote(self, request: Request) -> Response:
         room, said = self._room(request), await _body(request, MAX_ACTION_BYTES)
-        student = request.headers.get("room-student", "")
+        student = self._student(request, room)
         self.rooms.spend("vote", student)
         room.vote(student, said.get("place"), said.get("round"), said.get("value"))
         return _json(views.student_view(room, student))
 
     async def _hand_in(self, request: Request) -> Response:
         room, said = self._room(request), await _body(request, MAX_ACTION_BYTES)
-        student = request.headers.get("room-student", "")
+        student = self._student(request, room)
         self.rooms.spend("link", student)
         room.hand_in(student, canvas_link(said.get("link")))
         return _json(views.student_view(room, student))
