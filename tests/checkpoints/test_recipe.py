@@ -115,6 +115,12 @@ ONE = "base: b\nagents: {a: x}\n"
         ("[" * 2000, "not valid YAML"),
         (ONE + "seed: 1:30", "seed: "),
         ("x" * 64_001, "larger than"),
+        *(
+            (ONE + f"filters: [{{match: 're:{regex}', keep: base}}]", "not a regex of ASCII char")
+            for regex in ("é", r"[\0-\U0010ffff]", r"\u00e9", r"\N{BULLET}")
+        ),
+        (ONE + f"settings: {{r: 0x{'f' * 9000}}}", "r is '0xff"),
+        (ONE + f"settings: {{r: 0b{'1' * 20_000}}}", "r is '0b11"),
         # A wrong name or value is told with what is allowed.
         (f"{ONE}settings: {{epsilonn: 3}}", "ram+ has no setting 'epsilonn', did you mean 'epsilo"),
         (f"{ONE}settings: {{epsilonn: 3}}", "(it has epsilon, shared, r, scope, alpha)"),
@@ -154,6 +160,15 @@ def test_numbers_stay_numbers_and_sexagesimal_ones_are_text(text, value):
 def test_a_long_sexagesimal_number_takes_no_time(tmp_path):
     start = time.process_time()
     parse_yaml(b"x: " + b"1:" * 30_000 + b"1", "it")
+    assert time.process_time() - start < 4
+
+
+def test_regexes_of_a_whole_file_take_no_time(tmp_path):
+    ranges = "(?i)" + "[!-\U0010ffff]" * 49
+    match = ", ".join(f'"re:{ranges}{n}"' for n in range(120))
+    path = write(tmp_path, f"{ONE}filters: [{{match: [{match}], keep: base}}]")
+    start = time.process_time()
+    refused(lambda: load_recipe(path), kind=SettingsError)
     assert time.process_time() - start < 4
 
 

@@ -40,6 +40,8 @@ from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.errors import SettingsError
 
 REGEX = "re:"
+_NOT_ASCII = re.compile(r"[^\0-\x7f]|\\[uUN]")
+"""In a regex: a character outside ASCII, or one spelled by its number or name."""
 
 _Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -62,6 +64,11 @@ GROUPS: dict[str, Callable[[str], bool]] = {
 
 def _check_pattern(pattern: str) -> str:
     if pattern.startswith(REGEX):
+        # Python takes milliseconds for each range of such characters; 60 kB of them, half a minute.
+        if _NOT_ASCII.search(pattern):
+            raise ValueError(
+                f"{printable(pattern, 60)!r} is not a regex of ASCII characters; use * for others"
+            )
         try:
             re.compile(pattern.removeprefix(REGEX))
         except re.error as error:
@@ -96,7 +103,7 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    match: tuple[Pattern, ...] = ()
+    match: Annotated[tuple[Pattern, ...], Field(max_length=100)] = ()
     layers: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = None
     weights: dict[str, Weight] = Field(default_factory=dict)
     densities: dict[str, Density] = Field(default_factory=dict)

@@ -90,7 +90,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _StrictDumper.add_representer(str, _represent_text)
 
 # Numbers as in YAML 1.1 but for its sexagesimal ones: 1:30 is no 90, and "1:1:1..." takes for ever.
-_INTEGER = r"[-+]?(0b[01_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"
+# Python reads binary digits without end, but cannot show such a number: of many it is text.
+_INTEGER = r"[-+]?(0b[01_]{1,99}|0[0-7_]{1,99}|0|[1-9][0-9_]*|0x[0-9a-fA-F_]{1,99})$"
 _DECIMAL = (
     r"([-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?"
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
