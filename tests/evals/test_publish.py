@@ -237,6 +237,34 @@ def test_an_analysis_of_other_sources_shows_no_canvas(zoo: Zoo, tmp_path: Path) 
     assert str(tmp_path) not in note
 
 
+def rewritten(merged: Path, **recipe: object) -> None:
+    """Change a merge's recipe in its provenance, with a checksum that fits."""
+    told = json.loads((merged / "ram_studio.json").read_text())
+    told["recipe"] |= recipe
+    told["checksum"] = checksum_of(told)
+    (merged / "ram_studio.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize("settings", [{"epsilon": 10**400}, {"r": 10**400}, {"epsilon": -1}])
+def test_no_number_of_one_entry_stops_the_others(
+    zoo: Zoo, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    merged, other = (merge(zoo.recipe(), tmp_path / name).out for name in ("merged", "other"))
+    save_analysis(zoo.analyze().compact(), merged / "ram_studio.analysis")
+    rewritten(merged, settings=settings)
+    built = build_gallery([str(merged), str(other)], tmp_path / "site")
+    assert [entry.title for entry in built.entries] == ["merged", "other"]
+    assert (tmp_path / "site/merges/merged.html").stat().st_size > 10_000
+
+
+def test_regexes_of_others_are_never_run(zoo: Zoo, tmp_path: Path) -> None:
+    merged = merge(zoo.recipe(), tmp_path / "merged").out
+    rewritten(merged, filters=[{"match": ["re:((.*)*)*!"], "keep": "base"}])
+    (entry,) = build_gallery([str(merged)], tmp_path / "site", check=True).entries
+    assert entry.verified is None
+    assert entry.notes[-1].startswith("Not verified: its filters have regexes")
+
+
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 

@@ -22,6 +22,7 @@ from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
 from ram_studio.checkpoints.read.files import Folder
+from ram_studio.checkpoints.record.filters import REGEX
 from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, Provenance, provenance_of
 from ram_studio.engine.verify import unknown_files, verify
 from ram_studio.errors import CheckpointError, RamStudioError, VerificationError
@@ -226,6 +227,9 @@ def verify_entry(entry: Entry) -> Verified | str:
     provenance = entry.provenance
     if provenance.recipe.method not in METHODS:
         return "Not verified: its method is not one of RAM Studio's."
+    if any(p.startswith(REGEX) for f in provenance.recipe.filters for p in f.match):
+        # One of somebody else can take longer than the world is old.
+        return "Not verified: its filters have regexes. Use * and ? instead."
     local = [n for n, s in provenance.sources.items() if s.repository is None]
     folder: Path | str = entry.folder
     try:

@@ -38,6 +38,8 @@ from ram_studio.resources import asset_path, templates
 VERIFIED_FILE = "verified.json"
 MOST_ENTRIES = 2000
 _MOST_COLUMNS = 24
+_LARGEST = 1e6
+"""Of the settings that a canvas shows."""
 _BACK = (
     '<nav class="ex-page"><p><a style="color: inherit" href="../index.html">Back to the gallery</a>'
     "</p></nav>"
@@ -189,11 +191,14 @@ def _canvas(entry: Entry) -> str:
     assert entry.analysis is not None
     recipe = entry.provenance.recipe
     settings: dict[str, Any] = {"method": recipe.method}
+    given = recipe.settings.items()
+    # The recipe is of anybody: a number may be larger than any float.
+    known = {n: v for n, v in given if isinstance(v, (int, float)) and abs(v) <= _LARGEST}
     for name in ("r", "alpha", "scale", "density", "drop_rate"):
-        if isinstance(value := recipe.settings.get(name), (int, float)) and math.isfinite(value):
-            settings[name] = value
-    if isinstance(epsilon := recipe.settings.get("epsilon"), (int, float)):
-        settings["point"] = snap(float(epsilon))
+        if name in known:
+            settings[name] = known[name]
+    if (epsilon := known.get("epsilon", -1)) >= 0:
+        settings["point"] = snap(epsilon)
     data = {
         "title": entry.title,
         "profile": client_profile(entry.analysis),
