@@ -196,6 +196,14 @@ def test_content_in_parts_and_reasoning_are_read(message, text):
     assert reply.finish == ("end" if text else "failed")
 
 
+def test_half_a_character_ends_no_conversation(tmp_path):
+    said = '[{"name": "list_files", "arguments": {}}] \ud800'
+    body = {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
+    with serve(lambda _: body) as server, AnswerStore(tmp_path / "answers") as store:
+        report = evaluate({"one": EndpointEngine(server.url)}, "tool-loop", limit=1, store=store)
+    assert report.models["one"].answers["tool-loop"][0].note.endswith("after 8 turns")
+
+
 def test_a_server_gets_max_completion_tokens_once_it_asks():
     def answer(body: dict):
         if "max_tokens" in body:

@@ -169,6 +169,39 @@ def test_a_conversation_beyond_the_context_is_wrong():
     assert SUITE.converse(question).take(Reply("", "", "too_long", "full")).finish == "too_long"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"list_events(day={literal})" for literal in ("...", "b'x'", "{1, 2}", "{(1, 2): 1}")),
+        *(f"list_events(day={literal})" for literal in ("{[1]: 2}", "1j", f"0x{'f' * 9000}")),
+        f"add_event(day='Monday', hour=0x{'f' * 9000}, person='x')",
+        f'[{{"name": "order_item", "arguments": {{"item": "tent", "count": {"9" * 4300}}}}}]',
+        r'[{"name": "write_file", "arguments": {"name": "\ud800", "text": "\udfff"}}]',
+        f'[{{"name": "write_file", "arguments": {{"text": {"[" * 900}{"]" * 900}}}}}]',
+    ],
+)
+def test_arguments_that_json_cannot_say_end_no_evaluation(text):
+    (question,) = made(1)
+    question = replace(question, spec=dict(question.spec, state=dict(question.spec["state"])))
+    question.spec["state"]["stock"] = {"tent": 5}
+    episode = SUITE.converse(question)
+    for said in (text, text, call("list_orders")):
+        episode.take(Reply(said, "", "end"))
+        json.dumps(episode.next().messages, ensure_ascii=False).encode()
+    end = next(filter(None, (episode.take(Reply("Done.", "", "end")) for _ in range(MOST_TURNS))))
+    assert not SUITE.judge(question, end.text, "off").is_correct
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x1c", "\r"])
+def test_line_marks_in_what_a_model_says_end_no_message(mark):
+    def marked(wish: str, results: list) -> str:
+        return good(wish, results).replace("All is done.", f"All is{mark} done.")
+
+    (question,) = made(1)
+    (talk,) = Conversations(Scripted(marked), SUITE.converse).answer([question])
+    assert SUITE.judge(question, talk[0][1].text, "off").is_correct
+
+
 @pytest.mark.parametrize("is_native", [True, False])
 def test_an_endpoint_gets_calls_and_results_by_the_protocol(is_native, tmp_path):
     bodies = []

@@ -338,6 +338,8 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
     if calls:
         # A server that parses calls itself hands them over beside the text.
         answer = f"{answer}\n{_CALLS}{json.dumps(calls)}}}".strip()
+    # JSON can name half a character, which no later request could hold.
+    answer = answer.encode("utf-8", "replace").decode()
     finish, note = finished(answer, reason != "length", limit)
     return Reply(answer, prompt, finish, note, tokens if type(tokens) is int else None, seconds)
 

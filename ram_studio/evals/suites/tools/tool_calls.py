@@ -30,6 +30,8 @@ MAX_CALLS = 32
 # Read behind brackets that turned out not to open JSON; each costs up to the rest of the text.
 MAX_VAIN_CHARS = 10 * MAX_ANSWER_CHARS
 _LEAST_VAIN_CHARS = 100
+# Of arguments: deeper ones, and longer numbers, cannot be written as JSON everywhere.
+_MOST_DEPTH, _MOST_BITS = 32, 4096
 
 # What a mark begins is looked for up to the last mark that ends it: else each beginning costs up to
 # the rest of the text.
@@ -83,15 +85,40 @@ class Call:
 
 def parse_calls(text: str) -> list[Call]:
     """Return the calls that an answer makes, in their order; none for prose or broken syntax."""
+    return [
+        Call(_plain(call.name), _plain(call.arguments), _plain(call.positional))
+        for call in _calls(text)[:MAX_CALLS]
+    ]
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return a value as JSON can say it to the model again; what it cannot say is ``...``."""
+    if depth > _MOST_DEPTH:
+        return "..."
+    if isinstance(value, dict):
+        pairs = ((_plain(key, _MOST_DEPTH), _plain(own, depth + 1)) for key, own in value.items())
+        return {key if isinstance(key, str) else repr(key): own for key, own in pairs}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(part, depth + 1) for part in value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()  # half of a pair of surrogates
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return hex(value)
+    if value is None or isinstance(value, int | float):
+        return value
+    return "..."
+
+
+def _calls(text: str) -> list[Call]:
     text = _MARKERS.sub(" ", text[:MAX_ANSWER_CHARS]).strip()
     tagged = [part.strip() for part in _TAGGED.findall(text)]
     if tagged:
-        return [call for part in tagged for call in _part(part)][:MAX_CALLS]
+        return [call for part in tagged for call in _part(part)]
     fenced = [match.group(1).strip() for match in _FENCED.finditer(text)]
     for part in dict.fromkeys((text, *fenced, "\n".join(fenced))):
         calls = _part(part)
         if calls:
-            return calls[:MAX_CALLS]
+            return calls
     return []
 
 
@@ -222,7 +249,7 @@ def _python_calls(text: str) -> list[Call]:
             nodes += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
         return [_python_call(node) for node in nodes]
     # SyntaxWarning: odd literals in the model's text, where warnings are errors.
-    except (SyntaxError, SyntaxWarning, ValueError, MemoryError, RecursionError):
+    except (SyntaxError, SyntaxWarning, ValueError, TypeError, MemoryError, RecursionError):
         return []
 
 

@@ -267,7 +267,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 def _said(text: str) -> list[str]:
     """Return what the model said, turn by turn; a text that is no conversation was said at once."""
     try:
-        messages = [json.loads(line) for line in text.splitlines() if line.strip()]
+        messages = [json.loads(line) for line in text.split("\n") if line.strip()]
         return [str(m["content"]) for m in messages if m["role"] == "assistant"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return [text]
