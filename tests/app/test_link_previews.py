@@ -125,6 +125,12 @@ def test_an_unknown_link_says_so(query: dict[str, str], said: str) -> None:
     assert unknown_parts({"set": "dense", "rule": "ram ", "r": "7", "other": "x"}) == []
 
 
+def test_a_link_puts_no_text_of_its_own_into_a_preview() -> None:
+    for weights in ("Claim your prize at evil.example=1", "coding=0.5, <b>=1", "base=1"):
+        said = preview_of({"set": DEFAULT_SET, "weights": weights}).description
+        assert not any(text in said for text in ("prize", "<b>", "base="))
+
+
 def test_a_link_to_a_step_without_models_says_so() -> None:
     (told,) = unknown_parts({"step": "check"}, has_models=False)
     assert told.startswith("This link opens Check, but no models are loaded.")

@@ -53,7 +53,7 @@ def number(name: str, value: Any) -> float:
     """
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SettingsError(f"{name} is {str(value)[:80]!r}; it must be a number.") from None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 
 MOST = 4096
@@ -46,7 +47,8 @@ def weights_text(weights: Mapping[str, float | Sequence[float]]) -> str:
 def usable_weights(said: Any) -> dict[str, float | list[float]]:
     """Return what is usable of weights by agent, as a link or the browser says them.
 
-    said: a line of text, or numbers and lists of numbers by name; what is neither is left out.
+    said: a line of text, or numbers and lists of numbers by name; what is neither is left out, and
+    what no agent is called: a link's preview shows the names.
     """
     if isinstance(said, str):
         try:
@@ -59,6 +61,7 @@ def usable_weights(said: Any) -> dict[str, float | list[float]]:
     for name, given in said.items():
         values = given if isinstance(given, list) else [given]
         try:
+            check_agent_name(str(name))
             numbers = [float(value) for value in values[:_MOST_NUMBERS]]
         except (TypeError, ValueError, OverflowError):
             continue
