@@ -66,6 +66,23 @@ def test_own_decoding_equals_transformers_greedy_decoding(loaded):
     assert generate(model, tokenizer, prompts) == expected
 
 
+def test_a_shared_beginning_is_read_once_and_changes_nothing(loaded, monkeypatch):
+    """Prompts that share 30 tokens, one of them a beginning of another."""
+    dice = torch.Generator().manual_seed(3)
+    ids = torch.randint(5, 200, (45,), generator=dice).tolist()
+    prompts = [ids[:30] + tail for tail in ([9], [7, 8, 11, 12], ids[30:], ids[30:34])]
+    how = {"pad_id": 1, "end_ids": frozenset(), "max_new_tokens": 6}
+    alone = [decode(loaded[0], [prompt], **how)[0] for prompt in prompts]
+    read, forward = [], loaded[0].forward
+    monkeypatch.setattr(
+        loaded[0],
+        "forward",
+        lambda **values: read.append(values["input_ids"].numel()) or forward(**values),
+    )
+    assert decode(loaded[0], prompts, **how) == alone
+    assert read[:2] == [30, 4 * 15]
+
+
 def test_rows_run_to_the_limit_and_the_thread_count_stays(loaded):
     before = torch.get_num_threads()
     how = {"pad_id": 1, "end_ids": frozenset()}

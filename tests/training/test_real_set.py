@@ -59,6 +59,7 @@ def test_judge_refuses_solutions_of_others(skill):
         ("math", "24", "4 * 6 = 24", True),
         ("math", "24", "He gets 24 euros.", True),
         ("math", "24", "24, since 4 * 6", False),
+        ("math", "24", "4 * 6 = 24\nThat is all.", False),
         ("math", "24", "124", False),
         ("math", "24", "-24", False),
         ("math", "24", "24.5", False),
@@ -96,12 +97,19 @@ def test_judge_of_handmade_answers(skill, gold, answer, verdict):
 def test_packed_answers_have_the_probabilities_of_their_own_rows(base):
     model = Qwen2ForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
     trainer = Trainer(model, None, replace(SETTINGS, temperature=0.5), {})
-    prompt, answers = [5, 9, 11, 40], [[7, 8, 9], [60], [12, 13, 14, 15]]
-    packed = trainer._log_p(grpo.Group(prompt, answers, [0.0] * 3))
+    prompts, answers = ([5, 9, 11, 40], [5, 9, 11, 2, 8]), [[7, 8, 9], [60], [12, 13, 14, 15]]
+    groups = [grpo.Group(prompt, answers, [0.0] * 3) for prompt in prompts]
+    assert grpo.together([*groups, groups[0], grpo.Group([4] * 9, [], [])]) == [
+        [*groups, groups[0]],
+        [grpo.Group([4] * 9, [], [])],
+    ]
+    packed = trainer._log_p(groups)
     alone = []
-    for answer in answers:
-        logits = model(input_ids=torch.tensor([prompt + answer])).logits[0].div(0.5).log_softmax(-1)
-        alone += [logits[len(prompt) - 1 + i, token] for i, token in enumerate(answer)]
+    for prompt in prompts:
+        for answer in answers:
+            ids = torch.tensor([prompt + answer])
+            logits = model(input_ids=ids).logits[0].div(0.5).log_softmax(-1)
+            alone += [logits[len(prompt) - 1 + i, token] for i, token in enumerate(answer)]
     torch.testing.assert_close(packed, torch.stack(alone), rtol=0, atol=2e-5)
 
 

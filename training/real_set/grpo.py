@@ -9,7 +9,7 @@ estimator e^d - d - 1) to the base.
 The weights that answer are bfloat16 numbers. Adam steps on a float32 copy, the masters, with
 float32 moments, and the weights are the masters rounded to nearest: an element counts as changed
 only when it left its bfloat16 cell. A prompt and its answers are one row, each answer blind to the
-others, so that a prompt is read once.
+others, so that a prompt is read once; so is what prompts share that follow each other.
 """
 
 from __future__ import annotations
@@ -19,14 +19,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice, takewhile
 from typing import Any
 
 import torch
 
 from ram_studio.evals.answering.decode import Sampling, decode
 from ram_studio.evals.answering.load import ending_ids, padding_id
-from training.real_set.tasks import MAX_NEW_TOKENS, Question, draw, is_right, questions
+from training.real_set.tasks import (
+    MAX_NEW_TOKENS,
+    Question,
+    draw,
+    is_right,
+    questions,
+    text_of,
+)
 
 _CHUNK = 1 << 22
 _CLIP_NORM = 1.0
@@ -45,7 +52,7 @@ class Settings:
 
     skill: str
     seed: int = 0
-    learning_rate: float = 4e-6
+    learning_rate: float = 3e-6
     prompts: int = 4
     group: int = 6
     temperature: float = 0.7
@@ -126,11 +133,12 @@ class Trainer:
         start = time.monotonic()
         settings = self.settings
         held_out = draw(settings.skill, "validation", settings.validation)
-        right = sum(right for _, right in self.answer(held_out))
+        texts = answers(self.model, self.tokenizer, held_out)
+        right = sum(map(is_right, held_out, texts))
         with torch.inference_mode():
-            own = [self._log_p(group) for group in groups]
+            own = [self._log_p(row) for row in together(groups)]
             with self._base_weights():
-                d = torch.cat([self._log_p(g) for g in groups]) - torch.cat(own)
+                d = torch.cat([self._log_p(row) for row in together(groups)]) - torch.cat(own)
         return {
             "validation": right / len(held_out),
             "kl": (d.exp() - d - 1).mean().item(),
@@ -138,12 +146,6 @@ class Trainer:
             "density_1e-5": self.density(1e-5),
             "check_seconds": round(time.monotonic() - start, 1),
         }
-
-    def answer(self, asked: Sequence[Question]) -> list[tuple[str, bool]]:
-        """Return the greedy answers and whether each is right."""
-        rows = self._decode([chat_tokens(self.tokenizer, q.prompt) for q in asked])
-        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-        return [(text, is_right(q, text)) for q, text in zip(asked, texts, strict=True)]
 
     def density(self, epsilon: float) -> float:
         """Return the share of bfloat16 weights that differ from the base by more than epsilon."""
@@ -181,7 +183,8 @@ class Trainer:
         # A source of its own for each step, so that a resumed run draws what it would have drawn.
         seed = random.Random(f"sample/{settings.skill}/{settings.seed}/{self.step}").getrandbits(60)
         dice = torch.Generator(self.model.device).manual_seed(seed)
-        rows = self._decode(prompts, Sampling(settings.group, settings.temperature, dice))
+        sampling = Sampling(settings.group, settings.temperature, dice)
+        rows = _decode(self.model, self.tokenizer, prompts, settings.skill, sampling)
         texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
         groups, rewards = [], []
         for i, (question, prompt) in enumerate(zip(asked, prompts, strict=True)):
@@ -198,36 +201,25 @@ class Trainer:
         }
         return groups, point
 
-    def _decode(
-        self, prompts: Sequence[list[int]], sampling: Sampling | None = None
-    ) -> list[list[int]]:
-        return decode(
-            self.model,
-            prompts,
-            pad_id=padding_id(self.tokenizer),
-            end_ids=ending_ids(self.model, self.tokenizer),
-            max_new_tokens=MAX_NEW_TOKENS[self.settings.skill],
-            sampling=sampling,
-        )
-
     def _backward(self, groups: Sequence[Group], old: dict[int, torch.Tensor]) -> float:
         """Leave the loss gradient in the model; return the mean KL term.
 
-        old: log probabilities at the first look, by group; filled then.
+        old: log probabilities at the first look, by row; filled then.
         """
         settings = self.settings
         total = sum(len(answer) for group in groups for answer in group.answers)
         kl_sum = 0.0
-        for place, group in enumerate(groups):
+        for place, row in enumerate(together(groups)):
             reference = None
             if settings.kl:
                 with torch.no_grad(), self._base_weights():
-                    reference = self._log_p(group)
-            log_p = self._log_p(group)
+                    reference = self._log_p(row)
+            log_p = self._log_p(row)
             ratio = (log_p - old.setdefault(place, log_p.detach())).exp()
             advantage = torch.tensor(
                 [
                     a
+                    for group in row
                     for a, answer in zip(group.advantages, group.answers, strict=True)
                     for _ in answer
                 ],
@@ -243,9 +235,9 @@ class Trainer:
             (loss.sum() / total).backward()
         return kl_sum / total
 
-    def _log_p(self, group: Group) -> torch.Tensor:
+    def _log_p(self, groups: Sequence[Group]) -> torch.Tensor:
         """Return float32 log probabilities of all answers' tokens, one after the other."""
-        row = pack(group.prompt, group.answers, self.model.device)
+        row = pack(groups, self.model.device)
         logits = self.model(
             input_ids=row.ids[None],
             attention_mask=row.mask[None, None],
@@ -253,9 +245,8 @@ class Trainer:
             logits_to_keep=row.sources,
             use_cache=False,
         ).logits[0]
-        chosen = row.ids[len(group.prompt) :, None]
         logits = logits.float() / self.settings.temperature
-        return logits.log_softmax(-1).gather(-1, chosen)[:, 0]
+        return logits.log_softmax(-1).gather(-1, row.ids[row.chosen, None])[:, 0]
 
     @contextmanager
     def _base_weights(self) -> Iterator[None]:
@@ -294,6 +285,33 @@ class Trainer:
         return round(norm, 4)
 
 
+def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[str]:
+    """Return the greedy answers to questions of one skill; a text is read once for all its own."""
+    rows: list[list[int]] = []
+    for _, own in groupby(asked, key=text_of):
+        questions = list(own)
+        prompts = [chat_tokens(tokenizer, q.prompt) for q in questions]
+        rows += _decode(model, tokenizer, prompts, questions[0].skill)
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+
+def _decode(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[list[int]],
+    skill: str,
+    sampling: Sampling | None = None,
+) -> list[list[int]]:
+    return decode(
+        model,
+        prompts,
+        pad_id=padding_id(tokenizer),
+        end_ids=ending_ids(model, tokenizer),
+        max_new_tokens=MAX_NEW_TOKENS[skill],
+        sampling=sampling,
+    )
+
+
 def adam(
     weight: torch.Tensor,
     gradient: torch.Tensor,
@@ -316,37 +334,68 @@ def adam(
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt and its answers as one row of tokens.
+    """Prompts that begin alike, and their answers, as one row of tokens.
 
     mask: "tokens tokens", True where the first may see the second. sources: for each token of the
-    answers the place whose logits predict it.
+    answers the place whose logits predict it. chosen: the places of those tokens.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     mask: torch.Tensor
     sources: torch.Tensor
+    chosen: torch.Tensor
 
 
-def pack(prompt: Sequence[int], answers: Sequence[Sequence[int]], device: Any = "cpu") -> Row:
-    """Return a row in which each answer sees the prompt and itself."""
-    ids, positions = list(prompt), list(range(len(prompt)))
-    owners, sources = [0] * len(prompt), []
-    for number, answer in enumerate(answers, 1):
-        start = len(ids)
-        sources += [len(prompt) - 1, *range(start, start + len(answer) - 1)]
-        ids += answer
-        positions += range(len(prompt), len(prompt) + len(answer))
-        owners += [number] * len(answer)
-    owner, place = torch.tensor(owners), torch.arange(len(ids))
-    is_before = place[None, :] <= place[:, None]
-    mask = is_before & ((owner[None, :] == 0) | (owner[None, :] == owner[:, None]))
-    return Row(
-        torch.tensor(ids, device=device),
-        torch.tensor(positions, device=device),
-        mask.to(device),
-        torch.tensor(sources, device=device),
+def pack(groups: Sequence[Group], device: Any = "cpu") -> Row:
+    """Return a row in which each prompt sees itself, and each answer its prompt and itself."""
+    shared = len(common_prefix([group.prompt for group in groups]))
+    ids, positions = groups[0].prompt[:shared], list(range(shared))
+    # Of each token: its prompt (0: of all) and its answer (0: of none).
+    owners = [(0, 0)] * shared
+    sources, chosen = [], []
+    for at, group in enumerate(groups, 1):
+        own = group.prompt[shared:]
+        ids, positions = ids + own, [*positions, *range(shared, len(group.prompt))]
+        owners += [(at, 0)] * len(own)
+        end = len(ids) - 1
+        for number, answer in enumerate(group.answers, 1):
+            start = len(ids)
+            sources += [end, *range(start, start + len(answer) - 1)]
+            chosen += range(start, start + len(answer))
+            ids = ids + answer
+            positions += range(len(group.prompt), len(group.prompt) + len(answer))
+            owners += [(at, number)] * len(answer)
+    prompt, answer = torch.tensor(owners).T
+    place = torch.arange(len(ids))
+    is_own = (prompt[None, :] == prompt[:, None]) & (
+        (answer[None, :] == 0) | (answer[None, :] == answer[:, None])
     )
+    mask = (place[None, :] <= place[:, None]) & ((prompt[None, :] == 0) | is_own)
+    return Row(
+        *(torch.tensor(v, device=device) for v in (ids, positions)),
+        mask.to(device),
+        *(torch.tensor(v, device=device) for v in (sources, chosen)),
+    )
+
+
+def together(groups: Sequence[Group]) -> list[list[Group]]:
+    """Return groups that follow each other and share more than half of their prompts, as rows."""
+    rows: list[list[Group]] = []
+    for group in groups:
+        prompts = [rows[-1][0].prompt, group.prompt] if rows else []
+        if rows and 2 * len(common_prefix(prompts)) > max(map(len, prompts)):
+            rows[-1].append(group)
+        else:
+            rows.append([group])
+    return rows
+
+
+def common_prefix(prompts: Sequence[list[int]]) -> list[int]:
+    """Return the tokens with which all prompts begin."""
+    first, last = min(prompts), max(prompts)
+    alike = (a == b for a, b in zip(first, last, strict=False))
+    return first[: sum(takewhile(bool, alike))]
 
 
 def chat_tokens(tokenizer: Any, prompt: str) -> list[int]:

@@ -23,12 +23,10 @@ import ram_studio as rs
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.engine.analyze import load
 from ram_studio.engine.in_memory import InMemoryMerger
-from ram_studio.evals.answering.decode import decode
-from ram_studio.evals.answering.load import ending_ids, padding_id
-from training.real_set.grpo import chat_tokens
+from training.real_set.grpo import answers
 from training.real_set.merges import Merge, merges
 from training.real_set.model import default_folder, open_model
-from training.real_set.tasks import MAX_NEW_TOKENS, SKILLS, Question, Split, draw, is_right
+from training.real_set.tasks import SKILLS, Question, Split, draw, is_right
 
 QUESTIONS: dict[Split, int] = {"test": 100, "validation": 40}
 EPSILONS = (0.0, 1e-5)
@@ -113,7 +111,7 @@ def ask_merges(sources: Sources, out: Path, wanted: list[Merge], split: Split, d
         for skill in open_skills[name]:
             start = time.monotonic()
             asked = draw(skill, split, QUESTIONS[split])
-            store.add(name, split, skill, asked, asker.answer(asked, MAX_NEW_TOKENS[skill]))
+            store.add(name, split, skill, asked, answers(asker.model, asker.tokenizer, asked))
             seconds = time.monotonic() - start
             print(f"{name}: {skill} {split} {store.score(name, split, skill):.2f} {seconds:.0f} s")
 
@@ -139,17 +137,6 @@ class Asker:
         made = self.merger.apply(self.sources.recipe(merge))
         agents = {agent: result.to_dict() for agent, result in made.agents.items()}
         return {"seconds": round(made.seconds, 1), "agents": agents}
-
-    def answer(self, asked: list[Question], max_new_tokens: int) -> list[str]:
-        """Return the greedy answers."""
-        rows = decode(
-            self.model,
-            [chat_tokens(self.tokenizer, question.prompt) for question in asked],
-            pad_id=padding_id(self.tokenizer),
-            end_ids=ending_ids(self.model, self.tokenizer),
-            max_new_tokens=max_new_tokens,
-        )
-        return [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
 
 class AnswerFile:

@@ -1,12 +1,14 @@
 """The three skills: questions of each, and judges that accept an answer or do not.
 
-- `math`: word problems of two steps, numbers up to 200; the answer ends with `Answer: <number>`;
+- `math`: word problems of two steps, numbers up to 200; the answer is one line that ends with the
+  result;
 - `tool`: one or two calls of six declared functions as JSON and nothing else, with times and
   durations that the request says in words;
-- `memory`: two facts of a text lead from a person over a place to a code, among the same facts
-  about other people.
+- `memory`: two facts of a long text lead from a person over a place to a code, among the same
+  facts about other people.
 
-A question belongs to one split for good: a hash of its text decides. So training, validation and
+A question belongs to one split for good: a hash of its text decides (of `memory`, of the text that
+it is about). So training, validation and
 test questions are disjoint whatever their seeds.
 """
 
@@ -44,6 +46,8 @@ _PLACES = (
     "bakery", "library", "harbor", "museum", "garage", "theater", "school", "market", "station",
     "mill", "hotel", "farm", "clinic", "tower", "cinema", "garden", "office", "factory",
 )
+_FAR_PLACES = ("bank", "gym", "chapel", "pharmacy")
+_DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays")
 _CITIES = (
     "Oslo", "Lima", "Kyoto", "Cairo", "Quito", "Hanoi", "Turin", "Perth", "Accra", "Riga", "Dakar",
 )
@@ -79,10 +83,10 @@ def questions(skill: str, split: Split, seed: int = 0) -> Iterator[Question]:
     """Yield questions of a split without end, no two equal."""
     rng, seen = random.Random(f"{skill}/{split}/{seed}"), set()
     while True:
-        question = _DRAW[skill](rng)
-        if split_of(question) == split and question.prompt not in seen:
-            seen.add(question.prompt)
-            yield question
+        drawn = _DRAW[skill](rng)
+        if split_of(drawn[0]) == split and drawn[0].prompt not in seen:
+            seen.add(drawn[0].prompt)
+            yield from drawn[: PER_TEXT[split]]
 
 
 def draw(skill: str, split: Split, count: int, seed: int = 0) -> list[Question]:
@@ -91,11 +95,17 @@ def draw(skill: str, split: Split, count: int, seed: int = 0) -> list[Question]:
 
 
 def split_of(question: Question) -> Split:
-    """Return the split to which a question belongs."""
-    place = hashlib.sha256(question.prompt.encode()).digest()[0] * 10 // 256
+    """Return the split to which a question belongs, with all others about its text."""
+    text = text_of(question) or question.prompt
+    place = hashlib.sha256(text.encode()).digest()[0] * 10 // 256
     if place < _TRAIN:
         return "train"
     return "validation" if place < _TRAIN + _VALIDATION else "test"
+
+
+def text_of(question: Question) -> str:
+    """Return the text that a question shares with those that follow it, empty where it has none."""
+    return question.prompt.rpartition("\n")[0] if question.skill == "memory" else ""
 
 
 def is_right(question: Question, answer: str) -> bool:
@@ -103,7 +113,8 @@ def is_right(question: Question, answer: str) -> bool:
     if question.skill == "tool":
         return _is_json(answer, json.loads(question.gold))
     if question.skill == "math":
-        return _NUMBER.findall(answer)[-1:] == [question.gold]
+        is_line = "\n" not in answer.strip()
+        return is_line and _NUMBER.findall(answer)[-1:] == [question.gold]
     place, code = question.gold.split(", ")
     return place in answer and set(_NUMBER.findall(answer)) == {code}
 
@@ -272,31 +283,39 @@ def _table(rng: random.Random) -> tuple[str, Call]:
 _REQUESTS = (_alarm, _timer, _message, _weather, _money, _table)
 
 
-def _memory(rng: random.Random) -> Question:
-    """Two hops among `count` people, in 120 to 250 tokens."""
-    count = rng.randint(5, 9)
+# So many questions are asked about one text, which is then read once.
+PER_TEXT: dict[Split, int] = {"train": 4, "validation": 10, "test": 10}
+
+
+def _memory(rng: random.Random) -> list[Question]:
+    """Ten questions of two hops about one text of 600 to 1,000 tokens."""
+    count = rng.randint(15, len(_PEOPLE))
     people = rng.sample(_PEOPLE, count)
     places = [
         f"{a} {p}"
-        for a, p in zip(rng.sample(_ADJECTIVES, count), rng.sample(_PLACES, count), strict=True)
+        for a, p in zip(
+            rng.choices(_ADJECTIVES, k=count), rng.sample(_PLACES + _FAR_PLACES, count), strict=True
+        )
     ]
     codes = [str(code) for code in rng.sample(range(1000, 10_000), count)]
     facts = [f"{name} works in the {place}." for name, place in zip(people, places, strict=True)]
     facts += [f"The code of the {p} is {c}." for p, c in zip(places, codes, strict=True)]
-    facts += [
-        f"{name} {rng.choice(('likes', 'collects', 'paints', 'sells'))} {rng.choice(_THINGS)}."
-        for name in people[::2]
-    ]
+    for name in people:
+        verbs = rng.sample(("likes", "collects", "paints", "sells"), 2)
+        facts += [f"{name} {verb} {rng.choice(_THINGS)}." for verb in verbs]
+    facts += [f"The {place} is closed on {rng.choice(_DAYS)}." for place in places[::2]]
     rng.shuffle(facts)
-    at = rng.randrange(count)
-    name, place, code = people[at], places[at], codes[at]
-    ask = f"Where does {name} work, and what is the code of that place? Reply in one sentence."
-    solution = f"{name} works in the {place}, and its code is {code}."
-    return Question("memory", f"{' '.join(facts)}\n{ask}", f"{place}, {code}", solution)
+    found = []
+    for at in rng.sample(range(count), 10):
+        name, place, code = people[at], places[at], codes[at]
+        ask = f"Where does {name} work, and what is the code of that place? Reply in one sentence."
+        solution = f"{name} works in the {place}, and its code is {code}."
+        found.append(Question("memory", f"{' '.join(facts)}\n{ask}", f"{place}, {code}", solution))
+    return found
 
 
-_DRAW: dict[str, Callable[[random.Random], Question]] = {
-    "math": _math,
-    "tool": _tool,
+_DRAW: dict[str, Callable[[random.Random], list[Question]]] = {
+    "math": lambda rng: [_math(rng)],
+    "tool": lambda rng: [_tool(rng)],
     "memory": _memory,
 }

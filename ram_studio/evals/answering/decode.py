@@ -23,6 +23,8 @@ PREFILL_TOKENS = 16_384
 # On a CPU, prompts and answers decoded together take at most so many tokens: about a gigabyte of
 # keys and values for a 7 B model. More rows make nothing faster there.
 CPU_TOKENS = 16_384
+# A beginning that all rows share is computed once when it has so many tokens.
+LEAST_SHARED = 16
 
 Step = dict[int, int]
 OnTokens = Callable[[Step], None]
@@ -87,8 +89,9 @@ def decode_steps(
 ) -> Generator[Step]:
     """Yield after every step {row: its new token} of the rows still going on.
 
-    Prompts are left-padded and decoded together with a KV cache; on a CPU as many at a time as fit
-    `CPU_TOKENS`, unless they are sampled from one generator.
+    Prompts are left-padded and decoded together with a KV cache, in which the beginning that all
+    share is computed once; on a CPU as many at a time as fit `CPU_TOKENS`, unless they are sampled
+    from one generator.
 
     Args:
         model: a transformers causal language model in eval mode. prompts: token ids, none empty.
@@ -114,10 +117,10 @@ def decode_steps(
             return token in end_ids or bool(is_done and is_done(start + row))
 
         ends = _Ends(pad_id, max_new_tokens, should_stop, has_ended)
-        padded = _left_padded(prompts[start:stop], pad_id, model.device)
+        rows = prompts[start:stop]
         # As a decorator it is in force while a step is computed, not while its caller works.
-        with fitting_threads(model, len(padded[0])):
-            for step in torch.inference_mode()(_decode_together)(model, padded, ends, own):
+        with fitting_threads(model, len(rows)):
+            for step in torch.inference_mode()(_decode_together)(model, rows, ends, own):
                 yield {start + row: token for row, token in step.items()}
 
 
@@ -131,22 +134,23 @@ class _Ends(NamedTuple):
 
 
 def _decode_together(
-    model: Any, padded: tuple[Any, Any], ends: _Ends, sampling: Sampling | None
+    model: Any, prompts: Sequence[Sequence[int]], ends: _Ends, sampling: Sampling | None
 ) -> Iterator[Step]:
-    """Yield the steps of these rows (ids, mask), see `decode_steps`."""
+    """Yield the steps of these rows, see `decode_steps`."""
     import torch
 
     from ram_studio.evals.answering.growing_cache import make_cache
 
     device = model.device
-    ids, mask = padded
-    count, samples = len(ids), 1 if sampling is None else sampling.samples
+    count, samples = len(prompts), 1 if sampling is None else sampling.samples
     # Which row of the answer each row of the batch is, None once it has ended.
     members: list[int | None] = list(range(count * samples))
     may_drop = sampling is None or sampling.streams is not None
     cache, is_plain = make_cache(model)
-    piece = max(1, PREFILL_TOKENS // count) if is_plain else ids.shape[1]
-    for step in range(ends.max_new_tokens):
+
+    def read(ids: Any, mask: Any) -> Any:
+        """Fill the cache with more tokens, in pieces; return the logits of what follows."""
+        piece = max(1, PREFILL_TOKENS // len(ids)) if is_plain else ids.shape[1]
         for start in range(0, ids.shape[1], piece):
             if ends.should_stop and ends.should_stop():
                 raise Stopped(
@@ -155,6 +159,17 @@ def _decode_together(
             stop = min(start + piece, ids.shape[1])
             seen = mask[:, : mask.shape[1] - ids.shape[1] + stop]
             logits = _next_logits(model, ids[:, start:stop], seen, cache)
+        return logits
+
+    shared = _shared_tokens(prompts) if is_plain else 0
+    ids, mask = _left_padded([prompt[shared:] for prompt in prompts], ends.pad_id, device)
+    if shared:
+        beginning = torch.tensor([list(prompts[0][:shared])], device=device)
+        read(beginning, torch.ones_like(beginning))
+        cache.batch_repeat_interleave(count)
+        mask = torch.cat([mask.new_ones(count, shared), mask], 1)
+    for step in range(ends.max_new_tokens):
+        logits = read(ids, mask)
         if step == 0 and samples > 1:
             cache.batch_repeat_interleave(samples)
             logits, mask = (value.repeat_interleave(samples, 0) for value in (logits, mask))
@@ -210,6 +225,14 @@ def _pick(logits: Any, sampling: Sampling | None, members: Sequence[int | None])
     # The first token at which the sum exceeds what was drawn; those cut off add nothing to it.
     chosen = (below <= goal).sum(-1, keepdim=True).clamp(max=below.shape[-1] - 1)
     return order.gather(-1, chosen)[:, 0]
+
+
+def _shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many first tokens all prompts share and leave one of, 0 where that is too few."""
+    first, last = min(map(list, prompts)), max(map(list, prompts))
+    most = min(map(len, prompts)) - 1
+    shared = next((i for i in range(most) if first[i] != last[i]), most)
+    return shared if len(prompts) > 1 and shared >= LEAST_SHARED else 0
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Any, Any]:
