@@ -146,10 +146,24 @@ def _one_json_object() -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(printed):
             yield
-    except RamStudioError as error:
-        if not printed.getvalue():
-            print(json.dumps({"error": error.to_dict()}))
+    except (Exception, SystemExit) as error:
+        told = _as_json(error)
+        if told is not None and not printed.getvalue():
+            print(json.dumps({"error": told}))
         raise
     finally:
         sys.stdout.write(printed.getvalue())
         sys.stdout.flush()
+
+
+def _as_json(error: BaseException) -> dict[str, object] | None:
+    """Return an error's object for JSON; None for an exit that is not one."""
+    if isinstance(error, RamStudioError):
+        return error.to_dict()
+    code, message = "internal_error", f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        said = getattr(error.__context__, "format_message", None)  # the parser's own error
+        if said is None:
+            return None
+        code, message = "usage_error", said()
+    return {"code": code, "message": " ".join(message.split()), "retry": False, "part": None}

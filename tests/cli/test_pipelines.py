@@ -61,6 +61,28 @@ def test_what_may_be_run_again_is_told(cli, example, tmp_path, monkeypatch, kind
     assert json.loads(out)["error"]["retry"] is True
 
 
+def test_usage_errors_and_faults_of_ours_are_json_too(cli, example, tmp_path, monkeypatch, capsys):
+    for words, told in (
+        (("merge", "--dtipe", "x"), "--dtipe"),
+        (("merge", *example), "name a folder to create"),
+    ):
+        code, out, err = cli(*words, "--json")
+        error = json.loads(out)["error"]
+        assert (code, error["code"], error["retry"]) == (2, "usage_error", False)
+        assert told in error["message"]
+        assert told in err
+    assert cli("merge", "--help", "--json")[:1] == (0,)
+
+    def fail(*arguments, **named):
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(merge_module, "load_sources", fail)
+    with pytest.raises(ZeroDivisionError):
+        cli("merge", *example, "--out", tmp_path / "m", "--json")
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert (told["code"], told["message"]) == ("internal_error", "ZeroDivisionError: of ours")
+
+
 def test_a_part_that_fails_is_told_by_number(cli, recipe, tmp_path):
     plan = tmp_path / "plan.json"
     assert cli("plan", recipe(), "--parts", "2", "--max-shard-size", "1MB", "--out", plan)[0] == 0
