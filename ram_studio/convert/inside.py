@@ -36,6 +36,8 @@ _DCP = (
     *("Metadata", "MetadataIndex", "StorageMeta", "TensorStorageMetadata", "BytesStorageMetadata"),
     *("ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING"),
 )
+_PLANS = ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData")
+"""Megatron keeps in the metadata what each rank planned to write."""
 ALLOWED = {
     "torch": ("Size", "device", *_DTYPES, *_STORAGES),
     "torch.storage": _STORAGES,
@@ -59,6 +61,7 @@ ALLOWED = {
     "torch.distributed._pycute.layout": ("Layout",),
     "torch.distributed.checkpoint.metadata": _DCP,
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
+    "torch.distributed.checkpoint.planner": _PLANS,
     "torch.distributed._shard.sharded_tensor.api": _SHARDS,
     "torch.distributed._shard.sharded_tensor.shard": _SHARDS,
     "torch.distributed._shard.sharded_tensor.metadata": (*_SHARDS, "MEM_FORMAT_ENCODING"),

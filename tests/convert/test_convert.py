@@ -61,6 +61,15 @@ def test_every_way_of_saving_comes_back_to_the_bit(saved, tmp_path, way):
     assert done.tensors == len(whole)
 
 
+def test_what_megatron_itself_wrote_comes_back_to_the_bit(tmp_path):
+    """golden/make_megatron.py: Megatron-core keeps each rank's plan in the metadata."""
+    golden = Path(__file__).parents[1] / "golden" / "megatron"
+    for source in ("iter_0000007", "."):
+        done = convert(golden / source, tmp_path / f"out-{source}")
+        check_same(done.out, load_file(golden / "whole.safetensors"))
+        assert done.left_out == ("decoder.layers._extra_state/shard_0_1",)
+
+
 def test_float32_widens_and_the_config_says_so(saved, tmp_path):
     whole = load_file(saved / "whole.safetensors")
     actor = saved / WAYS["verl"]

@@ -36,7 +36,7 @@ def places(saved, tmp_path) -> dict[str, str]:
         "checkpoint-7": str(verl / "checkpoint-7"),
         "DCP": str(saved / WAYS["DCP"]),
         "TWO": str(verl / "two"),
-        "iter_0000007": str(saved / WAYS["Megatron"]),
+        "iter_0000007": str(Path(__file__).parents[1] / "golden" / "megatron" / "iter_0000007"),
         "RANKS": str(saved / WAYS["ShardedTensor"]),
         "PICKLE": str(saved / WAYS["pickle"]),
         "OUT": str(tmp_path / "OUT"),
