@@ -221,7 +221,7 @@ def ask_suites(
     Raises: what `SuiteRun.answers` raises.
     """
     found: list[list[list[tuple[Question, Answer]]]] = [[] for _ in runs]
-    plans = [_rounds(run) for run in runs]
+    plans = [rounds_of(run) for run in runs]
     for decoding, wording in dict.fromkeys(one for plan in plans for one in plan):
         runs[0].engine.decoding = decoding
         for run, plan, rows in zip(runs, plans, found, strict=True):
@@ -246,7 +246,7 @@ def ask_suites(
     return told
 
 
-def _rounds(run: SuiteRun) -> list[tuple[Decoding, int]]:
+def rounds_of(run: SuiteRun) -> list[tuple[Decoding, int]]:
     """Return how a suite's questions are asked, one time after the other: how, in which wording."""
     drawn = run.settings.decodings[: 1 if run.suite.draws_samples else None]
     wordings = range(1, run.settings.paraphrases if run.suite.name in SUITES else 1)

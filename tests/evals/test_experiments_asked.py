@@ -58,6 +58,20 @@ def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, tmp_
     json.dumps(said, allow_nan=False)
 
 
+def test_a_comparison_tells_the_spread_of_its_wordings(recipe):
+    seen = []
+    how = {"suites": "math", "limit": 2, "paraphrases": 3, "max_tokens": 4, "device": "cpu"}
+    table = compare_methods({"ram+": recipe}, on_progress=lambda *told: seen.append(told), **how)
+    assert {row.paraphrases["math"].questions for row in table.rows} == {2}
+    ((what, texts),) = table.sample_rows
+    assert what == "math: mean of 3 wordings"
+    assert [text.partition(", spread ")[2] for text in texts] == ["0.000"] * len(table.rows)
+    assert as_json(table)["rows"][0]["paraphrases"]["math"]["spread"] == 0
+    # Six answers each, and never more than all.
+    assert {(answered, total) for _, answered, total in seen if answered == total} == {(6, 6)}
+    assert all(answered <= total for _, answered, total in seen)
+
+
 def test_a_sweep_asks_until_decided_and_checks_the_winner_alike(recipe, few):
     settings = {"suites": "math", "max_tokens": 2, "device": "cpu", "minutes": None}
     state = sweep(recipe, {"r": "0.1,0.4"}, ci_width=90, limit=400, **settings)

@@ -26,7 +26,7 @@ from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.evals.answering.engine import ShouldStop
 from ram_studio.evals.answering.local import MergedEngine
-from ram_studio.evals.asking import SuiteRun, ask_suites
+from ram_studio.evals.asking import SuiteRun, ask_suites, rounds_of
 from ram_studio.evals.experiment.plan import Items, Plan
 from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.result import Row
@@ -191,7 +191,7 @@ class Entry(Row):
         shown = {known.name: getattr(self, known.name) for known in fields(Row)}
         if self.duplicate_of is not None:
             same = ("domains", "average", "loss", "agents", "merge_seconds", "samples",
-                    "merge_draws", "answer_draws")  # fmt: skip
+                    "paraphrases", "merge_draws", "answer_draws")  # fmt: skip
             shown |= {name: getattr(self.duplicate_of, name) for name in same}
             shown["same_as"] = self.duplicate_of.label
         return Row(**shown)
@@ -316,7 +316,8 @@ class Answers:
         """
         self._cancel.raise_if_cancelled()
         began = time.monotonic()
-        total = self._settings.samples * sum(map(len, questions.values()))
+        runs = {name: self._run_of(entry, ALL_SUITES[name]) for name in questions}
+        total = sum(len(rounds_of(run)) * len(questions[name]) for name, run in runs.items())
         parts: dict[str, int] = {}
 
         def report(_: str, domain: str, answered: int, of: int) -> None:
@@ -327,10 +328,9 @@ class Answers:
 
         self._engine.hold(entry.digest, lambda model: self._put(entry, model))
         found: dict[str, Answer] = {}
-        for name, own in questions.items():
-            run = self._run_of(entry, ALL_SUITES[name])
+        for name, run in runs.items():
             entry.opened.add(name)
-            answers = ask_suites([run], {name: own}, report, self._is_over)
+            answers = ask_suites([run], questions, report, self._is_over)
             found |= {question.id: answer for question, answer in answers}
             self._note(entry, run)
         seconds = time.monotonic() - began

@@ -22,7 +22,13 @@ from ram_studio.evals.report.comparison import Comparison, PairedCounts
 from ram_studio.evals.report.damage import Damage
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import Reproducibility
-from ram_studio.evals.report.score import Average, DomainScore, SampleScores, sample_rows
+from ram_studio.evals.report.score import (
+    Average,
+    DomainScore,
+    ParaphraseScores,
+    SampleScores,
+    sample_rows,
+)
 from ram_studio.evals.until import Decided
 
 if TYPE_CHECKING:
@@ -48,7 +54,8 @@ class Row:
     way, "worse" at the end; "duplicate" is the same merge as `same_as`, whose score it has;
     "unfinished" ran out of time or was stopped; "failed" cannot be merged, see `note`. is_start:
     where a sweep starts. domains: scores on the questions answered; average: of the skills.
-    samples: what several samples show, by domain. merge_draws, answer_draws: what chance makes of a
+    samples, paraphrases: what several samples and wordings show, by domain. merge_draws,
+    answer_draws: what chance makes of a
     comparison's row; its domains and average are the mean over all draws then. versus: against a
     comparison's reference over all skills, corrected for the number of rows. loss: why a sweep
     dropped it. agents: by name rho, lambda, effective_lambda, ...; before the merge was made,
@@ -70,6 +77,7 @@ class Row:
     domains: dict[str, DomainScore] = field(default_factory=dict)
     average: Average = field(default_factory=lambda: Average.over(()))
     samples: dict[str, SampleScores] = field(default_factory=dict)
+    paraphrases: dict[str, ParaphraseScores] = field(default_factory=dict)
     merge_draws: Spread | None = None
     answer_draws: Spread | None = None
     versus: Comparison | None = None
@@ -230,8 +238,8 @@ class ExperimentResult:
 
     @property
     def sample_rows(self) -> list[tuple[str, list[str]]]:
-        """What several samples show, a row for each figure; see `score.sample_rows`."""
-        return sample_rows(row.samples for row in self.ranked)
+        """What several samples and wordings show, a row for each figure."""
+        return sample_rows((row.samples, row.paraphrases) for row in self.ranked)
 
     @computed_field
     @property

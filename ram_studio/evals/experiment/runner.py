@@ -32,7 +32,12 @@ from ram_studio.evals.report.comparison import Pair
 from ram_studio.evals.report.damage import damages
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import Reproducibility
-from ram_studio.evals.report.score import Average, DomainScore, sample_scores
+from ram_studio.evals.report.score import (
+    Average,
+    DomainScore,
+    paraphrase_scores,
+    sample_scores,
+)
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
@@ -284,8 +289,11 @@ class Runner:
     def _score(self, entry: Entry, row: ModelAnswers) -> None:
         """Take in the scores of an entry's answers."""
         entry.domains, entry.average = row.domains, row.average
-        sampled = {d: sample_scores(own) for d, own in row.answers.items()}
-        entry.samples = {d: found for d, found in sampled.items() if found}
+        for domain, own in row.answers.items():
+            if sampled := sample_scores(own):
+                entry.samples[domain] = sampled
+            if worded := paraphrase_scores(own):
+                entry.paraphrases[domain] = worded
         self.result = replace(self.result, skills=row.skills)
 
     def _take_draws(self, label: str) -> None:

@@ -23,7 +23,6 @@ from ram_studio.evals.report.score import (
     DomainScore,
     ParaphraseScores,
     SampleScores,
-    paraphrase_rows,
     paraphrase_scores,
     sample_rows,
     sample_scores,
@@ -337,12 +336,13 @@ class EvalResult:
     def sample_rows(self) -> list[tuple[str, list[str]]]:
         """What several samples and wordings show, a row for each figure."""
         models = [model.domains.items() for model in self.models.values()]
-        return [
-            *sample_rows({d: own.samples for d, own in row if own.samples} for row in models),
-            *paraphrase_rows(
-                {d: own.paraphrases for d, own in row if own.paraphrases} for row in models
-            ),
-        ]
+        return sample_rows(
+            (
+                {d: own.samples for d, own in row if own.samples},
+                {d: own.paraphrases for d, own in row if own.paraphrases},
+            )
+            for row in models
+        )
 
     def category_rows(self) -> list[tuple[str, list[DomainScore]]]:
         """Return ("domain: kind of question", each model's score), where a domain has several."""

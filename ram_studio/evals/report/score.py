@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from statistics import NormalDist
 from typing import Any
@@ -297,37 +297,36 @@ def paraphrase_scores(answers: Iterable[Answer]) -> ParaphraseScores | None:
     return ParaphraseScores(len(whole), scores, mean, _interval(shares), spread)
 
 
-def paraphrase_rows(models: Iterable[dict[str, ParaphraseScores]]) -> list[tuple[str, list[str]]]:
-    """Return what several wordings show as `sample_rows` does; models: by domain."""
-    asked = list(models)
-    rows = []
-    for domain, first in {d: found for own in asked for d, found in own.items()}.items():
-        texts = [
-            f"{f.mean:.3f} [{f.ci95[0]:.2f}, {f.ci95[1]:.2f}], spread {f.spread:.3f}" if f else "-"
-            for f in (found.get(domain) for found in asked)
-        ]
-        rows.append((f"{domain}: mean of {len(first.scores)} wordings", texts))
-    return rows
+def sample_rows(
+    models: Iterable[tuple[Mapping[str, SampleScores], Mapping[str, ParaphraseScores]]],
+) -> list[tuple[str, list[str]]]:
+    """Return what several samples and wordings show, (what, a text for each model).
 
+    "math: mean of 4", "math: pass@2", ..., "math: mean of 3 wordings"; "-" where a model has none.
 
-def sample_rows(models: Iterable[dict[str, SampleScores]]) -> list[tuple[str, list[str]]]:
-    """Return what several samples show, (what, a text for each model); empty without samples.
-
-    "math: mean of 4", "math: pass@2", ...; "-" where a model has none. models: by domain.
+    Args: models: samples and wordings of each, by domain.
     """
-    sampled = list(models)
     rows: list[tuple[str, list[str]]] = []
-    for domain, first in {d: found for own in sampled for d, found in own.items()}.items():
-        own = [found.get(domain) for found in sampled]
-        texts = [
-            "-" if f is None else f"{f.mean:.3f} [{f.ci95[0]:.2f}, {f.ci95[1]:.2f}]" for f in own
-        ]
-        rows.append((f"{domain}: mean of {first.samples}", texts))
-        rows += [
-            (f"{domain}: pass@{k}", ["-" if f is None else f"{f.pass_at[k]:.3f}" for f in own])
-            for k in first.pass_at
-            if k != "1"
-        ]
+
+    def add(what: str, found: Iterable[Any], text: Callable[[Any], str]) -> None:
+        rows.append((what, ["-" if one is None else text(one) for one in found]))
+
+    def mean(found: Any) -> str:
+        low, high = found.ci95
+        return f"{found.mean:.3f} [{low:.2f}, {high:.2f}]"
+
+    shown = list(models)
+    for domain, first in {d: one for own, _ in shown for d, one in own.items()}.items():
+        each = [own.get(domain) for own, _ in shown]
+        add(f"{domain}: mean of {first.samples}", each, mean)
+        for k in first.pass_at:
+            if k != "1":
+                shares = [None if one is None else one.pass_at[k] for one in each]
+                add(f"{domain}: pass@{k}", shares, "{:.3f}".format)
+    for domain, worded in {d: one for _, own in shown for d, one in own.items()}.items():
+        what = f"{domain}: mean of {len(worded.scores)} wordings"
+        found = [own.get(domain) for _, own in shown]
+        add(what, found, lambda one: f"{mean(one)}, spread {one.spread:.3f}")
     return rows
 
 
