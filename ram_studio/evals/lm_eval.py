@@ -25,6 +25,7 @@ from ram_studio.errors import EvaluationError, RamStudioError, Stopped
 from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress
+from ram_studio.evals.prompts import stored_wording
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import HARNESS, EvalReport, ModelAnswers
 from ram_studio.evals.settings import EvalSettings
@@ -156,8 +157,8 @@ class _Runner:
     def asked(self) -> dict[str, Any]:
         """How items are asked, for reports."""
         how = {k: v for k, v in self.engine.identity.items() if k != "fingerprint"}
-        shots = "each task's own" if self.shots is None else self.shots
-        return {**how, "prompts": "lm-eval", "shots": shots}
+        shots = {} if self.shots is None else {"shots": self.shots}
+        return {**how, **stored_wording({"engine": "lm-eval", **shots})}
 
     def answers(self, task: str, store: AnswerStore, rerun: bool) -> list[tuple[Question, Answer]]:
         """Return a task's questions with their answers: out of the store, else by running it."""

@@ -103,6 +103,14 @@ def _read(file: str) -> bytes:
     return read_bounded(Path(file), "", limit=MOST_BYTES)
 
 
+def stored_wording(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return prompts and shots of a stored run, whose settings leave out the usual ones."""
+    usual: dict[str, Any] = {"prompts": OWN, "shots": 0}
+    if settings.get("engine") == HARNESS_PROMPTS:
+        usual = {"prompts": HARNESS_PROMPTS, "shots": "each task's own"}
+    return {name: settings.get(name, value) for name, value in usual.items()}
+
+
 def prompts_name(prompts: str) -> str:
     """Return what results call the prompts: of a file its name, and what tells its content."""
     if prompts in (OWN, HARNESS_PROMPTS, *NAMED):

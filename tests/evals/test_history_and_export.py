@@ -126,6 +126,9 @@ def test_stored_runs_become_a_report_of_their_common_questions(store, base_engin
         assert len(names) == 2
         assert all(n.startswith(f"m ({t[:6]}") for n, t in zip(names, told, strict=True))
     assert list(report.models) == ["base", "coding"]
+    # The key leaves the usual ones out; a result names them all the same.
+    told = report.models["base"].settings
+    assert (told["prompts"], told["shots"]) == ("own", 0)
     domains = ("code", "follow", "memory", "tool")
     assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(domains, 4)
     fresh = evaluate({"base": base_engine, "coding": coding_engine}, "demo", limit=4)

@@ -19,9 +19,10 @@ SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
 
 
 def test_every_question_file_states_license_and_version():
-    for name in ("code", "instructions", "refusal"):
+    licenses = dict.fromkeys(("code", "instructions"), "Apache-2.0")
+    for name, license in {**licenses, "refusal": "CC0-1.0, public domain"}.items():
         header, rows = load_data(name)
-        assert header["license"] == "Written for RAM Studio; Apache-2.0"
+        assert header["license"] == f"Written for RAM Studio; {license}"
         assert (header["suite"], header["version"]) == (name, ALL_SUITES[name].version)
         assert len({row["id"] for row in rows}) == len(rows)
 

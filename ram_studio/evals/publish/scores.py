@@ -33,7 +33,7 @@ from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.record.provenance import SKILL_CHECKS, Provenance, not_checked
 from ram_studio.checkpoints.record.strict_yaml import load_plain
 from ram_studio.errors import CheckpointError, RamStudioError, SettingsError
-from ram_studio.evals.prompts import HARNESS_PROMPTS, OWN
+from ram_studio.evals.prompts import stored_wording
 from ram_studio.evals.report.comparison import PairedCounts, paired_counts
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
@@ -179,17 +179,14 @@ def sources_in(store: AnswerStore, provenance: Provenance) -> dict[str, str]:
 
 def _settings(run: StoredRun) -> str:
     """Return how a run was asked, in words; where it ran is no part of it."""
-    told = dict(run.settings)
-    is_harness = told.pop("engine", "") == HARNESS_PROMPTS
-    for where in ("device", "dtype", "lm_eval", "tasks"):
-        told.pop(where, None)
-    prompts = HARNESS_PROMPTS if is_harness else told.pop("prompts", OWN)
-    shots = told.pop("shots", "the task's" if is_harness else 0)
+    told, wording = dict(run.settings), stored_wording(run.settings)
+    for apart in ("engine", "device", "dtype", "lm_eval", "tasks", *wording):
+        told.pop(apart, None)
     chat, heat = told.pop("chat", None), told.pop("temperature", 0)
     parts = [f"version {run.suite_version}", "greedy" if not heat else f"temperature {heat}"]
     if chat is not None:
         parts.append("chat template" if chat else "plain text")
-    parts += [f"prompts {prompts}", f"shots {shots}"]
+    parts += [f"{key} {value}" for key, value in wording.items()]
     parts += [f"{key.replace('_', ' ')} {value}" for key, value in sorted(told.items()) if value]
     return ", ".join(parts)[:200]
 

@@ -5,6 +5,8 @@ and outside content; in CSV a text that a spreadsheet would run as a formula get
 front. Files are written beside their place and then renamed.
 """
 
+import csv
+import io
 import json
 import os
 from collections.abc import Iterable
@@ -58,10 +60,10 @@ def exported(result: EvalResult, ending: str, **more: Any) -> str:
 
 def as_csv(report: EvalReport) -> str:
     """Return one line per answer; comparisons and verdicts have no place in it."""
-    from pandas import DataFrame
-
-    rows = [[_harmless(v) if isinstance(v, str) else v for v in row] for row in _rows(report)]
-    return str(DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False, lineterminator="\r\n"))
+    lines = io.StringIO()
+    rows = ([_harmless(v) if isinstance(v, str) else v for v in row] for row in _rows(report))
+    csv.writer(lines).writerows([COLUMNS, *rows])
+    return lines.getvalue()
 
 
 def _harmless(text: str) -> str:

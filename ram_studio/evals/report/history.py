@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.prompts import stored_wording
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers, skills_of
 from ram_studio.evals.report.score import Average, DomainScore
@@ -158,7 +159,14 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
                 answers[name].append((row.question, row.answer))
             asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
-    settings = {names[run.fingerprint]: {**run.settings, "begun": run.created} for run in runs}
+    settings = {
+        names[run.fingerprint]: {
+            **run.settings,
+            **stored_wording(run.settings),
+            "begun": run.created,
+        }
+        for run in runs
+    }
     models = {
         name: ModelAnswers.of(name, paths[name], own, suites, settings=settings[name])
         for name, own in answers.items()
