@@ -43,27 +43,7 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         a + sum of lambda_s b_s on its own and shared part, see ``part_factors``, in seven decimals;
         sum: own and shared (N), those of the plain sum, which a scale multiplies. None where an
         agent has no such part.
-    weighing: what weights take, by layer, see ``_weighing``.
-    relations: unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
-        0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
-        whose signs differ, or None), cancelled (K x N |tau| against the sum, or None); pairs (the
-        P pairs of agents); pair_both, pair_opposite (K x P elements), pair_magnitude,
-        pair_cancelled (K x P sums); cosine (N x N), layer_cosine (layers x P), None where a task
-        vector is zero; cosine_floor, cosine_ceiling (P, or None), see ``cosine_bounds``; layer:
-        the same but for cosines, layers instead of K, at the default epsilon only. Sums are those
-        of ``relations.Relations``, in six digits but for the first two.
-    rounding: dtypes, precision; agents[t][d] = {points: K indices, curves}, the curve of agent t
-        and output dtype d at each grid point; layers[l][t][d], a curve at the default epsilon.
-        A curve is {cells: [[delta, share, noise]], loose, spread, noise}, or None where the agent
-        changed nothing alone. With x = (lambda - 1) delta,
-
-            kept(delta) = 1 + rint(x) / delta
-            estimate    = sum of share kept(delta) + loose lambda           (rounding to nearest)
-            width       = spread + sum of share / (2 delta) over ties       (lambda up to 2)
-            error       = sqrt(sum of noise f (1 - f) + noise / 4), f = x - floor(x)  (stochastic)
-
-        where within 1e-4 of half-way rint(x) is floor(x) + 1/2 and the cell a tie; see
-        ``rounding_meter.estimate`` for lambda beyond 2 and ``rounding_meter`` for the reasons.
+    weighing, relations, rounding: see ``_weighing``, ``_relations`` and ``_rounding``.
     """
     model = analysis.model
     layers, modules = analysis.grouped("layer"), analysis.grouped("module")
@@ -168,6 +148,17 @@ def _weighing(analysis: Analysis) -> dict[str, Any] | None:
 
 
 def _relations(analysis: Analysis) -> dict[str, Any]:
+    """Return how the agents relate.
+
+    unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
+    0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
+    whose signs differ, or None), cancelled (K x N |tau| against the sum, or None); pairs (the
+    P pairs of agents); pair_both, pair_opposite (K x P elements), pair_magnitude,
+    pair_cancelled (K x P sums); cosine (N x N), layer_cosine (layers x P), None where a task
+    vector is zero; cosine_floor, cosine_ceiling (P, or None), see ``cosine_bounds``; layer:
+    the same but for cosines, layers instead of K, at the default epsilon only. Sums are those
+    of ``relations.Relations``, in six digits but for the first two.
+    """
     model, layers = analysis.grouped_relations("model"), analysis.grouped_relations("layer")
     shared = analysis.model.by_count[0, :, 2:].sum(-1)
     layer_shared = analysis.grouped("layer").by_count[:, DEFAULT_INDEX, 2:].sum(-1)
@@ -221,6 +212,21 @@ def _short(values: np.ndarray | np.floating, digits: int = 6) -> Any:
 
 
 def _rounding(steps: StepCounts) -> dict[str, Any]:
+    """Return what each output dtype stores of the rescaling, as curves.
+
+    dtypes, precision; agents[t][d] = {points: K indices, curves}, the curve of agent t
+    and output dtype d at each grid point; layers[l][t][d], a curve at the default epsilon.
+    A curve is {cells: [[delta, share, noise]], loose, spread, noise}, or None where the agent
+    changed nothing alone. With x = (lambda - 1) delta,
+
+        kept(delta) = 1 + rint(x) / delta
+        estimate    = sum of share kept(delta) + loose lambda           (rounding to nearest)
+        width       = spread + sum of share / (2 delta) over ties       (lambda up to 2)
+        error       = sqrt(sum of noise f (1 - f) + noise / 4), f = x - floor(x)  (stochastic)
+
+    where within 1e-4 of half-way rint(x) is floor(x) + 1/2 and the cell a tie; see
+    ``rounding_meter.estimate`` for lambda beyond 2 and ``rounding_meter`` for the reasons.
+    """
     agents = range(steps.n_agents)
     return {
         "dtypes": list(DTYPES),
