@@ -22,7 +22,8 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import UNSCORED, Answer, Question
+from ram_studio.evals.question import CLUSTER, UNSCORED, Answer, Question
+from ram_studio.evals.report.score import DomainScore
 from ram_studio.resources import user_folder
 
 APPLICATION_ID = 0x52414D53
@@ -109,7 +110,7 @@ class StoredRun:
     """A run with its tally.
 
     answered: how many answers (what was not asked has none), correct: the right ones of them;
-    domains: the same two by domain. package_version: of what began it; software: versions of what
+    domains: the score by domain. package_version: of what began it; software: versions of what
     gave its answers, see `joined`.
     merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
@@ -127,7 +128,7 @@ class StoredRun:
     seconds: float
     package_version: str = ""
     merge: Mapping[str, Any] | None = None
-    domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    domains: Mapping[str, DomainScore] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -388,12 +389,23 @@ class AnswerStore:
             f" FROM runs LEFT JOIN answers ON run = id AND {_ANSWERED}"
             " GROUP BY id ORDER BY id DESC"
         )
-        domains: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+        domains: defaultdict[int, dict[str, DomainScore]] = defaultdict(dict)
         for number, domain, *tally in self._rows(
             "SELECT run, domain, count(*), sum(is_correct) FROM answers"
             f" WHERE {_ANSWERED} GROUP BY run, domain ORDER BY run, min(item)"
         ):
-            domains[number][domain] = tuple(tally)
+            domains[number][domain] = DomainScore(*tally)
+        alike: defaultdict[tuple[int, str], list[tuple[Any, list[bool]]]] = defaultdict(list)
+        for place, (number, domain, cluster, is_correct) in enumerate(
+            self._rows(
+                f"SELECT run, domain, json_extract(facts, '$.{CLUSTER}'), is_correct FROM answers"
+                f" WHERE {_ANSWERED} AND run IN"
+                f" (SELECT run FROM answers WHERE facts LIKE '%\"{CLUSTER}\": %')"
+            )
+        ):
+            alike[number, domain].append((place if cluster is None else cluster, [is_correct]))
+        for (number, domain), marks in alike.items():
+            domains[number][domain] = DomainScore.clustered(marks)
         told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
         for number, origin in self._rows("SELECT DISTINCT run, origin FROM answers"):
             told[number].append(json.loads(origin))

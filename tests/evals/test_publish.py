@@ -332,6 +332,10 @@ def test_a_score_counts_only_where_its_counts_can_be(text: object) -> None:
     assert read_told("tool", GOOD) == stated
     alone = dataclasses.replace(stated, agent=None, against=None)
     assert read_told("tool", alone.told) == alone
+    # Questions that share documents tell less, and say so.
+    shared = dataclasses.replace(alone, score=DomainScore(8, 5, effective_n=3.0))
+    assert read_told("tool", shared.told) == shared
+    assert read_told("tool", shared.told.replace("as of 3", "as of 9")) is None
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import CLUSTER
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
+from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.published import bfcl
 from ram_studio.evals.suites.published.rows import lines_of
@@ -116,14 +117,21 @@ def test_questions_about_the_same_functions_count_together(packages):
         rows = [{"id": f"live_simple_{i}-{i // 2}-{i % 2}", **{k: row[k] for k in kept}}
                 for i in range(4)]  # fmt: skip
         file.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    with serve(lambda body: as_python(gold({"answer": [ONE]}))) as server:
-        report = evaluate({"m": EndpointEngine(server.url)}, "bfcl-live")
+    with (
+        serve(lambda body: as_python(gold({"answer": [ONE]}))) as server,
+        AnswerStore(packages / "s") as store,
+    ):
+        report = evaluate({"m": EndpointEngine(server.url)}, "bfcl-live", store=store)
+        ((_, own),) = [(run.id, run.domains) for run in store.runs()]
     row = report.models["m"]
     found = [a.facts.get(CLUSTER, "") for a in row.answers["bfcl-live"]]
     assert sorted(found) == [""] * 3 + [f"bfcl-live live_simple {n}" for n in (0, 0, 1, 1)]
     score = row.domains["bfcl-live"]
     assert (score.n, score.correct) == (7, 5)
     assert score.effective_n < 7
+    # As the store tells them, for History and cards.
+    assert own["bfcl-live"] == score
+    assert own["bfcl-live relevance"].effective_n is None
 
 
 JAVA_GOOD = {

@@ -14,10 +14,16 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import CLUSTER, Answer
+from ram_studio.evals.question import CLUSTER, SAMPLES, Answer
 from ram_studio.evals.report.comparison import PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_result import EvalResult
-from ram_studio.evals.report.score import Average, DomainScore, as_json, effective_size
+from ram_studio.evals.report.score import (
+    Average,
+    DomainScore,
+    as_json,
+    effective_size,
+    sample_scores,
+)
 from ram_studio.evals.report.skill_verdict import skill_verdicts
 
 ROW = {"code": "1100", "tool": "1000", "memory": "1111", "follow": "1110"}
@@ -184,6 +190,15 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     assert score.ci95[1] - score.ci95[0] >= plain.ci95[1] - plain.ci95[0]
     # Of one question each, nothing changes.
     assert DomainScore.of([replace(a, facts={}) for a in answers]) == plain
+    # Of several samples too, over questions and two more, each alone.
+    twice = [replace(a, facts={**a.facts, SAMPLES: [a.is_correct] * 2}) for a in answers]
+    off = np.array([0, 1, *y]) - np.mean([0, 1, *y])
+    together = {g: sum(off[2:][np.array(groups) == g]) for g in groups}
+    squares = max(sum(off**2), sum(off[:2] ** 2) + sum(own**2 for own in together.values()))
+    half = 1.96 * math.sqrt(squares) / len(off)
+    middle = np.mean([0, 1, *y])
+    ends = max(0, middle - half), min(1, middle + half)
+    assert sample_scores(twice).ci95 == pytest.approx(ends)
     # Five documents that are all right say as much as five questions.
     assert effective_size([[True] * 4] * 5) == 5
     mean = Average.over([score, plain])

@@ -48,7 +48,8 @@ MOST_CARD_BYTES = 1_000_000
 MOST_SCORES = 60
 _MOST_QUESTIONS = 10**7
 _COUNTS = re.compile(
-    r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+; "
+    r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+"
+    r"(?: as of (\d{1,8}) questions)?; "
     r"(?:against (\S{1,64}) (\d{1,8}) wins, (\d{1,8}) losses of (\d{1,8}); )?(.+)"
 )
 
@@ -81,7 +82,8 @@ class StatedScore:
         paired = ""
         if (both := self.against) is not None:
             paired = f"against {self.agent} {both.wins} wins, {both.losses} losses of {both.n}; "
-        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}; {paired}{self.settings}"
+        alike = "" if (n := self.score.effective_n) is None else f" as of {n:.0f} questions"
+        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}{alike}; {paired}{self.settings}"
 
     @property
     def percent(self) -> float:
@@ -91,18 +93,21 @@ class StatedScore:
 def read_told(name: str, text: object) -> StatedScore | None:
     """Return the score in a text of `StatedScore.told`; None for any other text."""
     found = _COUNTS.fullmatch(text) if isinstance(text, str) else None
-    if found is None or len(found[7]) > 200 or not (found[0].isprintable() and name.isprintable()):
+    if found is None or len(found[8]) > 200 or not (found[0].isprintable() and name.isprintable()):
         return None
     correct, n = int(found[1]), int(found[2])
     if not 0 <= correct <= n or not 0 < n <= _MOST_QUESTIONS or not 0 < len(name) <= 80:
         return None
-    stated = StatedScore(name, DomainScore(n, correct), found[7])
-    if found[3] is None:
+    effective = None if found[3] is None else float(found[3])
+    if effective is not None and not 1 <= effective <= n:
+        return None
+    stated = StatedScore(name, DomainScore(n, correct, effective_n=effective), found[8])
+    if found[4] is None:
         return stated
-    wins, losses, both = map(int, found.groups()[3:6])
+    wins, losses, both = map(int, found.groups()[4:7])
     if not (wins + losses <= both <= n and wins <= correct and losses <= n - correct and both):
         return None
-    return replace(stated, agent=found[3], against=PairedCounts(wins, losses, both - wins - losses))
+    return replace(stated, agent=found[4], against=PairedCounts(wins, losses, both - wins - losses))
 
 
 # ------------------------------------------------------------------ out of the store
@@ -138,9 +143,8 @@ def stored_scores(
             and (other.suite, other.suite_version, other.settings) == same
         ]
         own = store.answers(run.id) if beside else []
-        for domain, (n, correct) in run.domains.items():
+        for domain, score in run.domains.items():
             name = suite if domain == suite else f"{suite}: {domain}"
-            score = DomainScore(n, correct)
             yield run, StatedScore(name, score, _settings(run), *_best_agent(own, beside, domain))
 
 

@@ -12,7 +12,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.prompts import stored_wording
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers, skills_of
-from ram_studio.evals.report.score import Average, DomainScore
+from ram_studio.evals.report.score import Average
 from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import HEALTH
 
@@ -106,7 +106,7 @@ def merge_of(run: StoredRun) -> PastMerge | None:
 def score_of(run: StoredRun) -> Average:
     """Return a run's average over its suite's skills, as a check shows it."""
     skills = skills_of([run.suite], run.domains)
-    return Average.over(DomainScore(*run.domains[domain]) for domain in skills)
+    return Average.over(run.domains[domain] for domain in skills)
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:

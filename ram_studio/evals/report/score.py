@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from statistics import NormalDist
 from typing import Any
@@ -48,7 +48,7 @@ class DomainScore:
         """Return the score of these answers; questions that were not answered are left out."""
         scored = (answer for answer in answers if answer.is_scored)
         marks = ((a.facts.get(CLUSTER, n), [a.is_correct]) for n, a in enumerate(scored))
-        return DomainScore._of(marks)
+        return DomainScore.clustered(marks)
 
     @staticmethod
     def over_draws(questions: Iterable[Sequence[Answer]]) -> DomainScore:
@@ -57,16 +57,16 @@ class DomainScore:
 
         Args: questions: of each question an answer of every draw.
         """
-        return DomainScore._of(
+        return DomainScore.clustered(
             (answer.facts.get(CLUSTER, place), marks_of(answer))
             for place, drawn in enumerate(questions)
             for answer in drawn
         )
 
     @staticmethod
-    def _of(marks: Iterable[tuple[Any, Sequence[bool]]]) -> DomainScore:
+    def clustered(marks: Iterable[tuple[Hashable, Sequence[bool]]]) -> DomainScore:
         """Return the score of answers, right or wrong, with what those that are alike share."""
-        clusters: dict[Any, list[bool]] = {}
+        clusters: dict[Hashable, list[bool]] = {}
         for cluster, own in marks:
             clusters.setdefault(cluster, []).extend(own)
         sizes = [len(own) for own in clusters.values()]
@@ -189,7 +189,8 @@ class SampleScores:
     samples: of a question; questions: those with all of their samples answered, which alone count.
     mean: share of right answers. ci95: its normal interval over questions as if there were two
     more, one always right and one always wrong (after Agresti and Coull), so that it has a width
-    where all are right; cut at 0 and 1. pass_at: by k, "1", "2", "4", ... and samples.
+    where all are right; cut at 0 and 1; cluster-robust where questions share documents. pass_at: by
+    k, "1", "2", "4", ... and samples.
     """
 
     samples: int
@@ -224,18 +225,16 @@ def marks_of(answer: Answer) -> Sequence[bool]:
 
 def sample_scores(answers: Iterable[Answer]) -> SampleScores | None:
     """Return what several samples of these questions show; None where there is one of each."""
-    rows = [answer.facts[SAMPLES] for answer in answers if answer.facts.get(SAMPLES)]
+    rows = _whole(answers, SAMPLES)
     if not rows:
         return None
-    n = max(map(len, rows))
-    right = [sum(row) for row in rows if len(row) == n]
-    shares = [c / n for c in right]
+    n, right = len(rows[0][0]), [sum(marks) for marks, _ in rows]
     sizes = sorted({*(2**i for i in range(n.bit_length()) if 2**i <= n), n})
     return SampleScores(
         n,
-        len(shares),
-        math.fsum(shares) / len(shares),
-        _interval(shares),
+        len(rows),
+        math.fsum(c / n for c in right) / len(rows),
+        _interval(rows),
         {
             str(k): math.fsum(1.0 - math.comb(n - c, k) / math.comb(n, k) for c in right)
             / len(right)
@@ -244,11 +243,30 @@ def sample_scores(answers: Iterable[Answer]) -> SampleScores | None:
     )
 
 
-def _interval(shares: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of a mean of shares, see `SampleScores`."""
-    padded = [0.0, 1.0, *shares]
-    middle = math.fsum(padded) / len(padded)
-    half = 1.96 * math.sqrt(math.fsum((s - middle) ** 2 for s in padded)) / len(padded)
+def _whole(answers: Iterable[Answer], what: str) -> list[tuple[Sequence[bool], Hashable]]:
+    """Return what is right of each question that has all of its samples, and its cluster.
+
+    Args: what: SAMPLES, or PARAPHRASES for wordings.
+    """
+    found = ((a.facts.get(what), a.facts.get(CLUSTER, place)) for place, a in enumerate(answers))
+    rows = [(marks, cluster) for marks, cluster in found if marks]
+    most = max((len(marks) for marks, _ in rows), default=0)
+    return [row for row in rows if len(row[0]) == most]
+
+
+def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, float]:
+    """Return the interval of the mean share of right answers, see `SampleScores`.
+
+    It is cluster-robust where that is wider.
+    """
+    shares = [(0.0, None), (1.0, ""), *((sum(marks) / len(marks), c) for marks, c in rows)]
+    middle = math.fsum(share for share, _ in shares) / len(shares)
+    clusters: dict[Hashable, float] = {}
+    for share, cluster in shares:
+        clusters[cluster] = clusters.get(cluster, 0.0) + share - middle
+    alone = math.fsum((share - middle) ** 2 for share, _ in shares)
+    together = math.fsum(own * own for own in clusters.values())
+    half = 1.96 * math.sqrt(max(alone, together)) / len(shares)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -286,15 +304,13 @@ def with_paraphrases(
 
 def paraphrase_scores(answers: Iterable[Answer]) -> ParaphraseScores | None:
     """Return what several wordings of these questions show; None where there is one of each."""
-    rows = [answer.facts[PARAPHRASES] for answer in answers if answer.facts.get(PARAPHRASES)]
+    rows = _whole(answers, PARAPHRASES)
     if not rows:
         return None
-    n = max(map(len, rows))
-    whole = [row for row in rows if len(row) == n]
-    scores = tuple(sum(column) / len(whole) for column in zip(*whole, strict=True))
-    shares = [sum(row) / n for row in whole]
-    mean, spread = math.fsum(shares) / len(shares), max(scores) - min(scores)
-    return ParaphraseScores(len(whole), scores, mean, _interval(shares), spread)
+    columns = zip(*(marks for marks, _ in rows), strict=True)
+    scores = tuple(sum(column) / len(rows) for column in columns)
+    mean, spread = math.fsum(scores) / len(scores), max(scores) - min(scores)
+    return ParaphraseScores(len(rows), scores, mean, _interval(rows), spread)
 
 
 def sample_rows(
