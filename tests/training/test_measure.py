@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from real_set_folder import make_agents
 
 from ram_studio.evals.answering import decode
 from training.real_set import grpo, measure, report
@@ -27,19 +25,7 @@ def folder(base, tmp_path, monkeypatch):
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
     # A busy machine times threads differently, and a random model's answers hang on the last bits.
     monkeypatch.setattr(decode, "_fastest", lambda *_: 1)
-    shutil.copytree(base, tmp_path / "base")
-    weights = load_file(base / "model.safetensors")
-    for step, skill in zip((5, 4, 3), SKILLS, strict=True):
-        moved = {name: value.clone() for name, value in weights.items()}
-        for value in moved.values():
-            value.view(-1)[::step] += 0.0625
-        for end, dtype in (("", torch.bfloat16), ("-float32", torch.float32)):
-            agent = tmp_path / "agents" / f"{skill}{end}"
-            shutil.copytree(base, agent)
-            own = {name: value.to(dtype) for name, value in moved.items()}
-            save_file(own, agent / "model.safetensors", {"format": "pt"})
-    (tmp_path / "log").mkdir()
-    return tmp_path
+    return make_agents(base, tmp_path)
 
 
 def run(module, folder, monkeypatch, *options):

@@ -1,0 +1,138 @@
+"""The set that ships: table, analysis and record as the app reads them, of what was measured."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from real_set_folder import COUNTS, make_agents, make_answers, run
+from safetensors.torch import load_file
+
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.app.landing.outcomes import AVERAGE, Outcomes, Setting
+from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.evals.report.skill_table import load_table
+from training.real_set import ship
+from training.real_set.merges import merges
+from training.real_set.tasks import SKILLS, draw
+from training.shipped.table_factors import has_formula
+
+N = COUNTS["test"]
+
+
+@pytest.fixture(scope="module")
+def folder(base, tmp_path_factory):
+    """What training and measuring leave."""
+    folder = make_agents(base, tmp_path_factory.mktemp("real-set") / "all")
+    make_answers(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shipped(folder):
+    """The set made of it."""
+    run(ship, folder, "--out", str(folder / "real"), "--note", "Nothing else.")
+    return folder / "real"
+
+
+def test_table_holds_every_answer_beside_its_question(folder, shipped):
+    table = load_table(shipped / "skills.json.gz")
+    assert (table["domains"], table["n"]) == (list(SKILLS), N)
+    questions = [q for skill in SKILLS for q in draw(skill, "test", N)]
+    assert table["prompts"] == [q.prompt for q in questions]
+    assert table["gold"] == [q.solution for q in questions]
+    labels = ["base", *SKILLS, *(merge.label for merge in merges())]
+    assert len(table["rows"]) == len(labels)
+    lines = map(json.loads, (folder / "measure" / "answers.jsonl").read_text().splitlines())
+    for line in (line for line in lines if line["split"] == "test"):
+        row = table["rows"][labels.index(line["model"])]
+        i = SKILLS.index(line["skill"]) * N + line["question"]
+        assert table["answers"][i][row["answers"][i]] == line["answer"]
+        assert row["right"][i] == str(int(line["right"]))
+
+
+def test_rows_are_found_where_tune_looks_for_them(shipped):
+    table = load_table(shipped / "skills.json.gz")
+    found = Outcomes(table, load_analysis(shipped / "analysis.safetensors"))
+    assert [(s.name, s.agent) for s in found.skills] == [(s, i) for i, s in enumerate(SKILLS)]
+    rows = {merge.label: row for merge, row in zip(merges(), table["rows"][4:], strict=True)}
+    plus = rows["ram+"]
+    assert plus["settings"] == {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
+    assert plus["k"] == DEFAULT_INDEX
+    assert table["rows"][found.nearest(Setting()).number] is plus
+    assert found.find(AVERAGE).number == table["rows"].index(rows["task-arithmetic scale=0.3333"])
+    # What Tune has no dial for is no point of it.
+    assert rows["ram+ rounding=stochastic"]["k"] is None
+    assert rows["ram+ scope=tensor"]["k"] is None
+
+
+def test_factors_are_those_of_the_merge_and_measured_once(folder, shipped):
+    table = load_table(shipped / "skills.json.gz")
+    shown = [r for r in table["rows"] if not has_formula(r) and not r["method"].startswith("ram")]
+    assert {row["method"] for row in shown} >= {"ties", "dare-ta", "iso-c"}
+    assert all(row["factors"] for row in shown)
+    assert all(row["factors"] is None for row in table["rows"] if row not in shown)
+    # TIES that trims nothing, of agents that all moved up: the mean of those that moved an element.
+    row = next(r for r in shown if r["method"] == "ties" and r["settings"].get("density") == 1.0)
+    paths = [folder / "base", *(folder / "agents" / skill for skill in SKILLS)]
+    tensors = [load_file(path / "model.safetensors") for path in paths]
+    base, *agents = (
+        np.concatenate([t[name].float().reshape(-1).numpy() for name in sorted(tensors[0])])
+        for t in tensors
+    )
+    tau = np.stack(agents) - base
+    moved = (tau > 1e-5).sum(0)
+    merged = tau.sum(0) / np.maximum(moved, 1)
+    for t, own in enumerate(tau):
+        part = (own > 1e-5) & (moved > 1)
+        expected = (merged * own)[part].sum() / (own * own)[part].sum()
+        assert row["factors"]["own"][t] == pytest.approx(1.0, rel=1e-4)
+        assert row["factors"]["shared"][t] == pytest.approx(expected, rel=1e-4)
+
+    file, before = folder / "measure" / "factors.jsonl", (shipped / "skills.json.gz").read_bytes()
+    lines = file.read_text()
+    run(ship, folder, "--out", str(folder / "again"))
+    assert file.read_text() == lines
+    assert (folder / "again" / "skills.json.gz").read_bytes() == before
+
+
+def test_record_says_how_it_was_made_and_what_was_not(shipped):
+    record = json.loads((shipped / "record.json").read_text())
+    assert record["base"]["name"] == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+    assert record["evaluation"]["asked"] == dict.fromkeys(SKILLS, N)
+    assert record["evaluation"]["merges"] == len(merges())
+    assert record["scores"]["math"]["math"] == 1.0
+    assert record["training"]["math"]["steps"] == 1
+    assert record["training"]["math"]["minutes"] == 1
+    assert record["chosen"]["ram"].startswith("ram")
+    assert record["not_done"][-1] == "Nothing else."
+    assert "second seed" in record["not_done"][0]
+
+
+def test_skills_that_were_asked_more_give_their_first_questions(folder, tmp_path):
+    (tmp_path / "measure").mkdir()
+    for name in ("bfloat16-compact.analysis", "updates.json"):
+        (tmp_path / "measure" / name).write_bytes((folder / "measure" / name).read_bytes())
+    lines = (folder / "measure" / "answers.jsonl").read_text().splitlines(keepends=True)
+    few = [x for x in lines if (o := json.loads(x))["skill"] != "memory" or o["question"] < 5]
+    # A merge that was stopped in the middle is left out.
+    few = [x for x in few if (o := json.loads(x))["model"] != "ram" or o["question"] < 2]
+    (tmp_path / "measure" / "answers.jsonl").write_text("".join(few))
+    run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
+    table = load_table(tmp_path / "real" / "skills.json.gz")
+    assert (table["n"], len(table["prompts"])) == (5, 15)
+    assert len(table["rows"]) == 4 + len(merges()) - 1
+    record = json.loads((tmp_path / "real" / "record.json").read_text())
+    assert record["evaluation"]["asked"] == {"math": N, "tool": N, "memory": 5}
+
+
+def test_answers_to_other_questions_are_refused(folder, tmp_path):
+    (tmp_path / "measure").mkdir()
+    for name in ("bfloat16-compact.analysis", "updates.json"):
+        (tmp_path / "measure" / name).write_bytes((folder / "measure" / name).read_bytes())
+    text = (folder / "measure" / "answers.jsonl").read_text()
+    changed = text.replace('"right": true', '"right": false', 1)
+    (tmp_path / "measure" / "answers.jsonl").write_text(changed)
+    with pytest.raises(SystemExit, match="judged otherwise"):
+        run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")

@@ -1,0 +1,257 @@
+"""Make the set `real` of what was measured: `python -m training.real_set.ship`.
+
+Written to `assets/real`, without any weights: the compact analysis, the skill table with every
+answer to the test questions, and the record of training and measuring. Factors of merges that no
+formula gives are measured once and kept in `measure/factors.jsonl`; so this too may be stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.methods import make_settings
+from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.skill_table import TUNED, Measured, merge_row, save_table, skill_table
+from training.real_set.measure import read_lines
+from training.real_set.merges import Merge, merges
+from training.real_set.model import CARD, GGUF_SHA256, HUB_ID, default_folder
+from training.real_set.tasks import MAX_NEW_TOKENS, Split, draw, is_right
+from training.shipped.table_factors import FactorMeter, has_formula
+
+OUT = Path(__file__).resolve().parents[2] / "assets" / "real"
+MOST_BYTES = 4_000_000
+"""Of analysis and skill table together."""
+
+Lines = Mapping[int, Mapping[str, Any]]
+"""The answers of one model to a skill's questions, by the question's number."""
+
+
+def main() -> None:
+    """Read the command line and write the set."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=default_folder())
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument(
+        "--note", action="append", default=[], help="a sentence on what was left out"
+    )
+    parser.add_argument(
+        "--no-factors",
+        action="store_true",
+        help="measure no factors; those that are there are used",
+    )
+    args = parser.parse_args()
+    measured = Results(args.folder / "measure")
+    args.out.mkdir(parents=True, exist_ok=True)
+    table = build_table(measured)
+    table = with_known_factors(table, args.folder, is_measured=not args.no_factors)
+    analysis_file = save_analysis(measured.analysis, args.out / "analysis.safetensors")
+    table_file = save_table(table, args.out / "skills.json.gz")
+    record = build_record(measured, table, args.folder, args.note)
+    (args.out / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    nbytes = sum(file.stat().st_size for file in (analysis_file, table_file))
+    if nbytes > MOST_BYTES:
+        raise SystemExit(f"Analysis and table take {nbytes} bytes, expected at most {MOST_BYTES}.")
+    print(f"{args.out}: {len(table['rows'])} rows, {table['n']} questions a skill, {nbytes} bytes")
+
+
+class Results:
+    """What `measure.py` left in its folder.
+
+    analysis: compact, sources by their place beside it. skills: in the order in which they were
+    asked. scores: of every model that answered all questions of a split, by split, model and skill.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        analysis = load_analysis(folder / "bfloat16-compact.analysis")
+        agents = {name: f"real_set/agents/{name}" for name in analysis.agents}
+        self.analysis: Analysis = replace(analysis, sources={"base": "real_set/base", **agents})
+        self._lines: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
+        for line in read_lines(folder / "answers.jsonl"):
+            key = line["split"], line["model"], line["skill"]
+            self._lines.setdefault(key, {})[line["question"]] = line
+        self.skills = list(dict.fromkeys(skill for _, _, skill in self._lines))
+        self.updates = json.loads((folder / "updates.json").read_text("utf-8"))
+        self.merges = {line["model"]: line for line in read_lines(folder / "merges.jsonl")}
+
+    def count(self, split: Split, skill: str) -> int:
+        """Return how many questions of a skill the base was asked."""
+        return len(self._lines.get((split, "base", skill), ()))
+
+    def models(self, split: Split) -> list[str]:
+        """Return the models that answered what the base answered; base and agents first."""
+        names = dict.fromkeys(model for s, model, _ in self._lines if s == split)
+        whole = [
+            name
+            for name in names
+            if all(len(self.lines(split, name, s)) == self.count(split, s) for s in self.skills)
+        ]
+        sources = ["base", *self.analysis.agents]
+        if missing := [name for name in sources if name not in whole and split == "test"]:
+            raise SystemExit(f"answers.jsonl lacks answers of {', '.join(missing)}.")
+        return [*(s for s in sources if s in whole), *(m for m in whole if m not in sources)]
+
+    def lines(self, split: Split, model: str, skill: str) -> Lines:
+        """Return a model's answers to a skill's questions."""
+        return self._lines.get((split, model, skill), {})
+
+    def scores(self, split: Split) -> dict[str, dict[str, float]]:
+        """Return the share of right answers by model and skill."""
+        return {
+            model: {
+                skill: round(sum(line["right"] for line in own.values()) / len(own), 4)
+                for skill in self.skills
+                if (own := self.lines(split, model, skill))
+            }
+            for model in self.models(split)
+        }
+
+    def questions(self) -> list[Question]:
+        """Return the test questions that stand in the table, as many of each skill.
+
+        A table has one number for all skills, so skills that were asked more give their first ones.
+
+        Raises: SystemExit: an answer was judged otherwise, so it is of other questions.
+        """
+        n, models = min(self.count("test", s) for s in self.skills), self.models("test")
+        found = []
+        for skill in self.skills:
+            for number, question in enumerate(draw(skill, "test", n)):
+                lines = [self.lines("test", model, skill)[number] for model in models]
+                if any(is_right(question, line["answer"]) != line["right"] for line in lines):
+                    raise SystemExit(
+                        f"Question {number} of {skill} has an answer that was judged otherwise: "
+                        "tasks.py changed since. Measure again."
+                    )
+                gold, most = question.solution or question.gold, MAX_NEW_TOKENS[skill]
+                identity = f"{skill}-{number}"
+                found.append(Question(identity, skill, skill, question.prompt, gold, None, most))
+        return found
+
+
+def build_table(measured: Results) -> dict[str, Any]:
+    """Return the skill table: base, agents and every merge that answered all test questions."""
+    asked = measured.questions()
+    known = {merge.label: merge for merge in merges()}
+    rows = []
+    for model in measured.models("test"):
+        answers = {
+            q.id: Answer(line["answer"], line["right"])
+            for q in asked
+            for line in [measured.lines("test", model, q.domain)[int(q.id.rpartition("-")[2])]]
+        }
+        if model in ("base", *measured.analysis.agents):
+            rows.append(Measured("source", model, {}, None, answers))
+        elif model in known:
+            rows.append(row_of(known[model], answers))
+        else:
+            raise SystemExit(f"{model!r} is not a merge that merges.py names.")
+    return skill_table(asked, rows)
+
+
+def row_of(merge: Merge, answers: Mapping[str, Answer]) -> Measured:
+    """Return a merge's row; one that is set by more than Tune's dials has no grid point."""
+    settings = make_settings(merge.method, merge.settings).model_dump()
+    row = merge_row({"method": merge.method, "settings": settings}, answers)
+    own = {**row.settings, **merge.output}
+    return row._replace(settings=own, point=None if set(own) - set(TUNED) else row.point)
+
+
+def with_known_factors(
+    table: Mapping[str, Any], folder: Path, *, is_measured: bool
+) -> dict[str, Any]:
+    """Return the table with own and shared factors of rows that no formula gives.
+
+    is_measured: whether what is not there is measured, which needs the weights.
+    """
+    file = folder / "measure" / "factors.jsonl"
+    known = {line["row"]: line["factors"] for line in read_lines(file)}
+    agents = {row["method"]: row for row in table["rows"] if row["kind"] == "source"}
+    paths = {name: folder / "agents" / name for name in agents if name != "base"}
+    meter: FactorMeter | None = None
+    rows = []
+    for row in table["rows"]:
+        key = json.dumps([row["method"], row["settings"]], sort_keys=True)
+        # What is stored otherwise has the same factors but for rounding, and is not on the map.
+        needs = not has_formula(row) and not row["method"].startswith("ram")
+        if needs and key not in known and is_measured:
+            meter = meter or FactorMeter(folder / "base", paths)
+            known[key] = meter.factors(row["method"], row["settings"])
+            with file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps({"row": key, "factors": known[key]}) + "\n")
+            print(f"factors of {row['method']} {row['settings']}", flush=True)
+        rows.append({**row, "factors": known.get(key) if needs else None})
+    return {**table, "rows": rows}
+
+
+def build_record(
+    measured: Results, table: Mapping[str, Any], folder: Path, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return how the set was made and measured, and what was not done."""
+    sources = ["base", *measured.analysis.agents]
+    scores, validation = measured.scores("test"), measured.scores("validation")
+    training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
+    others = [name for name in training if name not in sources]
+    asked = {skill: measured.count("test", skill) for skill in measured.skills}
+    left_out = {
+        "No agent was trained with a second seed.": any("seed" in name for name in others),
+        "No agent was trained by SFT on the same questions.": any("sft" in name for name in others),
+        "Nothing but these skills was asked, so forgetting was not measured.": (
+            not set(measured.skills) <= set(sources)
+        ),
+    }
+    return {
+        "base": {"name": HUB_ID, "license": "apache-2.0", "origin": CARD, "gguf": GGUF_SHA256},
+        "training": training,
+        "agents": {
+            name: {k: own[k] for k in ("density", "rho", "lambda") if k in own}
+            for name, own in measured.updates["bfloat16"]["1e-05"]["agents"].items()
+        },
+        "evaluation": {
+            "split": "test",
+            "n": table["n"],
+            "asked": asked,
+            "validation": {s: measured.count("validation", s) for s in measured.skills},
+            "decoding": "greedy",
+            "merges": len(scores) - len(sources),
+        },
+        "scores": {name: scores[name] for name in sources},
+        "merges": {name: own for name, own in scores.items() if name not in sources},
+        "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
+        "chosen": chosen(validation, sources),
+        "not_done": [*(text for text, is_done in left_out.items() if not is_done), *notes],
+    }
+
+
+def chosen(validation: Mapping[str, Mapping[str, float]], sources: Sequence[str]) -> dict[str, str]:
+    """Return for each method its merge with the highest mean on validation; ties: the earlier."""
+    best: dict[str, tuple[float, str]] = {}
+    for name, own in validation.items():
+        method, mean = name.split()[0], sum(own.values()) / max(1, len(own))
+        if name not in sources and mean > best.get(method, (-1.0, ""))[0]:
+            best[method] = mean, name
+    return {method: name for method, (_, name) in best.items()}
+
+
+def read_training(log: Path) -> dict[str, Any]:
+    """Return an agent's settings, how long it was trained, and its curve."""
+    lines = list(read_lines(log))
+    points = [line for line in lines if "step" in line]
+    seconds = sum(p.get("seconds", 0.0) + p.get("check_seconds", 0.0) for p in points)
+    keys = ("step", "reward", "validation", "kl", "density", "density_1e-5")
+    return {
+        "settings": lines[0].get("settings", {}) if lines else {},
+        "steps": len(points),
+        "minutes": round(seconds / 60),
+        "curve": [{key: point[key] for key in keys if key in point} for point in points],
+    }
+
+
+if __name__ == "__main__":
+    main()
