@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { answerPieces, promptText } from "../../assets/canvas/paint/text.js";
+import { answerPieces, promptText, shortPrompt } from "../../assets/canvas/paint/text.js";
 import { epsilonText } from "../../assets/canvas/model/words.js";
 
 test("what is missing is a gap, what is too much is marked, a full stop is style", () => {
@@ -26,4 +26,17 @@ test("a prompt stands without its prefix and blanks before punctuation", () => {
 
 test("an epsilon reads as one says it", () => {
   assert.deepEqual([0, 9.998e-6, 7.0104e-4, 0.0150125].map(epsilonText), ["0", "10⁻⁵", "7·10⁻⁴", "1.5·10⁻²"]);
+});
+
+test("of a long question the last line is shown, of others all", () => {
+  const facts = "Abel works in the old mill. ".repeat(12);
+  assert.equal(shortPrompt(`${facts}\nWhere does Abel work?`), "… Where does Abel work?");
+  assert.equal(shortPrompt("He has 3.\nHow many?"), "He has 3.\nHow many?");
+  assert.equal(shortPrompt(facts), promptText(facts));
+});
+
+test("sentences are compared by words", () => {
+  const gold = "Luis works in the round hotel, and its code is 9748.";
+  const pieces = answerPieces("Frida works in the broken hotel, and its code is 9748", gold, false);
+  assert.deepEqual(pieces, [["extra", "Frida"], ["gap", "…"], ["", " works in the "], ["extra", "broken"], ["gap", "…"], ["", " hotel, and its code is 9748"]]);
 });

@@ -8,7 +8,7 @@ import { exactRow, paperRow } from "../model/nearest.js";
 import { expectationOf } from "../model/verdict.js";
 import { brief } from "../model/words.js";
 import { agentColor, colors } from "./colors.js";
-import { answerPieces, promptText } from "./text.js";
+import { answerPieces, shortPrompt } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
 
 const FLAG = 1400; // ms that "just broke" stands
@@ -110,8 +110,37 @@ const mountSkill = (name, d) => {
     const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} question of ${name}` }, text);
     button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
   }
+  if (skills.order[d].some((i) => skills.prompts[i].includes("\n"))) mountWhole(one, turns);
   wire(one);
   return one;
+};
+
+// Questions of several lines, and answers to them, are longer than a card: a button shows all of one.
+const mountWhole = (one, turns) => {
+  const { skills } = one.profile;
+  const [name, id] = [skills.domains[one.d], `cv-whole-${one.d}`];
+  const text = put(one.card, "section", { id, popover: "auto", class: "cv-whole", "data-part": "whole", "aria-label": `A whole question of ${name}` });
+  const button = put(turns, "button", { type: "button", class: "cv-btn cv-read", popovertarget: id, "aria-label": `Read the whole question of ${name}` }, "Read");
+  turns.prepend(button);
+  text.addEventListener("beforetoggle", (event) => { if (/** @type {ToggleEvent} */ (event).newState === "open") showWhole(one, text); });
+};
+
+const showWhole = (one, text) => {
+  const { skills } = one.profile;
+  const { picked, d } = one;
+  const pair = (term, said, mark) => {
+    put(list, "dt", {}, term);
+    put(list, "dd", mark === undefined ? {} : { "data-right": mark }, said);
+  };
+  text.replaceChildren();
+  put(text, "h2", {}, `${skills.domains[d]}, question ${placeOf(one) + 1} of ${skills.n}`);
+  put(text, "p", {}, skills.prompts[picked]);
+  const list = put(text, "dl");
+  pair("right answer", skills.gold[picked]);
+  const own = skills.specialists[d];
+  const every = [["base", skills.base], ...(own ? [[`${own.name} agent`, own]] : []), ...(shown.near ? [[mergeName(), shown.near.row]] : [])];
+  for (const [who, row] of every) pair(`${row.right[picked] ? "✓" : "✗"} ${who}`, answerOf(skills, row, picked).trim() || "(no answer)", Number(row.right[picked]));
+  put(text, "button", { type: "button", class: "cv-btn", popovertarget: text.id, popovertargetaction: "hide" }, "Close");
 };
 
 // In wide cards a second one: the next that this merge and the agent do not both solve, or both miss; else the next.
@@ -237,7 +266,7 @@ const paintCard = (one, skills, row, pinned) => {
   setText(one.against, gain ? `${gain > 0 ? "+" : "−"}${Math.abs(gain)} vs A` : "");
   one.against.classList.toggle("cv-warn-ink", gain < 0);
   one.flag.classList.toggle("on", performance.now() < one.until && !right);
-  setText(one.prompt, promptText(skills.prompts[picked]));
+  setText(one.prompt, shortPrompt(skills.prompts[picked]));
   const { gold } = skills;
   const say = (who, label, of) => sayLine(lines[who], skills, picked, label, of);
   say("base", ["base"], skills.base);
@@ -260,7 +289,7 @@ const paintSecond = (one, skills, row) => {
   const rest = [...order.slice(placeOf(one) + 1), ...order.slice(0, placeOf(one))];
   const item = rest.find((i) => (own ?? skills.base).right[i] !== row.right[i]) ?? rest[0];
   second.dataset.item = skills.items[item];
-  setText(prompt, promptText(skills.prompts[item]));
+  setText(prompt, shortPrompt(skills.prompts[item]));
   if (own) sayLine(lines.agent, skills, item, [skills.agents[one.d], `${own.name} agent`], own);
   else sayLine(lines.agent, skills, item, ["base"], skills.base);
   sayLine(lines.merge, skills, item, [mergeName()], row);

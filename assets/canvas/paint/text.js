@@ -4,9 +4,23 @@
 /** A question without its skill's prefix, its last word and blanks before punctuation. @param {string} prompt */
 export const promptText = (prompt) => prompt.replace(/^\w+: /, "").replace(/ answer:$/, "").replace(/ ([,.])/g, "$1");
 
+const LONG = 240; // characters of a question that a card has no room for
+
+/** What a card shows of a question: of a long one that ends in a line of its own this line, for it is what is asked.
+ * @param {string} prompt */
+export const shortPrompt = (prompt) => {
+  const last = prompt.trim().split("\n").at(-1) ?? "";
+  return prompt.length > LONG && last.length < prompt.trim().length ? `… ${last}` : promptText(prompt);
+};
+
 const MOST = 400; // characters compared; longer answers are shown as they are
 
-// The longest common run of characters, from each pair of places on.
+const WORDS = 8; // blanks from which a right answer is prose, or calls: compared by words, not characters
+
+/** What two answers are compared by. @param {string} gold @returns {(text: string) => string[]} */
+const unitsOf = (gold) => (gold.split(" ").length > WORDS ? (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [] : (text) => [...text]);
+
+// The longest common run of units, from each pair of places on.
 const common = (a, b) => {
   const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1) {
@@ -17,7 +31,8 @@ const common = (a, b) => {
 
 /** An answer against the right one, as [kind, piece]: kind "" for what is right, "extra" or "gap". */
 const differences = (text, gold) => {
-  const [a, b] = [[...text], [...gold]];
+  const units = unitsOf(gold);
+  const [a, b] = [units(text), units(gold)];
   const lengths = common(a, b);
   const pieces = [];
   const add = (kind, piece) => {
@@ -35,7 +50,8 @@ const differences = (text, gold) => {
     } else {
       const from = j;
       do j += 1; while (j < b.length && a[i] !== b[j] && (i >= a.length || lengths[i + 1][j] < lengths[i][j + 1]));
-      add("gap", j - from > 2 ? "…" : "_".repeat(j - from));
+      const missing = b.slice(from, j).join("");
+      add("gap", missing.length > 2 ? "…" : "_".repeat(missing.length));
     }
   }
   return pieces;
@@ -44,9 +60,9 @@ const differences = (text, gold) => {
 /** An answer as it is shown, [kind, piece]; a last full stop is style and counts as right.
  * @param {string} text @param {string} gold @param {boolean} right */
 export const answerPieces = (text, gold, right) => {
-  const body = text.trim().replace(/( ?\.)+$/, "");
+  const [body, wanted] = [text, gold].map((said) => said.trim().replace(/( ?\.)+$/, ""));
   if (!body) return [["none", text.trim() ? "“.” and nothing else" : "(no answer)"]];
   const stop = / ?\.$/.test(text.trim()) ? [["stop", " ."]] : [];
   const isLong = body.length > MOST || gold.length > MOST;
-  return [...(right || isLong ? [["", body]] : differences(body, gold)), ...stop];
+  return [...(right || isLong ? [["", body]] : differences(body, wanted)), ...stop];
 };
