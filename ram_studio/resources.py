@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parent
 
+ROOTS = (_PACKAGE / "assets", _PACKAGE.parent / "assets")
+"""Where shipped files may lie: inside the package in a wheel, beside it in a clone."""
+
 
 def asset_path(*parts: str) -> Path:
     """Return the path of a shipped file or folder.
 
-    A wheel carries assets/ inside the package; a clone (also an editable install) has it beside
-    the package.
-
     Raises: CheckpointError when the file was not shipped with this installation.
     """
-    for root in (_PACKAGE / "assets", _PACKAGE.parent / "assets"):
+    for root in ROOTS:
         path = root.joinpath(*parts)
         if path.exists():
             return path

@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 from starlette.concurrency import run_in_threadpool
 
-from ram_studio.app.session.jobs import Result, Work, begin
+from ram_studio.app.session.jobs import Result, Work, begin, check_weights
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import TITLES, load_set
 from ram_studio.app.session.workspace import Workspace
@@ -183,3 +183,7 @@ class Client:
                 "what /analyze returned to this client last."
             )
         return session.loaded
+
+    def _models(self, analysis: str, session: Session) -> Loaded:
+        """Return what is loaded, for work that needs its weights."""
+        return check_weights(self._loaded(analysis, session))

@@ -66,7 +66,7 @@ class AskingEndpoints(Client):
         """
 
         def prepare(session: Session) -> Work[EvalReport]:
-            self._loaded(analysis, session)
+            self._models(analysis, session)
             between("margin", margin, 0.1, 99.0)
             settings = self._read(asked, limit, 200)
             if isinstance(settings.limit, int) and settings.ci_width is None:
@@ -144,7 +144,7 @@ class AskingEndpoints(Client):
         """
 
         def prepare(session: Session) -> Work[ExperimentResult]:
-            loaded = self._loaded(analysis, session)
+            loaded = self._models(analysis, session)
             check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
             chosen = experiment.USUAL if rows is None else name_list("rows", rows)
             recipes = experiment.rows_for(loaded, preset, chosen, object_of("settings", settings))
@@ -191,7 +191,7 @@ class AskingEndpoints(Client):
 
         def prepare(session: Session) -> Work[ExperimentResult]:
             plan = experiment.plan_over(
-                self._loaded(analysis, session),
+                self._models(analysis, session),
                 experiment.USUAL_SWEEP if over is None else object_of("over", over),
                 object_of("settings", settings),
                 self._read(asked, limit, 30, experiment.MAX_ITEMS),

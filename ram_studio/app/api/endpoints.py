@@ -94,7 +94,7 @@ class Endpoints(AskingEndpoints):
         """Return rho, lambda and the exact overlap counts of every agent at one epsilon.
 
         Args:
-            analysis: "shared-style", "independent", "dense" or what /analyze returned.
+            analysis: "shared-style", "independent", "dense", "real" or what /analyze returned.
             epsilon: a weight is changed when it moved by more; snapped to the nearest grid point,
                 which the answer names.
             rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)), "ram+s"
@@ -151,7 +151,7 @@ class Endpoints(AskingEndpoints):
         """
 
         def prepare(session: Session) -> Work[Merged]:
-            loaded, own = self._loaded(analysis, session), object_of("settings", settings)
+            loaded, own = self._models(analysis, session), object_of("settings", settings)
             if self._settings.is_public and "files" in own:
                 raise SettingsError("files names a folder, which this public app does not open.")
             recipe = recipe_from(

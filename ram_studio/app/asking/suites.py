@@ -118,7 +118,7 @@ class Questions:
 
     def offer(self, suites: Sequence[str] | None, session: Session) -> Updates:
         """Return updates for the models of a session: the example's skills are only its own."""
-        is_foreign = session.loaded is not None and session.loaded.set_name is None
+        is_foreign = session.loaded is not None and not session.loaded.is_example
         wanted = USUAL if is_foreign and list(suites or ()) == [SUITE] else suites or ()
         chosen, updates = self.choice.offer(session, wanted)
         return {**updates, **self.show(chosen)}

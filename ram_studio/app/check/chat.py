@@ -80,7 +80,7 @@ class ChatPanel:
         self.answers = html(elem_id="chat-answers")
 
     def _show(self, session: Session) -> Updates:
-        is_example = session.loaded is not None and session.loaded.set_name is not None
+        is_example = session.loaded is not None and session.loaded.is_example
         said = chat_html(session.chat, agents_of(session)) if session.chat else ""
         return {self.examples: gr.update(visible=is_example), self.answers: said}
 

@@ -42,6 +42,7 @@ from ram_studio.app.session.jobs import (
     Updates,
     Work,
     connect,
+    lack,
     stop_button,
     watch,
 )
@@ -207,10 +208,11 @@ class CheckPanel:
         return {self.models: gr.update(choices=names, value=names), **more}
 
     def _show(self, session: Session) -> Updates:
-        is_example = session.loaded is not None and session.loaded.set_name is not None
+        is_example = session.loaded is not None and session.loaded.is_example
         kind = SUITE if is_example else "general"
+        note = "" if is_example else callout(lack(session.loaded) or _NOT_ITS_SKILLS, "note")
         return {
-            self.note: "" if is_example else callout(_NOT_ITS_SKILLS, "note"),
+            self.note: note,
             self.grid: "",
             self.kind: kind,
             **self._show_kind(kind, session),

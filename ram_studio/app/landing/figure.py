@@ -18,7 +18,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app import templates
 from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcome, Outcomes, Setting, outcomes_of
-from ram_studio.app.session.sets import DEFAULT_SET, record_of
+from ram_studio.app.session.sets import DEFAULT_SET, REAL, TITLES, record_of
 from ram_studio.errors import AnalysisError, RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
@@ -176,4 +176,7 @@ def landing_html() -> Markup:
         }
     except RamStudioError:
         pass  # told to whoever opens the set
-    return templates.render("landing/landing.html.j2", figure=figure, example=DEFAULT_SET)
+    has_real = REAL in TITLES
+    return templates.render(
+        "landing/landing.html.j2", figure=figure, example=DEFAULT_SET, has_real=has_real
+    )

@@ -19,7 +19,14 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.lesson.expected import alone_text, expected
-from ram_studio.app.session.sets import DEFAULT_SET, TITLES, load_set, record_of, shipped_table
+from ram_studio.app.session.sets import (
+    DEFAULT_SET,
+    REAL,
+    TITLES,
+    load_set,
+    record_of,
+    shipped_table,
+)
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report import canvas_page, colors
@@ -72,6 +79,7 @@ def lesson_file() -> str:
             "record": record_of(name),
         }
         for name in TITLES
+        if name != REAL  # no scene is about it
     }
     packed = base64.b64encode(gzip.compress(orjson.dumps(sets), mtime=0)).decode()
     return canvas_page.canvas_page(

@@ -5,8 +5,9 @@ The figures of a shipped set's sentence are read from its record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 import gradio as gr
@@ -15,7 +16,7 @@ from markupsafe import Markup
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.sets import TITLES, record_of
+from ram_studio.app.session.sets import REAL, TITLES, record_of
 from ram_studio.app.session.shared import Shared
 
 
@@ -31,6 +32,8 @@ def best_rival(seed: dict[str, Any]) -> str:
 def watch_html(set_name: str) -> Markup:
     """Return the sentence of a shipped set."""
     record = record_of(set_name)
+    if set_name == REAL:
+        return templates.render("load/watch_real.html.j2", **_real_facts(record))
     seed = record.get("seeds", {}).get(str(record["seed"]), {})
     return templates.render(
         "load/watch.html.j2",
@@ -42,6 +45,21 @@ def watch_html(set_name: str) -> Markup:
         rows=seed.get("rows"),
         rival=best_rival(seed) if seed.get("chosen") else None,
     )
+
+
+def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what there is to know of the real model's set: its scores, and how it was made."""
+    every = {**record["scores"], **record["merges"]}
+    means = {name: fmean(own.values()) for name, own in every.items()}
+    rivals = {m: name for m, name in record["chosen"].items() if not m.startswith("ram")}
+    rival = max(rivals.values(), key=means.__getitem__, default=None)
+    return {
+        **record,
+        "agents": [name for name in record["scores"] if name != "base"],
+        "means": means,
+        "rival": rival,
+        "seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
+    }
 
 
 def caution_html(cautions: Sequence[str]) -> Markup:

@@ -15,7 +15,7 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.app.load.sources import Sources, is_local
 from ram_studio.app.numbers import size_text
-from ram_studio.app.session.jobs import NEED_MODELS, Report
+from ram_studio.app.session.jobs import Report, check_weights
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
@@ -28,7 +28,7 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.reading.sampling import Sampled, other_bases, sample_changes
-from ram_studio.errors import CompatibilityError, HubError, SettingsError
+from ram_studio.errors import CompatibilityError, HubError
 
 BASE = "base"
 
@@ -196,8 +196,7 @@ def open_loaded(loaded: Loaded) -> CompatibilityReport:
 
     Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only an analysis is.
     """
-    if loaded.is_analysis_only:
-        raise SettingsError(NEED_MODELS)
+    check_weights(loaded)
     folders = (loaded.base, *loaded.agents.values())
     states = tuple(state for folder in folders for state in _states(folder))
     # What is read from the Hub is read with the rights of whoever opened it, and holds their token:

@@ -2,7 +2,7 @@
 
 | key | says |
 | --- | --- |
-| ``set`` | the shipped set to load: ``shared-style``, ``independent`` or ``dense`` |
+| ``set`` | the shipped set to load: ``shared-style``, ``independent``, ``dense`` or ``real`` |
 | ``rule`` | Tune's method, as recipes name it, or ``average`` or ``sum`` |
 | ``epsilon``, ``r``, ``alpha``, ``scale``, ``density``, ``drop_rate`` | its settings |
 | ``weights`` | of agents, as Merge's form has them: ``coding=0.7, memory=0.2 0.8`` |

@@ -29,7 +29,7 @@ from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import RamStudioError
+from ram_studio.errors import RamStudioError, SettingsError
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,6 +57,11 @@ NEED_MODELS = (
     "Only an analysis is loaded. Merging, checks and the microscope need the models "
     "themselves: load them in Load under “Your own models”."
 )
+NEED_WEIGHTS = (
+    "This set ships without weights, and they are not on the Hub yet. Train them in a clone of RAM "
+    "Studio with “python -m training.real_set.train” (hours on two cores). Then name its folders "
+    "in Load under “Your own models”."
+)
 _WAITING = "Queued"
 _OUT_OF_TIME = "Stopped: the job took longer than this server allows."
 
@@ -65,7 +70,19 @@ def lack(loaded: Loaded | None) -> str:
     """Return what is missing for work on models, a sentence; "" where they are loaded."""
     if loaded is None:
         return NEED_LOAD
-    return NEED_MODELS if loaded.is_analysis_only else ""
+    if not loaded.is_analysis_only:
+        return ""
+    return NEED_MODELS if loaded.set_name is None else NEED_WEIGHTS
+
+
+def check_weights(loaded: Loaded) -> Loaded:
+    """Return what is loaded.
+
+    Raises: SettingsError where only an analysis is, with what to do.
+    """
+    if said := lack(loaded):
+        raise SettingsError(said)
+    return loaded
 
 
 def costing(work: Work[Result], effort: Effort) -> Work[Result]:

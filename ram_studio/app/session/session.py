@@ -26,7 +26,7 @@ class Loaded:
     title: for people. set_name: the shipped set ("dense"), or None.
     base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
     read_rate: bytes a second that the analysis read; None when it was not run here.
-    is_analysis_only: an analysis was opened; where the models are is not known, or not here.
+    is_analysis_only: there are no weights: an analysis was opened, or a set that ships without.
     cautions: what to know before merging them, in sentences; the more serious first.
     remote_bytes: of models that were read on the Hub and are not here; a merge reads them again.
     opened: see ``load.work.open_loaded``.
@@ -43,6 +43,11 @@ class Loaded:
     cautions: tuple[str, ...] = ()
     remote_bytes: int = 0
     opened: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_example(self) -> bool:
+        """Whether these are models of a shipped set, which have its skills and their weights."""
+        return self.set_name is not None and not self.is_analysis_only
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The three shipped sets of agents, ready with their analyses."""
+"""The shipped sets of agents, ready with their analyses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,26 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.app.session.session import Loaded
 from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.errors import CheckpointError
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
+
+REAL = "real"
+"""The set of a real model's agents: measured, and too large for their weights to be shipped."""
+
+
+def _is_there(folder: str) -> bool:
+    try:
+        return asset_path(folder).is_dir()
+    except CheckpointError:
+        return False
+
 
 TITLES = {
     "shared-style": "the shared-style agents",
     "independent": "the independent agents",
     "dense": "the dense agents",
+    **({REAL: "the agents of a real 0.5B model"} if _is_there(REAL) else {}),
 }
 """The shipped sets as links, the API and assets/ name them; the first is the default."""
 
@@ -49,6 +62,10 @@ def load_set(set_name: str) -> Loaded:
     Raises: CheckpointError when this installation lacks the files; AnalysisError for a damaged one.
     """
     analysis = _analysis_of(set_name)
+    if set_name == REAL:
+        agents = {name: analysis.sources[name] for name in analysis.agents}
+        base = analysis.sources["base"]
+        return Loaded(TITLES[REAL], REAL, base, agents, analysis, is_analysis_only=True)
     return Loaded(
         title=TITLES[set_name],
         set_name=set_name,

@@ -18,7 +18,7 @@ from ram_studio.app.asking.limits import asking_effort
 from ram_studio.app.check.work import BASE
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
-from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.jobs import Report, Work, check_weights, costing
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import shipped_table
 from ram_studio.app.session.shared import Tuned
@@ -58,7 +58,7 @@ def measure_work(
 
     Raises: SettingsError where nothing can be asked.
     """
-    loaded = session.models
+    loaded = check_weights(session.models)
     table = shipped_table(loaded.set_name) if loaded.set_name else None
     if table is not None:
         return _shipped_work(recipe, table, session, workspace)
@@ -101,11 +101,13 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
     Raises: EvaluationError, OutputError when what is stored cannot be read.
     """
     loaded = session.loaded
-    if loaded is not None and loaded.set_name is None:
+    if loaded is None or loaded.is_analysis_only:
+        return None
+    if loaded.set_name is None:
         own_table = _own(session, workspace)
         return None if own_table is None else _own_rows(*own_table)
-    table = None if loaded is None or loaded.set_name is None else shipped_table(loaded.set_name)
-    if loaded is None or table is None:
+    table = shipped_table(loaded.set_name)
+    if table is None:
         return None
     prompts, written = table["prompts"], _written(loaded.sources)
     logged = {m.fingerprint: m for m in past_merges(memory_folder(session, workspace.settings))}
@@ -139,8 +141,6 @@ def _own(
     And the merges' recipes, as {"method", "settings"}, by fingerprint.
     """
     loaded = session.models
-    if loaded.is_analysis_only:
-        return None
     rows = session.report.models if session.report is not None else {}
     sources = {BASE: loaded.base, **loaded.agents}
     folders = common.folders_of(sources, {name: row.path for name, row in rows.items()})

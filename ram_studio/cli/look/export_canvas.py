@@ -13,7 +13,7 @@ def export_canvas(
         str,
         typer.Argument(
             help="An analysis, a folder with analysis.safetensors (and skills.json.gz), or a "
-            "set: shared-style, independent or dense."
+            "set: shared-style, independent, dense or real."
         ),
     ],
     out: Annotated[

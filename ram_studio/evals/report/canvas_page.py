@@ -31,7 +31,7 @@ STYLE = "canvas.css"
 ANALYSIS_FILE = "analysis.safetensors"
 TABLE_FILE = "skills.json.gz"
 PAGE_FILE = "index.html"
-SETS = ("shared-style", "independent", "dense")
+SETS = ("shared-style", "independent", "dense", "real")
 """Shipped sets; their folders under assets/ have the same names."""
 
 _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
