@@ -9,7 +9,7 @@ import pytest
 from real_set_folder import make_agents
 
 from ram_studio.evals.answering import decode
-from training.real_set import grpo, measure, report
+from training.real_set import grpo, measure, model, report
 from training.real_set.measure import AnswerFile
 from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS
@@ -25,6 +25,7 @@ def folder(base, tmp_path, monkeypatch):
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
     # A busy machine times threads differently, and a random model's answers hang on the last bits.
     monkeypatch.setattr(decode, "_fastest", lambda *_: 1)
+    monkeypatch.setattr(model, "_seconds", lambda _: 1.0)
     return make_agents(base, tmp_path)
 
 
