@@ -333,9 +333,14 @@ def test_a_score_counts_only_where_its_counts_can_be(text: object) -> None:
     alone = dataclasses.replace(stated, agent=None, against=None)
     assert read_told("tool", alone.told) == alone
     # Questions that share documents tell less, and say so.
-    shared = dataclasses.replace(alone, score=DomainScore(8, 5, effective_n=3.0))
-    assert read_told("tool", shared.told) == shared
-    assert read_told("tool", shared.told.replace("as of 3", "as of 9")) is None
+    paired = PairedCounts(2, 1, 4, clusters=((1, 1), (-1, 0), (0, 0, 0)))
+    few = DomainScore(8, 5, effective_n=3.0)
+    shared = read_told("tool", dataclasses.replace(stated, score=few, against=paired).told)
+    assert shared.score == few
+    assert shared.against.effective_n == round(paired.effective_n) < 7
+    for of in ("as of 3 questions", f"as of {shared.against.effective_n:.0f};"):
+        for wrong in ("0", "9"):
+            assert read_told("tool", shared.told.replace(of, f"as of {wrong}{of[7:]}")) is None
 
 
 @pytest.mark.parametrize(

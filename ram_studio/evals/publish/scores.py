@@ -48,9 +48,10 @@ MOST_CARD_BYTES = 1_000_000
 MOST_SCORES = 60
 _MOST_QUESTIONS = 10**7
 _COUNTS = re.compile(
-    r"(\d{1,8}) of (\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+"
-    r"(?: as of (\d{1,8}) questions)?; "
-    r"(?:against (\S{1,64}) (\d{1,8}) wins, (\d{1,8}) losses of (\d{1,8}); )?(.+)"
+    r"(?P<right>\d{1,8}) of (?P<n>\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+"
+    r"(?: as of (?P<alike>\d{1,8}) questions)?; "
+    r"(?:against (?P<agent>\S{1,64}) (?P<wins>\d{1,8}) wins, (?P<losses>\d{1,8}) losses of "
+    r"(?P<both>\d{1,8})(?: as of (?P<both_alike>\d{1,8}))?; )?(?P<settings>.+)"
 )
 
 _UNCHECKED = "Not checked after the merge:"
@@ -78,12 +79,17 @@ class StatedScore:
     def told(self) -> str:
         """The counts in words, as they are published: see `read_told`."""
         low, high = (100 * end for end in self.score.ci95)
+
+        def alike(n: float | None, what: str = "") -> str:
+            return "" if n is None else f" as of {n:.0f}{what}"
+
         counts = f"{self.score.correct} of {self.score.n} right"
+        known = alike(self.score.effective_n, " questions")
         paired = ""
         if (both := self.against) is not None:
-            paired = f"against {self.agent} {both.wins} wins, {both.losses} losses of {both.n}; "
-        alike = "" if (n := self.score.effective_n) is None else f" as of {n:.0f} questions"
-        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}{alike}; {paired}{self.settings}"
+            of = f"{both.n}{alike(both.effective_n)}"
+            paired = f"against {self.agent} {both.wins} wins, {both.losses} losses of {of}; "
+        return f"{counts}, 95 % interval {low:.1f} to {high:.1f}{known}; {paired}{self.settings}"
 
     @property
     def percent(self) -> float:
@@ -93,21 +99,27 @@ class StatedScore:
 def read_told(name: str, text: object) -> StatedScore | None:
     """Return the score in a text of `StatedScore.told`; None for any other text."""
     found = _COUNTS.fullmatch(text) if isinstance(text, str) else None
-    if found is None or len(found[8]) > 200 or not (found[0].isprintable() and name.isprintable()):
+    if found is None or not (found[0].isprintable() and name.isprintable()):
         return None
-    correct, n = int(found[1]), int(found[2])
-    if not 0 <= correct <= n or not 0 < n <= _MOST_QUESTIONS or not 0 < len(name) <= 80:
+    told = found.groupdict()
+    agent, settings = told.pop("agent"), told.pop("settings")
+    counts = {key: int(value) for key, value in told.items() if value is not None}
+    right, n, alike = counts["right"], counts["n"], counts.get("alike")
+    if not 0 <= right <= n or not 0 < n <= _MOST_QUESTIONS or not 0 < len(name) <= 80:
         return None
-    effective = None if found[3] is None else float(found[3])
-    if effective is not None and not 1 <= effective <= n:
+    if len(settings) > 200 or (alike is not None and not 1 <= alike <= n):
         return None
-    stated = StatedScore(name, DomainScore(n, correct, effective_n=effective), found[8])
-    if found[4] is None:
+    stated = StatedScore(name, DomainScore(n, right, effective_n=alike), settings)
+    if agent is None:
         return stated
-    wins, losses, both = map(int, found.groups()[4:7])
-    if not (wins + losses <= both <= n and wins <= correct and losses <= n - correct and both):
+    wins, losses, both = (counts[key] for key in ("wins", "losses", "both"))
+    alike = counts.get("both_alike")
+    if not (wins + losses <= both <= n and wins <= right and losses <= n - right and both):
         return None
-    return replace(stated, agent=found[4], against=PairedCounts(wins, losses, both - wins - losses))
+    if alike is not None and not 1 <= alike <= both:
+        return None
+    paired = PairedCounts(wins, losses, both - wins - losses, told_n=alike)
+    return replace(stated, agent=agent, against=paired)
 
 
 # ------------------------------------------------------------------ out of the store

@@ -36,7 +36,8 @@ class PairedCounts:
     """Two models on the same questions: wins: only the first is right, losses: only the second.
 
     clusters: where questions share documents, by document the first's mark less the second's of
-    each question (1, 0 or -1); None where every question has its own.
+    each question (1, 0 or -1); None where every question has its own. told_n: the effective number
+    of questions where it was read and no clusters are known.
     """
 
     wins: int
@@ -44,6 +45,7 @@ class PairedCounts:
     ties: int
     _: KW_ONLY
     clusters: tuple[tuple[int, ...], ...] | None = Field(default=None, exclude=True, repr=False)
+    told_n: float | None = Field(default=None, exclude=True, repr=False)
 
     @staticmethod
     def of(
@@ -91,7 +93,7 @@ class PairedCounts:
     @property
     def effective_n(self) -> float | None:
         """How many questions of their own would tell as much of the difference, see `clusters`."""
-        return None if self.clusters is None else effective_size(self.clusters)
+        return self.told_n if self.clusters is None else effective_size(self.clusters)
 
     @computed_field
     @property
