@@ -198,6 +198,36 @@ def test_who_guesses_codes_no_longer_learns_right_ones(clock: Clock) -> None:
     assert asked(room.code, "guesser") == 200
 
 
+def test_places_of_those_who_left_without_a_vote_are_free(clock: Clock) -> None:
+    every, room, (ann,) = opened(clock, 1)
+    for _ in range(2):
+        room.go_on(clock())
+    room.vote(ann, 0, "first", 1)
+    for n in range(rooms.MAX_STUDENTS - 1):
+        room.join(f"flood {n}", clock())
+    clock.now += rooms.AWAY_SECONDS + 1
+    room.note("flood 0", clock())
+    every.join(room.code, "school")
+    assert len(room.seen) == 3
+    assert {ann, "flood 0"} < room.seen.keys()
+
+
+def test_rooms_that_nobody_asks_for_keep_no_place(clock: Clock) -> None:
+    every = Rooms(clock)
+    many = [every.open(read_new_room(NEW), f"{n // 6}") for n in range(rooms.MAX_ROOMS)]
+    clock.now += rooms.IDLE_SECONDS - 1
+    for room in many[1:]:
+        every.find(room.code, "school")
+    with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
+        every.open(read_new_room(NEW), "teacher")
+    clock.now += 1
+    new = every.open(read_new_room(NEW), "teacher")
+    assert many[0].code not in every._rooms
+    assert {new.code, *(room.code for room in many[1:])} == every._rooms.keys()
+    with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
+        every.open(read_new_room(NEW), "teacher")
+
+
 def test_codes_have_no_letters_that_look_alike() -> None:
     assert not set("AEIOULY01") & set(rooms.LETTERS)
     assert {len(rooms._new_code()) for _ in range(50)} == {4}

@@ -9,7 +9,7 @@ memory: no names, no addresses in a room, nothing on the disk. One thread calls 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,6 +39,10 @@ PRESENT_SECONDS = 12.0
 MAX_ROOMS = 40
 MAX_ROOMS_PER_ADDRESS = 6
 MAX_STUDENTS = 150
+AWAY_SECONDS = 60.0
+"""A student of a full room who is away as long, and never voted, gives their place to another."""
+IDLE_SECONDS = 600.0
+"""A room that nobody asked for as long gives its place to a new one, where there are too many."""
 PER_MINUTE = {"open": 10, "join": 300, "miss": 60, "vote": 40, "link": 10}
 """Requests a minute: of an address that opens rooms, joins or names a room that is not there; and
 of a student who votes or hands in a link. A whole class often shares one address."""
@@ -58,12 +62,17 @@ class Votes:
 
 @dataclass
 class Room:
-    """One room. ends_at: of the talk. seen: when each student last asked. links: handed in."""
+    """One room.
+
+    asked_at: when anybody last asked for it. ends_at: of the talk. seen: when each student last
+    asked. links: handed in.
+    """
 
     code: str
     token: str
     questions: list[Question]
     opened_at: float
+    asked_at: float = 0.0
     talk_seconds: int = 90
     is_rehearsal: bool = False
     phase: Phase = "lobby"
@@ -98,6 +107,11 @@ class Room:
 
     def join(self, student: str, now: float) -> None:
         """Let a student in. Raises: Refused when the room is full."""
+        if len(self.seen) >= MAX_STUDENTS:
+            # Whoever has the code could else fill it for good.
+            voted = {who for votes in self.votes for who in (*votes.first, *votes.second)}
+            there = self.seen.items()
+            self.seen = {s: at for s, at in there if s in voted or now - at <= AWAY_SECONDS}
         if len(self.seen) >= MAX_STUDENTS:
             raise Refused(f"The room is full: it takes {MAX_STUDENTS} students.", 429)
         self.seen[student] = now
@@ -220,10 +234,8 @@ class Rooms:
         """Open a room for a teacher. Raises: Refused when there are too many."""
         self.spend("open", address)
         self.sweep()
-        mine = sum(opener == address for opener in self._openers.values())
-        if mine >= MAX_ROOMS_PER_ADDRESS or len(self._rooms) >= MAX_ROOMS:
-            limit = MAX_ROOMS_PER_ADDRESS if mine >= MAX_ROOMS_PER_ADDRESS else MAX_ROOMS
-            raise Refused(f"{limit} rooms are open, the limit. End one, or try again later.", 429)
+        self._make_place({address}, MAX_ROOMS_PER_ADDRESS)
+        self._make_place({*self._openers.values()}, MAX_ROOMS)
         code = _new_code()
         while code in self._rooms:
             code = _new_code()
@@ -232,11 +244,22 @@ class Rooms:
             token=secrets.token_urlsafe(24),
             questions=list(new.questions),
             opened_at=self.clock(),
+            asked_at=self.clock(),
             talk_seconds=new.talk_seconds,
             is_rehearsal=new.is_rehearsal,
         )
         self._rooms[code], self._openers[code] = room, address
         return room
+
+    def _make_place(self, openers: Collection[str], most: int) -> None:
+        """Let one more room be opened by some addresses; one that nobody asks for ends for it."""
+        own = [room for room in self._rooms.values() if self._openers[room.code] in openers]
+        if len(own) < most:
+            return
+        oldest = min(own, key=lambda room: room.asked_at)
+        if self.clock() - oldest.asked_at < IDLE_SECONDS:
+            raise Refused(f"{most} rooms are open, the limit. End one, or try again later.", 429)
+        self.end(oldest)
 
     def find(self, code: str, address: str, key: str = "") -> Room:
         """Return a room by its code, in any case.
@@ -254,6 +277,7 @@ class Rooms:
             raise Refused("There is no room with this code. It may have ended.", 404)
         if self._openers[room.code] != address and not room.knows(key):
             self.spend("miss", address, cost=0)
+        room.asked_at = self.clock()
         return room
 
     def lead(self, code: str, token: str, address: str) -> Room:
