@@ -14,6 +14,7 @@ import json
 import pickle
 import sys
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 _DTYPES = (
@@ -74,6 +75,8 @@ ALLOWED = {
 }
 """Module -> names that a pickle of tensors, or of a distributed checkpoint's metadata, may use."""
 _MOST_DEPTH = 16
+_MOST_ENTRIES = 1_000_000
+"""Of all dictionaries: one that lies in another many times is read as often."""
 
 
 class Refused(Exception):
@@ -219,22 +222,25 @@ def pieces_of(state: Any) -> dict[str, Any]:
     return {"parts": parts, "shape": numbers(metadata.get("size"))}
 
 
-def walk(value: Any, path: list[str], found: list[Any]) -> None:
-    """Collect the tensors of nested dictionaries by the keys that lead to them."""
+def walk(value: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
+    """Yield what nested dictionaries hold, by the keys that lead to it."""
     if len(path) > _MOST_DEPTH:
         raise Refused("is nested too deeply")
+    yield path, value
     if isinstance(value, dict):
         for key, inner in value.items():
             if isinstance(key, str | int):
-                walk(inner, [*path, str(key)], found)
-    elif (tensor := tensor_of(value)) is not None:
-        found.append([path, tensor])
+                yield from walk(inner, [*path, str(key)])
 
 
 def describe_torch(value: Any) -> list[Any]:
     """Return a file of torch.save: [[keys, tensor], ...]; of a tensor alone the keys are []."""
     found: list[Any] = []
-    walk(value, [], found)
+    for number, (path, inner) in enumerate(walk(value, [])):
+        if number > _MOST_ENTRIES:
+            raise Refused(f"holds more than {_MOST_ENTRIES} entries")
+        if (tensor := tensor_of(inner)) is not None:
+            found.append([path, tensor])
     return found
 
 

@@ -24,7 +24,7 @@ from ram_studio.convert.layouts import Layout, find_config, find_layout
 from ram_studio.convert.ranks import read_files, read_ranks
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.reading.sources import Sources
-from ram_studio.errors import SettingsError
+from ram_studio.errors import CheckpointError, SettingsError
 
 OutputDtype = Literal["stored", "float32"]
 _TO_FLOAT32 = ("BF16", "F16", "F64")
@@ -144,10 +144,16 @@ def convert(
 
 def _read(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[str]]:
     at = printable(layout.folder)
-    if layout.kind == "dcp":
-        return read_dcp(layout.folder, key, at)
     read = read_ranks if layout.kind == "ranks" else read_files
-    return read(layout.files, key, at), []
+    try:
+        if layout.kind == "dcp":
+            return read_dcp(layout.folder, key, at)
+        return read(layout.files, key, at), []
+    except (TypeError, ValueError, LookupError) as error:
+        # A pickle may describe parts by values of any kind.
+        raise CheckpointError(
+            f"{at} describes parts that cannot be ({printable(error, 100)}); save the model again."
+        ) from error
 
 
 def _checkpoint(

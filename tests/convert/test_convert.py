@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -231,14 +232,28 @@ def test_a_pickle_that_runs_code_is_refused_and_nothing_runs(spoiled, tmp_path):
         b"\x80\x02ctorch\nSize\n)R}X\x01\x00\x00\x00aK\x01sb.",
         pickle.dumps({"a": {"b": 1}}),
         b"",
+        pickle.dumps(reduce(lambda inner, _: dict.fromkeys("abcdefgh", inner), range(14), {})),
     ],
-    ids=["call", "lists", "deep", "huge", "eval", "state", "no-tensor", "empty"],
+    ids=["call", "lists", "deep", "huge", "eval", "state", "no-tensor", "empty", "shared"],
 )
 def test_odd_pickles_end_in_words(tmp_path, data):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "pytorch_model.bin").write_bytes(archive(data))
     with pytest.raises((CheckpointError, SettingsError)):
         convert(tmp_path / "in", tmp_path / "out")
+
+
+@pytest.mark.parametrize("value", [["x"], {"a": 1}, "0", None, float("nan")])
+@pytest.mark.parametrize("name", ["relative_path", "offset", "length"])
+def test_places_of_any_kind_end_in_words(spoiled, tmp_path, name, value):
+    file = spoiled / WAYS["DCP"] / ".metadata"
+    metadata = pickle.loads(file.read_bytes())
+    for info in metadata.storage_data.values():
+        setattr(info, name, value)
+    file.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError):
+        convert(file.parent, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
