@@ -58,6 +58,7 @@ BASE = {"models": ["base"], "limit": 2}
         ("preview", {"rule": "ram++"}, "ram\\+\\+"),
         ("preview", {"epsilon": -1}, "epsilon is -1"),
         ("preview", {"epsilon": "much"}, "much"),
+        ("preview", {"epsilon": 10**400}, "must be a number"),
         ("preview", {"agents": ["nobody"]}, "nobody"),
         ("preview", {"analysis": "mine"}, "no analysis 'mine'"),
         ("preview", {"by": "weekday"}, "weekday"),
