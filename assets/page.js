@@ -181,6 +181,7 @@ const enter = async ({ job, view, loaded }) => {
   // Without models there is nothing to show but the past.
   if (!step || !(loaded || step === "history")) return;
   open(step);
+  if (view.present && step === "tune") studio?.present(true);
 };
 
 // ---------------------------------------------------------------- the landing page

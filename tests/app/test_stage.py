@@ -76,6 +76,7 @@ def test_twenty_random_prompts_are_the_table_s(example, table) -> None:
     page.click("[data-choose='ram+']")
     example.settle()
     check_shown(page, table, {**rows, "a": row_of(table, "task-arithmetic", scale=None)})
+    page.click("[data-act=pin]")
 
 
 def test_hooks_say_what_is_shown(example, table) -> None:
@@ -258,6 +259,82 @@ def test_a_wide_card_shows_where_merge_and_agent_differ(example, table) -> None:
         # Nothing is cut off for it.
         cut = "(cards) => cards.some((card) => card.scrollHeight > card.clientHeight)"
         assert not page.eval_on_selector_all(".cv-card", cut)
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 800})
+
+
+# Skills with a question that is cut off, or whose right answer nothing shows, with how many.
+_CUT = """async () => {
+  const found = {};
+  for (const card of document.querySelectorAll(".cv-card")) {
+    const dots = card.querySelector(".cv-dots");
+    const press = (key) => dots.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    const prompt = card.querySelector(".cv-prompt");
+    let [cut, unanswered] = [0, 0];
+    for (let i = 0; i < Number(card.dataset.asked); i += 1) {
+      press(i ? "ArrowRight" : "Home");
+      await new Promise((done) => requestAnimationFrame(() => done()));
+      const lines = [...card.querySelectorAll(":scope > .cv-answer-list > *")];
+      const isRight = (line) => line.dataset.right === "1" || line.dataset.part === "right-answer";
+      if (prompt.scrollHeight > prompt.clientHeight + 1) cut += 1;
+      if (!lines.some((line) => line.checkVisibility() && isRight(line))) unanswered += 1;
+    }
+    press("Escape");
+    if (cut || unanswered) found[card.dataset.skill] = [cut, unanswered];
+  }
+  return found;
+}"""
+
+
+def test_every_question_is_whole_beside_its_right_answer(example, table) -> None:
+    page = example.page
+    assert page.evaluate(_CUT) == {}
+    # One that neither its agent nor the merge solves: the right answer has a line of its own.
+    row = row_of(table, "ram+", epsilon=1e-5, r=0.1)
+    own = row_of(table, "memory")
+    at = table["domains"].index("memory") * table["n"]
+    items = range(at, at + table["n"])
+    missed = [i for i in items if own["right"][i] == row["right"][i] == "0"]
+    page.focus(".cv-card[data-skill=memory] .cv-dots")
+    page.keyboard.press("End")
+    example.settle()
+    card = page.locator(".cv-card[data-skill=memory]")
+    assert int(card.get_attribute("data-item")) in missed
+    gold = table["gold"][int(card.get_attribute("data-item"))]
+    assert card.locator("[data-part=right-answer]").inner_text().split() == [
+        *"right answer".split(),
+        *gold.split(),
+    ]
+    page.keyboard.press("Escape")
+    # With A beside the merge there is a line more.
+    page.click("[data-choose=average]")
+    page.click("[data-act=pin]")
+    page.click("[data-choose='ram+']")
+    example.settle()
+    try:
+        assert page.evaluate(_CUT) == {}
+    finally:
+        page.click("[data-act=pin]")
+
+
+def test_three_dials_and_a_number_have_their_place(example) -> None:
+    page = example.page
+    page.click("[data-choose=dare-ties]")
+    try:
+        for width in (1280, 1024):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.click("#dial-drop")
+            example.settle()
+            boxes = [
+                one.bounding_box()
+                for one in page.locator(".cv-curve .cv-top > h2, .cv-dials button, #dial-number")
+                .or_(page.locator("#reset"))
+                .all()
+            ]
+            for before, after in zip(boxes, boxes[1:], strict=False):
+                assert before["x"] + before["width"] <= after["x"] + 0.5, width
+            panel = page.locator(".cv-curve").bounding_box()
+            assert boxes[-1]["x"] + boxes[-1]["width"] <= panel["x"] + panel["width"], width
     finally:
         page.set_viewport_size({"width": 1280, "height": 800})
 

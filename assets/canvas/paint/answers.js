@@ -104,8 +104,9 @@ const mountSkill = (name, d) => {
   const prompt = put(card, "p", { class: "cv-prompt" });
   const grid = put(card, "div", { class: "cv-answer-list" });
   const lines = mountLines(grid, ["base", "agent", "a", "merge"]);
+  const gold = mountGold(grid);
   const first = telling(d);
-  const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, picked: first, first, isHeld: false, until: 0, drawn: null };
+  const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, gold, picked: first, first, isHeld: false, until: 0, drawn: null };
   for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
     const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} question of ${name}` }, text);
     button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
@@ -155,6 +156,14 @@ const mountLines = (grid, every) => Object.fromEntries(every.map((who) => [who, 
 const mountLine = (grid, who) => {
   const row = put(grid, "div", { class: `cv-line-${who}`, "data-answer": who });
   return { row, who: put(row, "span", { class: "cv-who" }), mark: put(row, "span", { class: "cv-mark", role: "img" }), text: put(row, "span", { class: "cv-text" }), label: "", key: "" };
+};
+
+// The right answer, for where none of those that are shown beside it gives it.
+const mountGold = (grid) => {
+  const row = put(grid, "div", { class: "cv-line-gold", "data-part": "right-answer" });
+  put(row, "span", { class: "cv-who" }, "right answer");
+  put(row, "span");
+  return { row, text: put(row, "span", { class: "cv-text" }) };
 };
 
 // ---------------------------------------------------------------- picking a question
@@ -273,6 +282,8 @@ const paintCard = (one, skills, row, pinned) => {
   say("agent", own ? [skills.agents[d], `${own.name} agent`] : [], own);
   say("a", pinned ? ["A", titleOf(state.pin, state.profile.agents.length)] : [], pinned);
   say("merge", [mergeName()], row);
+  one.gold.row.hidden = [own, pinned, row].some((of) => of?.right[picked]);
+  setText(one.gold.text, one.gold.row.hidden ? "" : gold[picked]);
   dots.setAttribute("aria-valuenow", placeOf(one) + 1);
   const said = answerOf(skills, row, picked).trim() || "no answer";
   dots.setAttribute("aria-valuetext", `${skills.prompts[picked]} Right answer: ${gold[picked]}. This merge: ${said}, ${right ? "right" : "wrong"}. ${score} of ${skills.n} solved.`);

@@ -245,6 +245,7 @@ const paintCurve = () => {
   const words = skills ? "Questions solved" : "Change applied";
   const title = dial ? `${words}, by` : words;
   if (part.title.textContent !== title) part.title.textContent = title;
+  part.title.dataset.short = title.replace(/^\w+ s/, "S").replace(/^\w+ a/, "A"); // beside three dials
   if (!dial || !hand) return;
   const share = near ? near.row.total / skills.asked : Math.min(1, (factors?.ownMean ?? 0) / EXACT_MOST);
   const isSure = near ? near.isExact : true;

@@ -14,6 +14,7 @@ const REACH = 17; // px from a dot
 // Where a name may stand beside its mark: dx and dy in units, and what of the name is there.
 const PLACES = /** @type {[number, number, string][]} */ ([
   [0.75, 0.35, "start"], [-0.75, 0.35, "end"], [0, -0.75, "middle"], [0, 1.45, "middle"], [0, -1.9, "middle"], [0, 2.55, "middle"],
+  [-0.4, -1.1, "start"], [-0.4, -2.2, "start"], [0.6, -3.3, "start"],
 ]);
 
 let part = null;
@@ -60,7 +61,11 @@ const hit = (event) => {
   return far(best) < REACH ? best : null;
 };
 
-const overlap = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+/** The area that two boxes share. */
+const overlap = (a, b) => {
+  const shared = (from, size) => Math.max(0, Math.min(a[from] + a[size], b[from] + b[size]) - Math.max(a[from], b[from]));
+  return shared("x", "width") * shared("y", "height");
+};
 
 const rgb = (color) => (color.match(/\d+/g) ?? [128, 128, 128]).slice(0, 3).map(Number);
 
@@ -94,7 +99,7 @@ const draw = () => {
   for (const shared of [0, 1, 2, 3]) text(x0 - 5, Y(shared) + 4, shared === 3 ? "×3" : String(shared), "", "end");
   text((x0 + x1) / 2, y1 + 2.3 * unit, "own part applied", "strong cv-fill-unique-ink");
   text(x0 - 1.3 * unit, y0 - 0.7 * unit, "shared part applied", "strong cv-fill-shared-ink", "start");
-  drawScale(text);
+  const scale = drawScale();
   const usual = (rule) => exactRow(profile, usualOf(rule, profile));
   /** @type {[any, string, any[]][]} */
   const named = profile.skills ? [
@@ -108,19 +113,22 @@ const draw = () => {
     const names = named.filter(([other]) => other === row).map(([, own]) => own);
     return [{ x: X(at[0]), y: Y(at[1]), words: `${names.join(", ")} ${row.total}`, wanted }];
   });
-  // No name covers another, or a mark: the first place that is free.
+  // No name covers another, or a mark: the first place that is free, else the one that covers least.
   const taken = marked.map(({ x, y }) => ({ x: x - 0.5 * unit, y: y - 0.5 * unit, width: unit, height: unit }));
+  const covers = (box) => {
+    const isInside = box.x >= x0 && box.x + box.width <= x1 + 0.6 * unit && box.y >= y0 - unit && box.y + box.height <= y1;
+    return taken.reduce((area, other) => area + overlap(box, other), isInside ? 0 : unit ** 4);
+  };
   for (const { x, y, words, wanted } of marked) {
-    let node = null;
-    for (const [dx, dy, anchor] of [wanted, ...PLACES]) {
-      node?.remove();
-      node = /** @type {SVGTextElement} */ (text(x + dx * unit, y + dy * unit, words, "strong cv-halo", anchor));
-      const box = node.getBBox();
-      const isInside = box.x >= x0 && box.x + box.width <= x1 + 0.6 * unit && box.y >= y0 - unit && box.y + box.height <= y1;
-      if (isInside && !taken.some((other) => overlap(box, other))) break;
-    }
-    taken.push(node.getBBox());
+    const node = /** @type {SVGTextElement} */ (text(0, 0, words, "strong cv-halo"));
+    const stand = (/** @type {any[]} */ [dx, dy, anchor]) => {
+      for (const [key, value] of Object.entries({ x: x + dx * unit, y: y + dy * unit, "text-anchor": anchor })) node.setAttribute(key, String(value));
+      return node.getBBox();
+    };
+    const places = [wanted, ...PLACES].map((place) => ({ place, covered: covers(stand(place)) }));
+    taken.push(stand(places.reduce((best, one) => (one.covered < best.covered ? one : best)).place));
   }
+  if (scale) nameScale(scale, taken, text);
   const pinned = put(svg, "g");
   put(pinned, "circle", { r: 0.55 * unit, class: "cv-map-pin" });
   put(pinned, "text", { y: 4, "text-anchor": "middle", class: "strong" }, "A");
@@ -130,17 +138,35 @@ const draw = () => {
 };
 
 // Base, average and sum lie on one line: a scale applies both parts alike.
-const drawScale = (text) => {
+const drawScale = () => {
   const shared = state.profile.sum?.shared.filter((v) => v !== null) ?? [];
   const own = state.profile.sum?.own.filter((v) => v !== null) ?? [];
-  if (!shared.length || !own.length) return;
+  if (!shared.length || !own.length) return null;
   const mean = (values) => values.reduce((a, b) => a + b) / values.length;
   const slope = mean(shared) / mean(own);
   const end = Math.min(MOST_OWN, MOST_SHARED / slope);
-  put(part.svg, "path", { d: `M${X(0)} ${Y(0)}L${X(end)} ${Y(end * slope)}`, class: "cv-scale-line" });
-  const angle = (Math.atan2(Y(end * slope) - Y(0), X(end) - X(0)) * 180) / Math.PI;
-  const label = text(0, -0.45 * frame.unit, "any single scale");
-  label.setAttribute("transform", `translate(${X(0.76 * end)} ${Y(0.76 * end * slope)}) rotate(${angle})`);
+  const [x, y] = [X(end), Y(end * slope)];
+  put(part.svg, "path", { d: `M${X(0)} ${Y(0)}L${x} ${y}`, class: "cv-scale-line" });
+  return { x, y };
+};
+
+// Along the line, above it or below, where its name covers none of the others.
+const nameScale = ({ x, y }, taken, text) => {
+  const { unit } = frame;
+  const [dx, dy] = [x - X(0), y - Y(0)];
+  const far = Math.hypot(dx, dy);
+  const label = text(0, 0, "any scale");
+  const half = label.getBBox().width / 2 / far;
+  const room = 0.5 * unit;
+  // The middle of its letters: aside units from the line, seen from above it.
+  const isFree = (/** @type {number[]} */ [at, aside]) => Array.from({ length: 9 }, (_, i) => at + half * (i / 4 - 1)).every((place) => {
+    const [px, py] = [X(0) + dx * place + (dy / far) * aside * unit, Y(0) + dy * place - (dx / far) * aside * unit];
+    return !taken.some((box) => px > box.x - room && px < box.x + box.width + room && py > box.y - room && py < box.y + box.height + room);
+  });
+  const places = [0.8, -0.8].flatMap((aside) => [0.76, 0.86, 0.66, 0.56, 0.46].filter((at) => at + half < 1.02).map((at) => [at, aside]));
+  const [at, aside] = places.find(isFree) ?? [0.76, 0.8];
+  label.setAttribute("y", String((0.35 - aside) * unit));
+  label.setAttribute("transform", `translate(${X(0) + dx * at} ${Y(0) + dy * at}) rotate(${(Math.atan2(dy, dx) * 180) / Math.PI})`);
 };
 
 const paintMap = () => {
