@@ -145,7 +145,12 @@ def test_suites_beyond_the_context_are_not_offered(session, workspace, tmp_path)
     # What is left is not here, folded, each with what to do.
     grayed = str(shown[panel.unavailable])
     # Eleven functions and a conversation about them take more.
-    assert "Too long for these models: Tool loop<" in grayed
+    (told,) = re.findall(r"<summary[^>]*>(.*?)</summary>", grayed, re.S)
+    assert re.fullmatch(
+        r"\d+ suites are not offered: 1 too long for these models, \d+ not on this machine\.",
+        " ".join(told.split()),
+    )
+    assert "Tool loop</label>" in grayed
     assert "GSM8K</label>: its questions are not on this machine" in grayed
     assert "--data FOLDER" in grayed
 

@@ -58,8 +58,10 @@ def user(workspace: Workspace, name: str = "tab") -> Session:
     return session
 
 
-def merge(session: Session, workspace: Workspace, method: str = "ram+", name: str = "") -> None:
-    recipe = recipe_from(session.loaded, method, {})
+def merge(
+    session: Session, workspace: Workspace, method: str = "ram+", name: str = "", **settings: float
+) -> None:
+    recipe = recipe_from(session.loaded, method, settings)
     work = merge_work(recipe, session, workspace.settings, name=name)
     work(lambda event: None, CancelToken())
 
@@ -434,19 +436,23 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     again = workspace.session("later")
     assert len(past.past_models(again, workspace)) == len(models)
     again.load(load_set("shared-style"))
-    merge(again, workspace, "ram+")
+    for _ in range(2):
+        merge(again, workspace, "ram+")
+    merge(again, workspace, "ram+", r=0.3)
+    assert list(again.merges) == ["ram+", "ram+ (2)", "ram+ (3)"]
     evaluate(again, workspace, "coding")
     twice = {model.name: model for model in past.past_models(again, workspace)}
     assert {name: model.times for name, model in twice.items() if model.merge} == {
         "<sum>": 1,
-        "ram+": 2,
+        "ram+": 3,
+        "ram+ (3)": 1,
     }
     html = past_view.list_html(list(twice.values()), True)
-    assert html.count("× 2") == 1
+    assert html.count("× 3") == 1
     # Merges and agents of a shipped set say which; the base is that of all three.
-    assert html.count("the shared-style agents") == 3
+    assert html.count("the shared-style agents") == 4
     assert twice["base"].title == ""
-    models = [model for model in twice.values() if model.name != "coding"]
+    models = [model for model in twice.values() if model.name not in ("coding", "ram+ (3)")]
     panel = built(lambda shared: (CheckPanel(shared), HistoryPanel(shared))[1], workspace)
     assert "Nothing is chosen" in panel.side_by_side("", "demo", None, again)[panel.result]
     updates = panel.side_by_side(",".join(m.id for m in models), "general", None, again)

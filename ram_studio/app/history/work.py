@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class PastModel:
     """A model of the past: how it was merged, if it was here, and what it was asked.
 
     runs: the newest first; one that was begun and got no answer is none. times: how often it was
-    merged, under this name and with these weights; the newest stands for all.
+    merged, under this name (its number apart) and with these weights; the newest stands for all.
     """
 
     id: str
@@ -117,12 +118,12 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
         if run.answered:
             by_print[run.fingerprint] = (*by_print.get(run.fingerprint, ()), run)
     # Merged again, under the same name and to the same weights: the newest stands for all.
-    same = Counter((merge.name, merge.fingerprint) for merge in merges)
-    newest = {(merge.name, merge.fingerprint): merge for merge in sorted(merges, key=_when)}
+    same = Counter(map(_repeated, merges))
+    newest = {_repeated(merge): merge for merge in sorted(merges, key=_when)}
     found = [
         PastModel(
             f"m{merge.id}",
-            merge.name,
+            key[0] if same[key] > 1 else merge.name,
             merge.when,
             merge,
             by_print.get(merge.fingerprint, ()),
@@ -137,6 +138,11 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
         if key not in merged
     ]
     return sorted(found, key=lambda model: model.when, reverse=True)
+
+
+def _repeated(merge: PastMerge) -> tuple[str, str]:
+    # Session.free_name numbers the same merge of one visit: "ram+", "ram+ (2)".
+    return re.sub(r" \(\d+\)$", "", merge.name), merge.fingerprint
 
 
 def _when(merge: PastMerge) -> str:
