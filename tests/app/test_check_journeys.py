@@ -242,7 +242,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     page.click("#compare-methods > button")
     page.wait_for_selector("#compare", state="visible")
     it.settle()
-    for name in ("task-arithmetic-mean", "ties", "dare-ta", "ram+s"):
+    for name in ("average", "ties", "dare-ta", "ram+s"):
         page.click(f"#compare-choice label:has(input[name='{name}'])")
     it.set_slider("compare-limit", 10)
     page.click("#compare")

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ram_studio.app.landing.outcomes import AVERAGE, SUM, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Setting, outcomes_of
+from ram_studio.app.session.deep_link import AVERAGE, SUM
 
 pytestmark = pytest.mark.browser
 

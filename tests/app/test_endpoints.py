@@ -201,7 +201,7 @@ def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None
 
 
 def test_methods_are_compared_without_a_folder(client) -> None:
-    rows = ["task-arithmetic-mean", "ties", "ram+"]
+    rows = ["average", "ties", "ram+"]
     table = client.predict(rows=rows, settings={"r": 0.2}, limit=5, api_name="/compare")
     assert table["reference"] == "ram+ (r 0.2)"
     names = [row["label"] for row in table["rows"]]

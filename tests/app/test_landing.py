@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.landing.figure import landing_html, scenes_of
-from ram_studio.app.landing.outcomes import AVERAGE, SUM, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Setting, outcomes_of
+from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import TITLES, load_set, set_profile
 from ram_studio.resources import asset_path
 

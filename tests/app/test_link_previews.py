@@ -12,9 +12,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from ram_studio.app.landing.outcomes import AVERAGE, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Setting, outcomes_of
 from ram_studio.app.landing.picture import Pictures
 from ram_studio.app.landing.preview import KEYS, preview_of, unknown_parts
+from ram_studio.app.session.deep_link import AVERAGE
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
 
 _META = re.compile(r'<meta (?:property|name)="([\w:]+)" content="([^"]*)">')

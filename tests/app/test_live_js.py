@@ -21,7 +21,9 @@ from ram_studio.algorithm.meters.rounding_meter import (
     stochastic_error,
 )
 from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
+from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.session.deep_link import PLACES, SHOWN, method_title
 from ram_studio.app.session.sets import build_profile
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.analysis_file import load_analysis
@@ -253,6 +255,19 @@ def test_numbers_are_worded_as_in_python(page) -> None:
         " RAM.percent(0.5), RAM.ratio(Infinity)]"
     )
     assert texts == ["999,999", "4.22 M", "7.00 B", "< 0.01 %", "50.0 %", "∞"]
+
+
+def test_a_method_has_one_name_on_every_screen(page) -> None:
+    names = page.evaluate(
+        "() => import('./canvas/model/methods.js').then(({ METHODS, MAIN, MORE, nameTitle }) =>"
+        " Object.fromEntries([...Object.keys(METHODS), ...MAIN, ...MORE]"
+        ".map((name) => [name, nameTitle(name)])))"
+    )
+    assert names.keys() == {*SHOWN, *PLACES}
+    assert names == {name: method_title(name) for name in names}
+    # Compare's form says the same, and which take long.
+    for name, choice in CHOICES.items():
+        assert choice.title.removesuffix(" (slow)") == method_title(name)
 
 
 def test_names_from_elsewhere_stay_text(page) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
 from pathlib import Path
@@ -302,7 +303,7 @@ def test_every_question_is_whole_beside_its_right_answer(example, table) -> None
     assert int(card.get_attribute("data-item")) in missed
     gold = table["gold"][int(card.get_attribute("data-item"))]
     assert card.locator("[data-part=right-answer]").inner_text().split() == [
-        *"right answer".split(),
+        *["right", "answer"],
         *gold.split(),
     ]
     page.keyboard.press("Escape")
@@ -331,7 +332,7 @@ def test_three_dials_and_a_number_have_their_place(example) -> None:
                 .or_(page.locator("#reset"))
                 .all()
             ]
-            for before, after in zip(boxes, boxes[1:], strict=False):
+            for before, after in itertools.pairwise(boxes):
                 assert before["x"] + before["width"] <= after["x"] + 0.5, width
             panel = page.locator(".cv-curve").bounding_box()
             assert boxes[-1]["x"] + boxes[-1]["width"] <= panel["x"] + panel["width"], width

@@ -27,12 +27,12 @@ const other = (title, dials, says, fixed = {}) => ({ title, dials, says, fixed, 
 export const METHODS = {
   "ram+": ram("RAM+", ["point", "r", "alpha"], "Changed by one agent: kept, times λ. Changed by several: averaged."),
   "ram": ram("RAM", ["point"], "Changed by one agent: kept. Changed by several: averaged."),
-  "task-arithmetic": other("Scale", ["scale"], "Every change is added and multiplied by one scale."),
+  "task-arithmetic": other("Task Arithmetic", ["scale"], "Every change is added and multiplied by one scale."),
   "ties": other("TIES", ["density", "scale"], "Trim each agent to its largest changes; where signs differ, the majority."),
   "dare-ties": other("DARE + TIES", ["drop_rate", "density", "scale"], "Drop changes at random, enlarge the rest, then TIES."),
   "ram+s": ram("RAM+s", ["point", "r"], "As RAM+, with a soft limit of the boost."),
   "ram+m": ram("RAM+m", ["point", "r", "alpha"], "As RAM+, with ρ by size of change instead of count."),
-  "dare-ta": other("DARE + sum", ["drop_rate", "scale"], "Drop changes at random, enlarge the rest, add."),
+  "dare-ta": other("DARE + Task Arithmetic", ["drop_rate", "scale"], "Drop changes at random, enlarge the rest, add."),
   "tsv-m": other("TSV-M", ["scale"], "The strongest singular vectors of each agent, made orthogonal."),
   "iso-c": other("Iso-C", ["scale"], "The sum with equal singular values."),
   "wudi": other("WUDI", [], "Least interference a layer, in closed form.", { solver: "closed" }),
@@ -78,7 +78,7 @@ const methodText = (settings, profile) => {
   const n = profile.agents.length;
   const name = nameOf(settings, n);
   if (name === "average") return `Average (scale 1/${n})`;
-  if (methodOf(name) === "task-arithmetic") return name === "sum" ? "Sum (scale 1)" : `Sum times ${plain(settings.scale)}`;
+  if (name === "sum") return "Sum (scale 1)";
   const { title, dials } = METHODS[name];
   return [title, dials.map((key) => `${DIALS[key].name} ${valueText(profile, key, settings[key])}`).join(", ")].join(" ").trim();
 };

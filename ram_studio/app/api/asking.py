@@ -125,7 +125,7 @@ class AskingEndpoints(Client):
 
         Args:
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
-            rows: among "task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta",
+            rows: among "average", "sum", "ties", "dare-ta",
                 "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
                 seven when left out.
             preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),

@@ -69,9 +69,8 @@ class Browser:
             html("<h3>Read the answers</h3>")
             with gr.Row(elem_classes="check-form"):
                 domains = list(DOMAINS)
-                skills = [(d.capitalize(), d) for d in domains]
                 shape = {"min_width": 140, "elem_id": "item-domain"}
-                self.domain = unchecked(choice("Skill", skills, domains[0], **shape))
+                self.domain = unchecked(choice("Skill", domains, domains[0], **shape))
                 filters = [(label, key) for key, label in FILTERS.items()]
                 shape = {"min_width": 200, "elem_id": "item-filter"}
                 self.which = choice("Which questions", filters, "all", **shape)
@@ -130,9 +129,7 @@ class Browser:
         domains = list(report.items)
         return {
             self.box: gr.update(visible=True),
-            self.domain: gr.update(
-                choices=[(d.capitalize(), d) for d in domains], value=domains[0]
-            ),
+            self.domain: gr.update(choices=domains, value=domains[0]),
             self.which: "all",
             **self.at(report, domains[0], "all", 1, agents),
         }

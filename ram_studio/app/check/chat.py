@@ -29,7 +29,7 @@ def chat_html(chat: Chat, agents: list[str]) -> Markup:
 
 def _example_prompts() -> list[tuple[str, str]]:
     return [
-        (f"{domain.capitalize()}: {item.prompt[:60].strip()}", item.prompt)
+        (item.prompt[:60].strip(), item.prompt)
         for domain in DOMAINS
         for item in make_items(domain, 2, _SEED)
     ]

@@ -82,9 +82,9 @@ def heat_table(result: EvalResult, agents: Sequence[str], base: str = BASE) -> d
     low, high = min(sizes), max(sizes)
     return {
         "heads": [
-            *(d.capitalize() for d in skills),
+            *skills,
             *(["Average"] if has_average else []),
-            *(f"{d.capitalize()}{_BESIDE.get(d, '')}" for d in beside),
+            *(f"{d}{_BESIDE.get(d, '')}" for d in beside),
         ],
         "rows": rows,
         "agents": list(agents),

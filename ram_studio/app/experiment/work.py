@@ -16,7 +16,7 @@ from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.deep_link import SHOWN, TUNE_DIALS
+from ram_studio.app.session.deep_link import AVERAGE, PLACES, SHOWN, SUM, TUNE_DIALS, method_title
 from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.workspace import Workspace
@@ -42,24 +42,22 @@ class Choice(NamedTuple):
         return {**tuned_settings(self.method, tuned), **self.own}
 
 
+_SLOW = ("fisher", "wudi", "tsv-m", "iso-c")
+
 CHOICES = {
-    "task-arithmetic-mean": Choice("Task arithmetic, mean (1/N)", "task-arithmetic"),
-    "task-arithmetic-sum": Choice("Task arithmetic, plain sum", "task-arithmetic", {"scale": 1.0}),
-    "ties": Choice("TIES", "ties"),
-    "dare-ta": Choice("DARE + task arithmetic", "dare-ta"),
-    "dare-ties": Choice("DARE + TIES", "dare-ties"),
-    "fisher": Choice("Fisher (slow)", "fisher"),
-    "wudi": Choice("WUDI (slow)", "wudi"),
-    "tsv-m": Choice("TSV-M (slow)", "tsv-m"),
-    "iso-c": Choice("Iso-C (slow)", "iso-c"),
-    "ram": Choice("RAM", "ram"),
-    "ram+": Choice("RAM+", "ram+"),
-    "ram+s": Choice("RAM+s", "ram+s"),
-    "ram+m": Choice("RAM+m", "ram+m"),
+    name: Choice(
+        f"{method_title(name)}{' (slow)' if name in _SLOW else ''}",
+        PLACES[name]["method"] if name in PLACES else name,
+        {key: value for key, value in PLACES.get(name, {}).items() if key != "method"},
+    )
+    for name in (
+        *(AVERAGE, SUM, "ties", "dare-ta", "dare-ties", *_SLOW),
+        *("ram", "ram+", "ram+s", "ram+m"),
+    )
 }
 """What Compare offers, by the value of its box."""
 
-USUAL = ("task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta", "ram", "ram+", "ram+s")
+USUAL = (AVERAGE, SUM, "ties", "dare-ta", "ram", "ram+", "ram+s")
 
 PRESETS = (
     "r-ablation",

@@ -17,7 +17,8 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app import templates
-from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import DEFAULT_SET, REAL, TITLES, record_of
 from ram_studio.errors import AnalysisError, RamStudioError
 

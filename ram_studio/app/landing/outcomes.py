@@ -17,6 +17,7 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, method_title
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
@@ -25,23 +26,6 @@ _BELOW_GRID = -8.5
 """Where epsilon 0 stands among log10 of epsilons, as in nearest.js."""
 
 _EXACT = 1e-6
-
-AVERAGE, SUM = "task-arithmetic-mean", "task-arithmetic-sum"
-_TITLES = {
-    "ram": "RAM",
-    "ram+": "RAM+",
-    "ram+s": "RAM+s",
-    "ram+m": "RAM+m",
-    AVERAGE: "Average",
-    SUM: "Sum",
-    "task-arithmetic": "Task arithmetic",
-    "ties": "TIES",
-    "dare-ties": "DARE + TIES",
-    "dare-ta": "DARE + sum",
-    "tsv-m": "TSV-M",
-    "iso-c": "Iso-C",
-    "wudi": "WUDI",
-}
 
 
 class Skill(NamedTuple):
@@ -125,7 +109,7 @@ class Outcomes:
         row = self.table["rows"][number]
         method = shown_as(row, len(self.analysis.agents))
         # Of the base or an agent the method is its name.
-        title = _TITLES.get(method, method)
+        title = method_title(method) if method in (*METHODS, *PLACES) else method
         solved = tuple(self._solved(row, skill.place) for skill in self.skills)
         said = "" if method in (AVERAGE, SUM) else settings_text(row["settings"])
         return Outcome(number, title, said, solved, self.table["n"], is_exact)

@@ -18,7 +18,8 @@ import gradio
 from cachetools import LRUCache
 from PIL import Image, ImageDraw, ImageFont
 
-from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.evals.report.colors import AGENTS_LIGHT, PAGE
 
 SIZE = (1200, 630)

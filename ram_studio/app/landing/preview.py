@@ -17,8 +17,6 @@ from starlette.responses import Response
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.app.landing.outcomes import (
-    AVERAGE,
-    SUM,
     Outcome,
     Outcomes,
     Setting,
@@ -27,10 +25,12 @@ from ram_studio.app.landing.outcomes import (
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
 from ram_studio.app.session.deep_link import (
     ALPHA_MAX,
+    AVERAGE,
     R_MAX,
     SCENES,
     SHOWN,
     STEPS,
+    SUM,
     read_link,
     scene_of,
 )
@@ -47,7 +47,6 @@ KEYS = (
 )
 """All that an address can say, see deep_link.py; what else stands there is left out."""
 
-_NAMED = {"average": AVERAGE, "sum": SUM}
 _DAY = 86_400
 _WHY = (
     "Average fine-tuned models and their skills fade; add them up and the model breaks. See why, "
@@ -83,8 +82,7 @@ def _numbers(query: Mapping[str, str]) -> dict[str, float]:
 
 def _rule(query: Mapping[str, str]) -> str:
     # An unquoted plus arrives as a space.
-    rule = query.get("rule", "").replace(" ", "+")
-    return _NAMED.get(rule, rule)
+    return query.get("rule", "").replace(" ", "+")
 
 
 def _pinned(pin: str) -> dict[str, str]:

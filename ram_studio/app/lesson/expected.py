@@ -15,7 +15,8 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_RULE
 from ram_studio.app.landing.figure import applied
-from ram_studio.app.landing.outcomes import AVERAGE, SUM, Outcomes, Setting, Skill, outcomes_of
+from ram_studio.app.landing.outcomes import Outcomes, Setting, Skill, outcomes_of
+from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import load_set, record_of
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import TITLES
@@ -42,6 +43,14 @@ PLACES: Mapping[str, Mapping[str, Any]] = {
     "sum": {"method": "task-arithmetic", "scale": 1.0},
 }
 """Scales of task arithmetic that have a name; its usual scale is 1/N."""
+
+AVERAGE, SUM = PLACES
+
+
+def method_title(name: str) -> str:
+    """Return what people call a method, or a scale that has a name, on every screen."""
+    return METHODS[name].title if name in METHODS else name.capitalize()
+
 
 TUNE_DIALS = {"scale": 10.0, "density": 1.0, "drop_rate": 0.99}
 """Settings of methods other than RAM's that Tune has a dial for, and the most of each."""

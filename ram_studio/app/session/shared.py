@@ -26,7 +26,7 @@ import gradio as gr
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_R, DEFAULT_RULE
-from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX, TUNE_DIALS
+from ram_studio.app.session.deep_link import ALPHA_MAX, AVERAGE, R_MAX, SUM, TUNE_DIALS
 from ram_studio.app.session.jobs import Updates
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.weights import usable_weights
@@ -82,7 +82,7 @@ class Tuned(NamedTuple):
         """The method's name in Compare and the microscope, where two scales have one each."""
         if self.method != "task-arithmetic":
             return self.method
-        return "task-arithmetic-sum" if self.own.get("scale") == 1 else "task-arithmetic-mean"
+        return SUM if self.own.get("scale") == 1 else AVERAGE
 
     @property
     def settings(self) -> dict[str, Any]:
