@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _SHOWN_LIVE = 20
 _LIMIT = (
-    "Maximum questions per suite (demo: per domain) [default: 300; with --ci-width as many as it "
-    "takes]."
+    "Maximum questions per suite (demo: per domain) [default: 300; with --ci-width as many as "
+    "needed]."
 )
 _HELPS = {
     "limit": "Maximum questions per suite (demo: per domain) to choose by [default: 50; with "
@@ -251,17 +251,13 @@ def print_experiment(result: ExperimentResult) -> None:
 
 
 def _outcome(row: Row, result: ExperimentResult) -> str:
-    words = {
-        "partial": "still compared",
-        "finished": "no significant difference",
-        "worse": "clearly worse",
-        "duplicate": f"same as {row.same_as}",
-    }
-    said = words.get(row.status, row.status)
+    from ram_studio.evals.experiment.result import STATUS_TEXTS
+
+    said = f"same as {row.same_as}" if row.same_as else STATUS_TEXTS[row.status]
     if row.label in (result.winner, result.reference):
         said = "best" if result.is_sweep else "reference"
     elif row.versus is not None:
-        said = words["finished"] if row.versus.outcome == "inconclusive" else row.versus.outcome
+        said = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
     elif not result.is_sweep and row.status == "finished":
         said = "-"
     if row.loss is not None and row.status == "dropped":

@@ -110,6 +110,6 @@ def test_ctrl_c_keeps_what_is_finished_and_exits_with_130(cli, tmp_path, monkeyp
     assert code == 130, err
     assert "finished answers are stored" in err
     assert "ram+ (r 0)" in out
-    assert "unfinished" in out
+    assert "not finished" in out
     with AnswerStore(path) as store:
         assert sum(len(store.answers(run.id)) for run in store.runs()) >= 12

@@ -7,24 +7,13 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from ram_studio.app.numbers import epsilon_text, setting_text
-from ram_studio.evals.experiment.result import ExperimentResult, Row
+from ram_studio.evals.experiment.result import STATUS_TEXTS, ExperimentResult, Row
 from ram_studio.evals.report.score import DomainScore
 
 _STYLES = {
     "best": "font-weight: 650; text-decoration: underline; text-underline-offset: 3px",
     "better": "font-weight: 600; color: var(--ram-good)",
     "worse": "font-weight: 600; color: var(--ram-bad)",
-}
-_OUTCOMES = {
-    "waiting": "waiting",
-    "running": "being asked",
-    "partial": "still compared",
-    "finished": "no significant difference",
-    "worse": "clearly worse",
-    "dropped": "dropped",
-    "duplicate": "same merge",
-    "unfinished": "not finished",
-    "failed": "failed",
 }
 CHANCE = "chance level"
 
@@ -110,13 +99,13 @@ def _outcome(row: Row, result: ExperimentResult) -> Cell:
         return Cell("1", "reference")
     if row.versus is not None:
         counts, p = row.versus.counts, row.versus.p_adjusted
-        said = row.versus.outcome.replace("inconclusive", _OUTCOMES["finished"])
+        said = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
         shown = "< 0.001" if p < 0.001 else f"{p:.3f}"
         text = f"{said} · +{counts.wins} −{counts.losses}, p {shown}"
         return Cell(f"{p:.6f}", text, row.versus.outcome)
     if not result.is_sweep and row.status == "finished":
         return Cell("2", "–")
-    said, tone = _OUTCOMES[row.status], "worse" if row.is_out else ""
+    said, tone = STATUS_TEXTS[row.status], "worse" if row.is_out else ""
     if row.label == result.winner:
         said, tone = "best", "better"
     hints = [row.note or row.same_as or ""]

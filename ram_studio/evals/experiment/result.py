@@ -39,6 +39,17 @@ Status = Literal[
     "waiting", "running", "partial", "finished", "worse", "dropped", "duplicate", "unfinished",
     "failed",
 ]  # fmt: skip
+STATUS_TEXTS: dict[Status, str] = {
+    "waiting": "waiting",
+    "running": "being asked",
+    "partial": "still compared",
+    "finished": "no significant difference",
+    "worse": "clearly worse",
+    "dropped": "dropped",
+    "duplicate": "same merge",
+    "unfinished": "not finished",
+    "failed": "failed",
+}
 Ending = Literal["running", "done", "out_of_time", "stopped"]
 _MOST_NAMED = 6
 _STOPPED = "the comparison was stopped; run the same again to continue."
