@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -31,6 +30,7 @@ def history(
     """List past evaluations, or show and export some of them side by side."""
     from ram_studio.evals.report.history import find_runs, stored_report
     from ram_studio.evals.report.history import history as past
+    from ram_studio.evals.report.score import as_json as record_of
     from ram_studio.evals.store import AnswerStore
 
     check_exports(export)
@@ -43,7 +43,7 @@ def history(
     if export:
         raise typer.BadParameter("name the runs to export", param_hint="RUN")
     if as_json:
-        print(json.dumps([asdict(run) for run in listed]))
+        print(json.dumps([record_of(run) for run in listed]))
         return
     from pandas import notna
 

@@ -7,8 +7,10 @@ import json
 from html.parser import HTMLParser
 
 import pytest
+from typer.testing import CliRunner
 
 import ram_studio as rs
+from ram_studio.cli.main import commands
 from ram_studio.engine.merge_log import MERGE_LOG_FILE, PastMerge
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.question import Answer, Question
@@ -112,6 +114,14 @@ def test_the_past_is_one_table_of_runs_and_merges(store, tmp_path):
     made = rows.loc["of that folder"]
     assert (made["settings"], made["agents"]) == ({"r": 0.1}, agents)
     assert list(rows["run"].isna()) == [False, False, True]
+
+
+def test_listed_runs_are_json_with_whole_scores_by_domain(store):
+    done = CliRunner().invoke(commands, ["history", "--store", str(store.path), "--json"])
+    runs = {(run["model"], run["suite"]): run["domains"] for run in json.loads(done.stdout)}
+    code = runs["coding", "demo"]["code"]
+    assert (code["n"], code["effective_n"]) == (4, None)
+    assert code["ci95"][0] <= code["score"] <= code["ci95"][1]
 
 
 def test_stored_runs_become_a_report_of_their_common_questions(store, base_engine, coding_engine):
