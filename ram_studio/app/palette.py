@@ -12,9 +12,11 @@ _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 _THEME = {
     "page": "body_background_fill",
     "panel": "background_fill_primary block_background_fill input_background_fill "
-    "button_secondary_background_fill",
+    "button_secondary_background_fill button_cancel_background_fill",
     "sunken": "background_fill_secondary button_secondary_background_fill_hover "
-    "checkbox_label_background_fill_selected",
+    "checkbox_label_background_fill_selected button_cancel_background_fill_hover",
+    "bad": "button_cancel_text_color button_cancel_text_color_hover button_cancel_border_color "
+    "button_cancel_border_color_hover",
     "ink": "body_text_color block_title_text_color button_secondary_text_color",
     "muted": "body_text_color_subdued block_label_text_color block_info_text_color "
     "input_placeholder_color",

@@ -332,7 +332,9 @@ def _write_large_model(folder: Path, elements: int, change: int) -> None:
     (folder / "config.json").write_text('{"model_type": "qwen2"}')
 
 
-def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path) -> None:
+def test_own_folders_from_a_wrong_path_to_a_stopped_merge(
+    visit, page_faults, tmp_path: Path
+) -> None:
     for name, change in (("base", 10**9), ("one", 7), ("two", 11)):
         _write_large_model(tmp_path / name, 8 << 20, change)
     it = visit()
@@ -359,6 +361,8 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     # Hundreds of steps for each matrix: minutes, unless it is stopped.
     it.choose("#method", "WUDI")
     page.click("#merge")
+    page.wait_for_selector("#merge-status .progress")
+    assert page_faults(page, "#step-merge") == [], "a job that runs, with its Stop"
     it.stop("#stop", "#merge-status", after="#merge-status .progress")
     page.wait_for_selector("#merge:not([disabled])")
     assert page.locator("#merge-result .result").count() == 0

@@ -10,7 +10,8 @@ from real_set_folder import COUNTS, make_agents, make_answers, run
 from safetensors.torch import load_file
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
-from ram_studio.app.landing.outcomes import AVERAGE, Outcomes, Setting
+from ram_studio.app.landing.outcomes import Outcomes, Setting
+from ram_studio.app.session.deep_link import AVERAGE
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
 from training.real_set import ship
