@@ -26,7 +26,7 @@ def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
     assert (code, err) == (0, "")
     assert "demo, 12 questions" in out
     assert "same as ram+ (r 0)" in out
-    assert "As the best of 4 this figure is optimistic." in out
+    assert "As the best of 4 this score is optimistic." in out
     assert "held-out questions" in out
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
     assert rows[0]["label"] == "ram+ (r 0.1)"
@@ -71,7 +71,7 @@ def test_a_search_says_that_its_settings_were_proposed(cli):
     what = ("sweep", "--base", BASE, *SOURCES[1:], "--over", "r=0:0.5", "--limit", "1")
     code, out, _ = cli(*what, *COMMON, "--no-store", "--search", "optuna", "--trials", "1")
     assert code == 0
-    assert "As the best of 2 this figure is optimistic." in out
+    assert "As the best of 2 this score is optimistic." in out
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_winner_is_checked_on_other_questions(finished):
     assert result.recheck.counts.wins + result.recheck.counts.losses <= result.held_out
     said = " ".join(result.statements)
     assert "5 settings were compared" in said
-    assert "As the best of 5 this figure is optimistic." in said
+    assert "As the best of 5 this score is optimistic." in said
     assert f"On {result.held_out} held-out questions" in said
     assert states[-1] == result
     assert [s.answers for s in states] == sorted(s.answers for s in states)

@@ -73,7 +73,7 @@ class Browser:
                 self.domain = unchecked(choice("Skill", domains, domains[0], **shape))
                 filters = [(label, key) for key, label in FILTERS.items()]
                 shape = {"min_width": 200, "elem_id": "item-filter"}
-                self.which = choice("Which questions", filters, "all", **shape)
+                self.which = choice("Filter", filters, "all", **shape)
                 place = {"min_width": 220, "scale": 2, "elem_id": "item-position"}
                 self.position = unchecked(slider("Question", (1, 2), 1, 1, **place))
             with gr.Row(elem_classes="actions"):

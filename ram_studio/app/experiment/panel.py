@@ -230,7 +230,7 @@ class ComparePanel(ExperimentPanel):
         with gr.Row(elem_classes="check-form"):
             presets = [(_OWN, ""), *((EXPERIMENTS[name].title, name) for name in work.PRESETS)]
             shape = {"min_width": 220, "elem_id": "compare-preset"}
-            self.preset = choice("What to compare", presets, "", **shape)
+            self.preset = choice("Comparison", presets, "", **shape)
             shape = {"min_width": 220, "elem_id": "compare-limit"}
             self.limit = slider("Questions per skill", (10, 300), 100, 10, **shape)
         self.methods = gr.CheckboxGroup(

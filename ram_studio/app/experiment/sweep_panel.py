@@ -27,7 +27,7 @@ _RANGES = {
     # name: label, varied, from, to, values, largest
     "r": ("r, strength of the rescaling", True, 0.0, 0.5, 6, R_MAX),
     "alpha": ("α, cap on ρ (RAM+)", False, 0.0, 4.0, 5, ALPHA_MAX),
-    "epsilon": ("ε, what counts as changed", False, 1e-6, 1e-3, 4, 1.0),
+    "epsilon": ("ε, threshold of change", False, 1e-6, 1e-3, 4, 1.0),
     "scale": ("Scale (methods other than RAM)", False, 0.2, 1.0, 5, 10.0),
     "weight": ("Weight of each agent", False, 0.0, 1.0, 3, 10.0),
     "ramp": ("Weights in first and last layer", False, 0.0, 1.0, 2, 10.0),
@@ -77,7 +77,7 @@ class SweepPanel(ExperimentPanel):
                 # Optuna is an extra.
                 [(t, how) for how, t in _HOW.items() if how != "optuna" or find_spec("optuna")],
                 value="grid",
-                label="How",
+                label="Search method",
                 min_width=330,
                 elem_id="sweep-search",
             )

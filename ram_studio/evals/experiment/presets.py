@@ -190,12 +190,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         _pairwise,
     ),
     "r-ablation": Experiment(
-        "How strong the rescaling",
+        "Strength of the rescaling",
         "RAM+ at the r of the paper's Table 2: 0, 0.05, 0.1, 0.15 and 0.2.",
         _grid("ram+", r="0,0.05,0.1,0.15,0.2"),
     ),
     "epsilon-ablation": Experiment(
-        "Which elements count as changed",
+        "Threshold of change",
         "RAM+ at thresholds around the paper's 1e-5 (the values are ours).",
         _grid("ram+", epsilon="0.0,1e-6,1e-5,1e-4"),
     ),

@@ -396,7 +396,7 @@ def _chosen(best: Row, settings: int) -> str:
     text = (
         f"Best on the {best.n} questions it was chosen by: {best.label}, {_interval(best.average)}."
     )
-    return f"{text} As the best of {settings} this figure is optimistic." if settings > 1 else text
+    return f"{text} As the best of {settings} this score is optimistic." if settings > 1 else text
 
 
 def _predicted(result: ExperimentResult) -> list[str]:
