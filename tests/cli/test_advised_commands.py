@@ -47,7 +47,7 @@ analyze --base BASE --agent a=CODER --agent b=TOOL --analysis all.analysis
 evaluate merged --suite demo --limit 1
 history
 history 1
-sweep --base BASE --agent coding=CODER --over r=0:1:2 --items 1 --held-out 1 --json
+sweep --base BASE --agent coding=CODER --over r=0:1:2 --limit 1 --held-out 1 --json
 push merged me/merged --public --scores --analysis all.analysis
 verify merged
 preview all.analysis

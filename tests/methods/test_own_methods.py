@@ -131,7 +131,7 @@ def test_rows_and_sweeps_ask_merges_by_it(tmp_path, monkeypatch):
     assert {"median", "median (scale 0)", "ram"} <= set(pd.read_csv(csv).label)
     OWN.clear()
     out = tmp_path / "found.json"
-    over = ("--over=median.scale=0,1", f"--method={EXAMPLE}:MEDIAN", "--items=2", "--held-out=2")
+    over = ("--over=median.scale=0,1", f"--method={EXAMPLE}:MEDIAN", "--limit=2", "--held-out=2")
     out.write_text(run("sweep", *sources, *over, *few, "--no-early-stop", "--json"))
     labels = {row["label"] for row in json.loads(out.read_text())["rows"]}
     assert {"median (scale 0)", "median (scale 1)"} <= labels
