@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.progress import status_line
 from ram_studio.errors import SettingsError, told_as
 
 
@@ -46,5 +47,7 @@ def fisher(
         chosen = [line for line in lines if line.strip()][:examples]
     for own in agents:
         path = fisher_path(out, own.name)
-        print(f"{own.name}: {estimate_fisher(own, path, chosen, seed=seed, device=device)}")
+        with status_line() as tell:
+            done = estimate_fisher(own, path, chosen, seed=seed, device=device, on_text=tell)
+        print(f"{own.name}: {done}")
     print(f"Next: ram-studio merge ... --method fisher --set files={out}")

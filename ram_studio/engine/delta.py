@@ -33,7 +33,7 @@ from ram_studio.checkpoints.write.output_folder import absolute, check_output, w
 from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
-from ram_studio.engine.events import CancelToken
+from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CheckpointError, OutputError, SettingsError
 
@@ -69,6 +69,7 @@ def make_delta(
     *,
     names: NamesPolicy = "exact",
     experts_packing: Packings = "ask",
+    on_progress: ProgressCallback | None = None,
 ) -> DeltaInfo:
     """Write the delta of an agent, or of a merge, from its base.
 
@@ -98,7 +99,8 @@ def make_delta(
                 "scale=1 --out DIR)."
             )
     with Sources(*report.checkpoints) as sources:
-        counts, hashes, content = _count(report, sources, cancel)
+        watch = _Watch(report, "count", cancel, on_progress)
+        counts, hashes, content = _count(report, sources, watch)
         specs = [spec for t in report.tensors for spec in _specs(t, counts[t.name])]
         elements = sum(t.numel for t in report.tensors)
         whole = sum(t.agents[0].nbytes for t in report.tensors)
@@ -120,13 +122,19 @@ def make_delta(
                 f"{shown_bytes(whole)}: it changed {changed / max(1, elements):.1%} of all "
                 "elements. Keep the agent as it is."
             )
-        _write(out, shard.head, shard.offsets, shard.file_size, _arrays(report, sources, cancel))
+        watch = _Watch(report, "write", cancel, on_progress)
+        _write(out, shard.head, shard.offsets, shard.file_size, _arrays(report, sources, watch))
         sources.check_unchanged()
     return read_info(out)
 
 
 def apply_delta(
-    base: str | Path, delta: str | Path, out: str | Path, cancel: CancelToken | None = None
+    base: str | Path,
+    delta: str | Path,
+    out: str | Path,
+    cancel: CancelToken | None = None,
+    *,
+    on_progress: ProgressCallback | None = None,
 ) -> Path:
     """Write the agent that a delta is of, bit for bit, into the folder ``out``.
 
@@ -144,6 +152,7 @@ def apply_delta(
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
     shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES, METADATA)
     files = sidecar_files(report.base) | index_files(shards)
+    watch = _Watch(report, "write", cancel, on_progress)
     with (
         NewFolder(out) as output,
         output.writer("whole", shards, [report.base.folder]) as writer,
@@ -152,7 +161,7 @@ def apply_delta(
         for tensor in report.tensors:
             digest = make_hasher("blake3")
             for start, piece in sources.pieces(tensor.agents[0], tensor.agents[0].nbytes):
-                cancel.raise_if_cancelled()
+                watch.read(tensor, piece.nbytes)
                 digest.update(piece.data)
                 writer.write(tensor.name, start, piece.data)
             if expected.get(tensor.name) != digest.hexdigest():
@@ -204,8 +213,33 @@ def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:
     return piece.view(f"u{width}")
 
 
+class _Watch:
+    """Tells how much of the agent a pass has read, and stops it when asked."""
+
+    def __init__(
+        self,
+        report: CompatibilityReport,
+        stage: str,
+        cancel: CancelToken,
+        on_progress: ProgressCallback | None,
+    ) -> None:
+        self._cancel, self._on_progress = cancel, on_progress
+        self._places = {t.name: place for place, t in enumerate(report.tensors)}
+        nbytes = sum(t.agents[0].nbytes for t in report.tensors)
+        self._meter = Meter(stage, nbytes, len(self._places))
+
+    def read(self, tensor: MergeTensor, nbytes: int) -> None:
+        """Count bytes of a tensor of the agent.
+
+        Raises: Stopped.
+        """
+        self._cancel.raise_if_cancelled()
+        self._meter.add(nbytes, tensor.name, self._places[tensor.name])
+        self._meter.tell(self._on_progress)
+
+
 def _pieces(
-    tensor: MergeTensor, sources: Sources, cancel: CancelToken
+    tensor: MergeTensor, sources: Sources, watch: _Watch
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield first element, base and agent of each piece of a tensor, as unsigned integers."""
     own = tensor.agents[0]
@@ -213,19 +247,19 @@ def _pieces(
         sources.pieces(tensor.base, own.nbytes), sources.pieces(own, own.nbytes), strict=True
     )
     for (start, below), (_, above) in both:
-        cancel.raise_if_cancelled()
+        watch.read(tensor, above.nbytes)
         before, after = _bits(below, tensor.dtype), _bits(above, tensor.dtype)
         yield start // after.itemsize, before, after
 
 
 def _count(
-    report: CompatibilityReport, sources: Sources, cancel: CancelToken
+    report: CompatibilityReport, sources: Sources, watch: _Watch
 ) -> tuple[dict[str, int], dict[str, str], str]:
     """Return by tensor changed elements and the agent's content hash, and the base's content."""
     counts, hashes, below = {}, {}, {}
     for tensor in report.tensors:
         own, base, changed = make_hasher("blake3"), make_hasher("blake3"), 0
-        for _, before, after in _pieces(tensor, sources, cancel):
+        for _, before, after in _pieces(tensor, sources, watch):
             changed += int(np.count_nonzero(before != after))
             base.update(before.data.cast("B"))
             own.update(after.data.cast("B"))
@@ -245,12 +279,12 @@ def _specs(tensor: MergeTensor, changed: int) -> list[tuple[str, str, tuple[int,
 
 
 def _arrays(
-    report: CompatibilityReport, sources: Sources, cancel: CancelToken
+    report: CompatibilityReport, sources: Sources, watch: _Watch
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the changed tensors' indices and values."""
     for tensor in report.tensors:
         places, values = [], []
-        for first, before, after in _pieces(tensor, sources, cancel):
+        for first, before, after in _pieces(tensor, sources, watch):
             changed = np.flatnonzero(before != after)
             places.append(changed + first)
             values.append(after[changed])

@@ -17,9 +17,9 @@ GROUND_SECONDS = 1.0
 class Progress:
     """How far a job has come.
 
-    stage: "analyze", "count", "merge", "hash" (of sources), "flush" (the output to the disk,
-    where that takes long) or "upload" (to a URL); tensor: the tensor or file worked on last;
-    tensor_index: how many tensors or files were begun so far, of tensor_count;
+    stage: "analyze", "count", "merge", "write" (a delta), "hash" (of sources), "flush" (the output
+    to the disk, where that takes long) or "upload" (to a URL); tensor: the tensor or file worked
+    on last; tensor_index: how many tensors or files were begun so far, of tensor_count;
     done_bytes, total_bytes: bytes read from all checkpoints, or flushed; seconds: since the stage
     began. late_bytes, late_seconds: how much of both had gone when the first bytes were done, which
     may have waited for a compiler or a disk: the time that is left follows from what came after.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,14 @@ def estimate_fisher(
     seed: int = 0,
     device: str = "auto",
     should_stop: Callable[[], bool] | None = None,
+    on_text: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Estimate a model's Fisher information and write it to ``out``, whole or not at all.
 
     Args:
         checkpoint: the model, opened. prompts: at least one, e.g. `training_prompts(64, seed)`.
-        seed: of the sampled answers. should_stop: polled before each prompt.
+        seed: of the sampled answers. should_stop: polled before each prompt. on_text: told in a
+            line how many answers were sampled, and of how many the gradient was added.
 
     Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
     """
@@ -86,15 +88,19 @@ def estimate_fisher(
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
     model, tokenizer = load_model(checkpoint.folder, device)
     model = model.float()
-    answers = _sample(model, tokenizer, chosen, seed, should_stop)
+    answers = []
+    for pair in _sample(model, tokenizer, chosen, seed, should_stop):
+        answers.append(pair)
+        on_text(f"{checkpoint.name}: {len(answers)} of {len(chosen)} answers sampled")
     totals = {
         name: torch.zeros_like(parameter, dtype=torch.float32)
         for name, parameter in model.named_parameters()
     }
-    for prompt, answer in answers:
+    for number, (prompt, answer) in enumerate(answers, 1):
         if should_stop and should_stop():
             raise Stopped("The estimation was stopped before it was complete; nothing was kept.")
         _add_squared_gradient(model, prompt, answer, totals)
+        on_text(f"{checkpoint.name}: {number} of {len(chosen)} gradients added")
     _write(out, checkpoint, model, totals, chosen, seed)
     return out
 
@@ -105,12 +111,11 @@ def _sample(
     prompts: Sequence[str],
     seed: int,
     should_stop: Callable[[], bool] | None,
-) -> list[tuple[list[int], list[int]]]:
-    """Return (prompt ids, sampled answer ids) per prompt, in order."""
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield (prompt ids, sampled answer ids) per prompt, in order."""
     import torch
 
     encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
-    pairs: list[tuple[list[int], list[int]]] = []
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
         generator = torch.Generator(model.device).manual_seed((seed + start) % 2**63)
@@ -123,8 +128,7 @@ def _sample(
             sampling=Sampling(generator=generator),
             should_stop=should_stop,
         )
-        pairs += zip(batch, rows, strict=True)
-    return pairs
+        yield from zip(batch, rows, strict=True)
 
 
 def _encoded(tokenizer: Any, prompt: str) -> list[int]:

@@ -13,6 +13,7 @@ from ram_studio import errors
 from ram_studio._version import find_commit
 from ram_studio.cli import progress
 from ram_studio.engine import merge as merge_module
+from ram_studio.resources import asset_path
 
 SHORT = ("--limit", "1", "--no-store", "--device", "cpu")
 CODES = {2, 65, 69, 75, 130}
@@ -111,6 +112,24 @@ def test_without_a_terminal_lines_tell_that_it_goes_on(cli, example, tmp_path, m
     code, _, err = cli("--progress", "loud", "suites")
     assert code == 2
     assert "expected auto or json" in " ".join(err.split())
+
+
+def test_deltas_and_fisher_files_tell_how_far_they_are(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "form", "auto")
+    base, coder = (asset_path("independent", name) for name in ("base", "coding"))
+    delta, prompts = tmp_path / "coder.safetensors", tmp_path / "prompts.txt"
+    prompts.write_text("sort a list\nadd two numbers\n")
+    fisher = ("fisher", "--agent", f"a={coder}", "--prompts", prompts, "--out", tmp_path / "f")
+    for words, stages in (
+        (("delta", "make", base, coder, "--out", delta), ("count 100%", "write 100%")),
+        (("delta", "apply", base, delta, "--out", tmp_path / "again"), ("write 100%",)),
+        (fisher, ("a: 2 of 2 answers sampled", "a: 2 of 2 gradients added")),
+    ):
+        code, _, err = cli(*words)
+        assert code == 0, err
+        for stage in stages:
+            assert f"ram-studio: {stage}" in err
 
 
 def test_messages_below_the_log_level_are_left_out(cli):

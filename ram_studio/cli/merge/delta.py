@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.progress import progress_bars
 
 commands = typer.Typer(
     name="delta",
@@ -31,7 +32,9 @@ def make(
     """Write only what an agent or a merge changed; refused if that is not smaller."""
     from ram_studio.engine.delta import make_delta
 
-    _print(make_delta(base, agent, out, **reading.fit()).to_dict(), as_json)
+    with progress_bars(quiet=as_json) as (tell, _):
+        made = make_delta(base, agent, out, on_progress=tell, **reading.fit())
+    _print(made.to_dict(), as_json)
 
 
 @commands.command("apply")
@@ -44,7 +47,8 @@ def apply(
     """Restore the agent bit for bit, with the base's config and tokenizer."""
     from ram_studio.engine.delta import apply_delta
 
-    folder = apply_delta(base, delta, out)
+    with progress_bars(quiet=as_json) as (tell, _):
+        folder = apply_delta(base, delta, out, on_progress=tell)
     print(json.dumps({"out": str(folder)}) if as_json else f"Written to {folder}, as it was.")
 
 
