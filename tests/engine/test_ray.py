@@ -142,7 +142,8 @@ def sent_by_value() -> None:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_path):
+def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_path, caplog):
+    caplog.set_level("INFO", logger="ram_studio")
     out, cancel = tmp_path / "ray", CancelToken()
     plan = make_plan(zoo.recipe(), max_shard_bytes=SHARD)
     analysis = zoo.analyze(**RUN)
@@ -152,6 +153,7 @@ def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_pa
     with pytest.raises(Stopped):
         merge_on_ray(zoo.recipe(), out, nodes, RUN | {"cancel": cancel}, **asked)
     merge_on_ray(zoo.recipe(), out, nodes, RUN, **asked)
+    assert f"{out} held 1 of {len(plan.parts)} parts already" in caplog.messages
     merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
     assert contents(out) == contents(tmp_path / "one")
 

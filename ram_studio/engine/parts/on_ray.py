@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import secrets
@@ -16,6 +17,7 @@ from typing import Any
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.partial import add_partial
+from ram_studio.checkpoints.read.describe import plural
 from ram_studio.checkpoints.read.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -42,6 +44,7 @@ PARTS_PER_NODE = 4
 """So that a node that is done early, or a part that begins anew, holds up little."""
 
 _TELL_SECONDS = 0.5
+_LOG = logging.getLogger(__name__)
 
 
 def analyze_on_ray(
@@ -100,7 +103,9 @@ def merge_on_ray(
         cluster = _Cluster(ray, job, plan, run)
         if analysis is None and job.needs & {Need.RATIOS, Need.MAGNITUDES}:
             analysis = _analysis(cluster, relations=Need.MAGNITUDE_RATIOS in job.needs)
-        _on_parts(cluster, "merge", _merge, out, ray.put(analysis))
+        done = _on_parts(cluster, "merge", _merge, out, ray.put(analysis))
+        if there := sum(part.is_done_before for part in done):
+            _LOG.info("%s held %d of %s already", out, there, plural(len(done), "part"))
     own: RunKeywords = {"on_progress": run.get("on_progress"), "cancel": run.get("cancel")}
     result = finish(plan, out, **own)
     return replace(result, seconds=time.monotonic() - start)
