@@ -38,13 +38,13 @@ from ram_studio.engine.passes.plan import Known, Plan
 from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
-from ram_studio.engine.reading.residence import empty_rows
-from ram_studio.engine.reading.staging import DEVICE_BLOCK_ELEMENTS, host_buffer
+from ram_studio.engine.reading.residence import DEVICE_BLOCK_ELEMENTS, empty_rows
+from ram_studio.engine.reading.staging import host_buffer
 
 SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
 """Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
 
-BLOCK_SIZES = (DEVICE_BLOCK_ELEMENTS, 4 * DEVICE_BLOCK_ELEMENTS, 16 * DEVICE_BLOCK_ELEMENTS)
+BLOCK_SIZES = tuple(DEVICE_BLOCK_ELEMENTS * size // 4 for size in (1, 4, 16))
 """Elements of streamed blocks: larger ones start fewer kernels and hold more memory a thread."""
 
 

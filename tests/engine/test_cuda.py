@@ -350,6 +350,14 @@ def test_threads_and_blocks_are_dealt_to_the_devices(big, monkeypatch):
         assert used == expected
 
 
+def test_blocks_of_a_device_are_as_large_as_its_memory_lets_them(monkeypatch):
+    for free, mebi in ((80 << 30, 4), (8 << 30, 2), (4 << 30, 1), (1 << 30, 1)):
+        monkeypatch.setattr(residence, "free_bytes", lambda name, free=free: free)
+        assert RunOptions.of("torch:2", threads=8).block_elements == mebi << 20, free
+    asked = RunOptions.of("torch:2", block_elements=GROUP_ELEMENTS)
+    assert asked.block_elements == GROUP_ELEMENTS
+
+
 def test_threads_share_a_residence(big):
     """Each piece's memory is taken once, whoever comes first."""
     report = big.load()

@@ -18,7 +18,7 @@ from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 from ram_studio.engine.reading.devices import choose_device, devices_of, settled
 from ram_studio.engine.reading.readers import BlockReader
-from ram_studio.engine.reading.residence import Residence, plan_residence
+from ram_studio.engine.reading.residence import Residence, fitting_block, plan_residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 
@@ -80,14 +80,13 @@ class RunOptions:
         Raises: SettingsError for a device or number of threads that there is not.
         """
         device = choose_device(device)
+        devices, threads = devices_of(device), thread_count(threads)
         if device != "cpu" and block_elements == BLOCK_ELEMENTS:
-            from ram_studio.engine.reading.staging import DEVICE_BLOCK_ELEMENTS
-
-            block_elements = DEVICE_BLOCK_ELEMENTS
+            block_elements = fitting_block(devices, threads)
         return cls(
             device,
-            devices_of(device),
-            thread_count(threads),
+            devices,
+            threads,
             block_elements,
             on_progress,
             cancel or CancelToken(),

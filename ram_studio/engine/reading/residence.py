@@ -23,6 +23,9 @@ from ram_studio.errors import SourceChangedError
 
 _WHOLE = 1 << 40
 
+DEVICE_BLOCK_ELEMENTS = 1 << 22
+"""Eight megabytes of bfloat16 from each checkpoint; the most that a block has by default."""
+
 WORK_BYTES = 64
 """Device memory that a thread takes beside the rows themselves, bytes per element of its block."""
 
@@ -163,6 +166,18 @@ def plan_residence(
     work = block_elements * (8 * checkpoints + WORK_BYTES) * 2 + HISTOGRAM_BYTES
     budgets = [int(0.9 * free_bytes(name)) // list(devices).count(name) for name in devices]
     return Residence(tensors, devices, [max(0, b - threads * work) for b in budgets])
+
+
+def fitting_block(devices: Sequence[str], threads: int) -> int:
+    """Return how many elements a streamed block has: fewer where memory is short.
+
+    A kernel takes microseconds to start, so that large blocks start few; the blocks of all threads
+    may take a quarter of what is free on a device.
+    """
+    free = min(free_bytes(name) for name in devices)
+    sizes = (DEVICE_BLOCK_ELEMENTS >> halved for halved in range(2))
+    fits = (size for size in sizes if threads * size * WORK_BYTES * 2 <= free // 4)
+    return next(fits, DEVICE_BLOCK_ELEMENTS >> 2)
 
 
 def empty_rows(dtypes: Sequence[str], n: int, device: str) -> Any:

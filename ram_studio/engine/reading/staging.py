@@ -18,9 +18,6 @@ from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.residence import Residence, StoredRows, empty_rows
 from ram_studio.engine.reading.sources import Sources
 
-DEVICE_BLOCK_ELEMENTS = 1 << 20
-"""Two megabytes of bfloat16 from each checkpoint: enough for a copy to run at full speed."""
-
 
 def host_buffer(nbytes: int, device: str) -> torch.Tensor:
     """Return a uint8 tensor to copy to a device: page-locked for CUDA."""
