@@ -32,12 +32,15 @@ REAL_PACKAGES := $(VENV)/real-model
 # What `make test-storage` serves and reads S3 with: its python-dateutil is older than what we pin.
 S3_PACKAGES := $(VENV)/s3
 
+# What `make test-formats` writes checkpoints with; only those tests find these packages.
+FORMAT_PACKAGES := $(VENV)/formats
+
 # What `make test-logs` reads logs with: inspect-ai's fsspec is older than what we pin.
 LOG_PACKAGES := $(VENV)/log-readers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-real test-ray test-storage test-logs lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
+.PHONY: help app test test-all test-real test-ray test-storage test-formats test-logs lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +84,9 @@ test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two an
 
 test-storage: $(VENV)/.s3-stamp ## merge from and to a real S3 server, here
 	PYTHONPATH="$(S3_PACKAGES)" $(BIN)/python -m pytest tests/engine/test_s3.py $(PYTEST_ARGS)
+
+test-formats: $(VENV)/.format-stamp ## convert what DeepSpeed, GGUF and peft write as messages say, here
+	PYTHONPATH="$(FORMAT_PACKAGES)" $(BIN)/python -m pytest tests/convert/test_advice.py $(PYTEST_ARGS)
 
 test-logs: $(VENV)/.log-stamp ## have inspect and lm-eval read the logs that are exported for them
 	RAM_STUDIO_LOG_READERS="$(LOG_PACKAGES)" $(BIN)/python -m pytest tests/evals/test_logs.py $(PYTEST_ARGS)
@@ -156,6 +162,12 @@ $(VENV)/.ray-stamp: $(VENV)/.test-stamp
 $(VENV)/.s3-stamp: $(VENV)/.test-stamp
 	$(PIP) install --progress-bar off --upgrade --target "$(S3_PACKAGES)" \
 	  s3fs==2026.9.0 "moto[s3]==5.2.5" flask==3.1.3 flask-cors==6.0.5
+	@touch $@
+
+# Without what they ask for beside these, torch again among it.
+$(VENV)/.format-stamp: $(VENV)/.test-stamp
+	$(PIP) install --progress-bar off --upgrade --no-deps --target "$(FORMAT_PACKAGES)" \
+	  deepspeed==0.19.8 gguf==0.19.0 einops==0.8.2 hjson==3.1.0 py-cpuinfo==9.0.0 msgpack==1.2.4 ninja==1.13.2
 	@touch $@
 
 $(VENV)/.log-stamp: $(VENV)/.test-stamp

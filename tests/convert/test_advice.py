@@ -79,7 +79,7 @@ def test_an_adapter_in_a_pickle_is_written_by_peft(tmp_path):
 
 @pytest.mark.slow
 def test_gguf_is_written_as_safetensors(tmp_path):
-    gguf = pytest.importorskip("gguf")
+    gguf = pytest.importorskip("gguf", reason="make test-formats installs it")
     writer = gguf.GGUFWriter(str(tmp_path / "model.gguf"), "llama")
     for set_value, value in (
         *((writer.add_context_length, 64), (writer.add_embedding_length, 64)),
@@ -105,6 +105,44 @@ def test_gguf_is_written_as_safetensors(tmp_path):
     opened = open_folder(tmp_path / "OUT", name="a")
     assert "model.embed_tokens.weight" in opened.tensors
     assert "quantization_config" not in opened.config
+
+
+DEEPSPEED = """
+import os, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+os.environ.update(DS_ACCELERATOR="cpu", LOCAL_RANK="0", RANK="0", WORLD_SIZE="1")
+out = Path(sys.argv[1])
+store = f"file://{out}.store"
+torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+import deepspeed
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # it compiles one for minutes
+model = torch.nn.Sequential(torch.nn.Linear(6, 7, bias=False), torch.nn.Linear(7, 3))
+config = {"train_batch_size": 1, "zero_optimization": {"stage": 2}}
+config["optimizer"] = {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}}
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+engine.backward(engine(torch.ones(2, 6)).sum())
+engine.step()
+engine.save_checkpoint(str(out), tag="global_step1")
+save_file(dict(model.state_dict()), out.with_suffix(".safetensors"))
+sys.stdout.flush()
+os._exit(0)  # its threads would wait
+"""
+
+
+@pytest.mark.slow
+def test_deepspeeds_own_script_writes_what_is_read(tmp_path):
+    pytest.importorskip("deepspeed", reason="make test-formats installs it")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    save = [sys.executable, "-c", DEEPSPEED, str(tmp_path / "saved")]
+    done = subprocess.run(save, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run(advised(tmp_path / "saved"), tmp_path)
+    whole = load_file(tmp_path / "saved.safetensors")
+    written = load_file(tmp_path / "OUT" / "model.safetensors")
+    assert written.keys() == whole.keys()
+    assert all(torch.equal(written[name], tensor) for name, tensor in whole.items())
 
 
 def test_the_index_of_pickles_is_told_what_to_do(tmp_path):
