@@ -94,14 +94,13 @@ def at_depth(value: float | Sequence[Any], depth: float) -> float:
 
 
 def depths_of(names: Sequence[str]) -> list[float]:
-    """Return how deep each tensor of a whole model lies, see ``at_depth``."""
+    """Return how deep each tensor of a whole model lies, see ``at_depth``.
+
+    What lies in no layer is at 0, the final norm and the head too: so mergekit has it.
+    """
     labels = [naming.layer_of(name) for name in names]
     last = max((int(label) for label in labels if label.isdigit()), default=0)
-    ends = {naming.HEAD: 1.0, naming.OTHER: 1.0}
-    return [
-        (int(label) / last if last else 1.0) if label.isdigit() else ends.get(label, 0.0)
-        for label in labels
-    ]
+    return [(int(label) / last if last else 1.0) if label.isdigit() else 0.0 for label in labels]
 
 
 def experts_of(

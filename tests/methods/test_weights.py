@@ -123,7 +123,7 @@ WEIGHTS = {"coding": 0.7, "memory": [2.0, -0.5]}
 
 def weights_at(name: str) -> tuple[float, float, float]:
     """Return what WEIGHTS and FILTERS give coding, tool and memory in a tensor of two layers."""
-    ramp = -0.5 if ".1." in name or name == "model.norm.weight" else 2.0
+    ramp = -0.5 if ".1." in name else 2.0
     return 0.7, 0.25 if name == DOWN else 1.0, ramp
 
 
@@ -310,7 +310,7 @@ def test_lists_run_over_the_layers_as_in_mergekit():
     names = ["model.embed_tokens.weight", *(f"model.layers.{i}.mlp.w" for i in range(5))]
     names += ["model.norm.weight", "lm_head.weight", "visual.blocks.3.w"]
     depths = depths_of(names)
-    assert depths == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 0.0]
+    assert depths == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 0.0, 0.0, 0.0]
     assert [at_depth([0, 0.3, 1], d) for d in depths[1:6]] == pytest.approx([0, 0.15, 0.3, 0.65, 1])
     assert at_depth(0.4, 0.9) == 0.4
     assert depths_of(["model.layers.0.w"]) == [1.0]

@@ -11,8 +11,8 @@
 
 The first filter that catches a tensor decides it. A list of numbers runs over the layers: the first
 number holds in the first layer, the last in the last, those between at equal distances, and
-linearly in between (mergekit's gradients). Before the layers (embeddings, towers) the first number
-holds, behind them (final norm, head) the last.
+linearly in between (mergekit's gradients). In tensors of no layer (embeddings, towers, the final
+norm, the head) the first number holds, as in mergekit.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ Density = _Share | Annotated[tuple[_Share, ...], Field(min_length=1, max_length=
 GROUPS: dict[str, Callable[[str], bool]] = {
     "embeddings": lambda name: naming.layer_of(name) == naming.EMBEDDING,
     "head": lambda name: naming.layer_of(name) == naming.HEAD,
+    "final": lambda name: naming.layer_of(name) in (naming.HEAD, naming.OTHER),
     "router": lambda name: naming.expert_of(name) == naming.ROUTER,
     "experts": lambda name: naming.expert_of(name) not in (None, naming.ROUTER),
     "norms": lambda name: re.search(r"norm|(^|\.)ln_", name) is not None,

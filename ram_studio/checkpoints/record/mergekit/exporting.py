@@ -87,8 +87,8 @@ def _exported(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Export
         scale = s["scale"]
         if scale is None:
             scale = 1.0 if s["normalize"] else 1.0 / agents
-        own = _of_agents(recipe, "weights", "weight", 1.0 if s["normalize"] else scale)
-        factor = {"lambda": scale} if s["normalize"] and scale != 1 else {}
+        own = _of_agents(recipe, "weights", "weight", 1.0)
+        factor = {"lambda": scale} if scale != 1 else {}
         return "task_arithmetic", {"normalize": s["normalize"], **factor}, own
     if method == "ties":
         warnings.append(TIES_DIFFER)
@@ -111,17 +111,14 @@ def _dare(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
     warnings.append("mergekit draws other elements to drop, from a seed of its own.")
     scale = 1.0 if s["normalize"] else 1.0 / len(recipe.agents)
     scale = (scale if s["scale"] is None else s["scale"]) / kept
-    shared = {"normalize": s["normalize"], "rescale": False}
+    shared = {"normalize": s["normalize"], "rescale": False, "lambda": scale}
+    own = _of_agents(recipe, "weights", "weight", 1.0)
     if method == "dare-ta":
-        if s["normalize"]:
-            shared["lambda"] = scale
-        own = _of_agents(recipe, "weights", "weight", 1.0 if s["normalize"] else scale)
         return "dare_linear", shared, _joined(own, densities)
     if s["density"] != 1:
         raise SettingsError("mergekit's dare_ties does not trim by magnitude; density must be 1.")
     warnings[:] = [w for w in warnings if "threshold" not in w]
-    own = _of_agents(recipe, "weights", "weight", 1.0)
-    return "dare_ties", {**shared, "lambda": scale}, _joined(own, densities)
+    return "dare_ties", shared, _joined(own, densities)
 
 
 def _joined(*parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

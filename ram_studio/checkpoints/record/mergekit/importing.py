@@ -32,6 +32,7 @@ from ram_studio.checkpoints.record.mergekit.layers import (
     whole_models,
 )
 from ram_studio.checkpoints.record.mergekit.parameters import (
+    FINAL,
     Configuration,
     ModelEntry,
     are_equal,
@@ -164,7 +165,8 @@ def _by_filters(found: Configuration, of: _Numbers) -> _Values:
         }
         own = {key: part for key, part in own.items() if part}
         # One that says what holds everywhere still comes before others.
-        filters.append({"match": f"*{where}*", **(own or {"weights": values["weights"]})})
+        match = "final" if where == FINAL else f"*{where}*"
+        filters.append({"match": match, **(own or {"weights": values["weights"]})})
     return {**values, "filters": filters}
 
 
@@ -186,29 +188,20 @@ def _sums(found: Configuration, *, has_density: bool) -> _Numbers:
     return of
 
 
-def _folded(values: _Values, *, normalize: bool) -> _Values:
-    """Return the values with equal weights as part of the factor, and equal densities as one."""
-    weights = list(values["weights"].values())
-    values["settings"]["normalize"] = normalize
-    is_even = are_equal(weights) and not values["filters"]
-    if is_even and not (normalize and weights[0] <= 0):
-        values["settings"]["scale"] *= 1.0 if normalize else weights[0]
+def _weighted(found: Configuration, *, has_density: bool, normalize: bool = False) -> _Values:
+    """Return the values of a sum; normalize: where the configuration says nothing of it.
+
+    Weights stay beside the factor, even equal ones: mergekit rounds each product.
+    """
+    values = _by_filters(found, _sums(found, has_density=has_density))
+    values["settings"]["normalize"] = found.flag("normalize", default=normalize)
+    if not values["filters"] and all(weight == 1 for weight in values["weights"].values()):
         del values["weights"]
     return values
 
 
 def _from_task_arithmetic(found: Configuration) -> _Values:
-    values = _by_filters(found, _sums(found, has_density=False))
-    return {"method": "task-arithmetic", **_normalized_sum(found, values)}
-
-
-def _normalized_sum(found: Configuration, values: _Values) -> _Values:
-    normalize = found.flag("normalize", default=False)
-    values = _folded(values, normalize=normalize)
-    if normalize and "weights" not in values:  # the plain mean
-        values["settings"]["scale"] /= len(found.entries)
-        values["settings"]["normalize"] = False
-    return values
+    return {"method": "task-arithmetic", **_weighted(found, has_density=False)}
 
 
 def _from_ties(found: Configuration) -> _Values:
@@ -217,8 +210,7 @@ def _from_ties(found: Configuration) -> _Values:
     if all(entry.get("density") is None for entry in found.entries):
         found.warnings.append("density is not given: mergekit then trims nothing (TIES uses 0.2).")
     found.warnings.append(TIES_DIFFER)
-    values = _by_filters(found, _sums(found, has_density=True))
-    values = _folded(values, normalize=found.flag("normalize", default=True))
+    values = _weighted(found, has_density=True, normalize=True)
     values = _one_density(values, lambda density: {"density": density})
     values["settings"]["scope"] = "tensor"
     return {"method": "ties", **values}
@@ -258,15 +250,12 @@ def _dropping(found: Configuration, values: _Values) -> _Values:
 
 
 def _from_dare_linear(found: Configuration) -> _Values:
-    values = _by_filters(found, _sums(found, has_density=True))
-    return {"method": "dare-ta", **_dropping(found, _normalized_sum(found, values))}
+    return {"method": "dare-ta", **_dropping(found, _weighted(found, has_density=True))}
 
 
 def _from_dare_ties(found: Configuration) -> _Values:
     found.warnings.append("mergekit's dare_ties does not trim by magnitude: density 1 here.")
-    values = _by_filters(found, _sums(found, has_density=True))
-    values = _folded(values, normalize=found.flag("normalize", default=False))
-    values = _dropping(found, values)
+    values = _dropping(found, _weighted(found, has_density=True))
     values["settings"]["density"] = 1.0
     return {"method": "dare-ties", **values}
 

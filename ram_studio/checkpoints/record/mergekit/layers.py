@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from ram_studio.algorithm.grouping import at_depth
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.mergekit.parameters import ModelEntry, is_number, mapping, texts
+from ram_studio.checkpoints.record.mergekit.parameters import (
+    FINAL,
+    ModelEntry,
+    is_number,
+    mapping,
+    texts,
+)
 from ram_studio.errors import SettingsError
 
 _ORDER = "RAM Studio leaves every layer at its place"
@@ -133,7 +139,10 @@ def _joined(parts: Sequence[_Part], shared: Mapping[str, Any]) -> tuple[list[Any
 
 
 def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]) -> Any:
-    """Return one model's parameter over all layers: a value, a list, or conditions with them."""
+    """Return one model's parameter over all layers: a value, a list, or conditions with them.
+
+    Behind the layers the first number of the last slice holds.
+    """
     wheres = dict.fromkeys(
         where for entry in entries for level in entry.levels for where in texts(level.get(key))
     )
@@ -153,11 +162,14 @@ def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]
             raise SettingsError(f"{key} is not a number in some slices; give it in all of them.")
         return values
 
-    if not wheres:
-        return found(None)
     conditions = [{"filter": where, "value": found(where)} for where in wheres]
-    last = found(None)
-    return [*conditions, *([] if last is None else [{"value": last}])]
+    others, final = found(None), entries[-1].get(key)
+    final = final[0] if isinstance(final, list) and final else final
+    if isinstance(others, list) and final != others[0]:
+        conditions.append({"filter": FINAL, "value": final})
+    if not conditions:
+        return others
+    return [*conditions, *([] if others is None else [{"value": others}])]
 
 
 def kept_layers(config: Mapping[str, Any]) -> list[tuple[str, int, int]]:

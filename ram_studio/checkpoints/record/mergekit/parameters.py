@@ -14,6 +14,9 @@ from typing import Any
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import SettingsError
 
+FINAL = "\0"
+"""The condition that stands for what lies behind the layers: final norm and head."""
+
 Number = float | list[float]
 """A number, or one that runs over the layers."""
 
