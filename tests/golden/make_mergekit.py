@@ -3,6 +3,9 @@
     pip install --no-deps --target /tmp/mergekit mergekit==0.1.5 immutables
     PYTHONPATH=.:/tmp/mergekit python tests/golden/make_mergekit.py
 
+With a folder as its argument: runs the configurations in ``configs.json`` there, each into a folder
+that is called by its number.
+
 mergekit is a program under the LGPL that nothing here needs; only its results are kept. It draws
 what DARE drops from torch's generator: for the comparison those draws are replaced by the hashed
 ones, computed from their definition.
@@ -72,7 +75,8 @@ def config_of(method: str, settings: dict[str, Any], *, is_weighted: bool = Fals
     return yaml.safe_load(text)
 
 
-def main() -> None:
+def run_all(configs: list[Any]) -> None:
+    """Merge with mergekit, each configuration into a folder here called by its number."""
     from mergekit import sparsify
     from mergekit.config import MergeConfiguration
     from mergekit.merge import run_merge
@@ -83,7 +87,8 @@ def main() -> None:
     original = GeneralizedTaskArithmeticMerge.merge_group
 
     def merge_group(self, group, /, **parameters):
-        state.update(tensor=group.metadata.name, agents=iter(AGENTS))
+        names = [Path(str(entry.id.model)).name for entry in group.non_base]
+        state.update(tensor=group.metadata.name, agents=iter(names))
         return original(self, group, **parameters)
 
     def bernoulli(tensor, density, rescale_norm=None):
@@ -94,6 +99,13 @@ def main() -> None:
 
     GeneralizedTaskArithmeticMerge.merge_group = merge_group
     sparsify.bernoulli = bernoulli
+    for number, config in enumerate(configs):
+        # There are no tokenizers here, of which it would cut the embeddings.
+        own = MergeConfiguration.model_validate({**config, "tokenizer_source": None})
+        run_merge(own, str(number), MergeOptions(quiet=True))
+
+
+def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -101,11 +113,11 @@ def main() -> None:
             shutil.copytree(HERE / name, name)
             Path(name, "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         cases = [(*case, False) for case in CASES] + [(*case, True) for case in WEIGHTED]
-        for number, (method, settings, is_weighted) in enumerate(cases):
-            config = config_of(method, settings, is_weighted=is_weighted)
-            # There are no tokenizers here, of which it would cut the embeddings.
-            own = MergeConfiguration.model_validate({**config, "tokenizer_source": None})
-            run_merge(own, str(number), MergeOptions(quiet=True))
+        configs = [config_of(m, own, is_weighted=weighted) for m, own, weighted in cases]
+        run_all(configs)
+        for number, (config, (method, settings, is_weighted)) in enumerate(
+            zip(configs, cases, strict=True)
+        ):
             merged = load_file(Path(str(number), "model.safetensors"))
             values = {name: tensor.flatten().tolist() for name, tensor in sorted(merged.items())}
             told = {"method": method, "settings": settings, "config": config}
@@ -115,4 +127,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        os.chdir(sys.argv[1])
+        run_all(json.loads(Path("configs.json").read_text(encoding="utf-8")))
+    else:
+        main()

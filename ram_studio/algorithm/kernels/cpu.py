@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import epsilon_grid
-from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
+from ram_studio.algorithm.kernels.rules import Arithmetic, MergekitSum, Rule
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 from ram_studio.algorithm.shapes import Float64, Int64, UInt
 from ram_studio.errors import SettingsError
@@ -166,6 +166,17 @@ def _numbers(rule: Rule, arithmetic: Arithmetic) -> tuple[tuple[Any, ...], tuple
     return scales, (tuple(map(kind, rule.weights)), tuple(map(kind, divisors)), constant)
 
 
+@lru_cache(maxsize=64)
+def _mergekit_numbers(rule: MergekitSum) -> tuple[Any, ...]:
+    """Return a sum's float32 numbers as the arguments of its loop."""
+    near = np.float32
+    weights, divisor = tuple(map(near, rule.weights)), near(rule.divisor)
+    if rule.base_weight is not None:
+        return ((weights, near(rule.base_weight), divisor),)
+    parts = None if rule.parts is None else tuple(map(near, rule.parts))
+    return (weights, divisor, near(rule.factor)), parts
+
+
 @cache
 def _bits(dtype: np.dtype, n_agents: int) -> tuple[Any, ...]:
     return tuple(dtype.type(1 << t) for t in range(n_agents))
@@ -197,11 +208,18 @@ def merge(
         loop_named("draw")(keys, tuple(map(np.uint64, cuts)), np.uint64(start), kept)
     scales, voting = _numbers(rule, arithmetic)
     limits: Any = np.float32(rule.epsilon)
-    if rule.elect_sign:
+    in_order = rule.as_mergekit if rule.is_as_mergekit else None
+    is_average = in_order is not None and in_order.base_weight is not None
+    if rule.elect_sign or (in_order and not is_average):
         thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
         limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))
-    loop = loop_named("merge_elected" if rule.elect_sign else "merge_mean")
-    is_finite = loop(base, agents, merged, pattern, kept, limits, scales, voting)
+    if in_order is not None:
+        loop = loop_named("average_as_mergekit" if is_average else "merge_as_mergekit")
+        where = (pattern, limits) if is_average else (pattern, kept, limits)
+        is_finite = loop(base, agents, merged, *where, *_mergekit_numbers(in_order))
+    else:
+        loop = loop_named("merge_elected" if rule.elect_sign else "merge_mean")
+        is_finite = loop(base, agents, merged, pattern, kept, limits, scales, voting)
     if voters is not None and rule.elect_sign:
         loop_named("find_voters")(base, agents, kept, (limits[1:], kind(0)), voters, voting)
     elif voters is not None:
@@ -281,6 +299,13 @@ def count_sizes(
     Returns False when some task vector element is not finite.
     """
     return loop_named("count_sizes")(base, agents, table, grid)
+
+
+def count_numbers(
+    base: np.ndarray, agent: np.ndarray, edge: np.float32, table: Int64[np.ndarray, " n"]
+) -> None:
+    """Count how often each of the float32 numbers above an edge is an agent's |tau|, in place."""
+    loop_named("count_numbers")(base, agent, edge, table)
 
 
 def random_words(key: np.uint64, start: int, out: np.ndarray) -> None:

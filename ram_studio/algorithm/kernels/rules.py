@@ -13,7 +13,8 @@ With weights, w_t tau_t stands wherever tau_t does above; what is kept is still 
 
 Arithmetic: with at least twice the output's digits. Where everything stored is bfloat16 (8 digits)
 that is float32 (24), else float64; in a written order, without fused operations, and rounded to the
-output once. So the same numbers come out on every processor and device.
+output once. So the same numbers come out on every processor and device. The exception is float32
+output of mergekit's own methods: ``MergekitSum``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,36 @@ class Drawing(NamedTuple):
     cuts: tuple[int, ...]
 
 
+class MergekitSum(NamedTuple):
+    """A rule's sum as mergekit's ``dtype: float32`` adds it up: every operation rounds to float32.
+
+    merged = base + (sum of weights[t] * tau_t) / divisor * factor, from left to right.
+
+    weights: per agent. parts: per agent where a sign is elected; what agrees is divided by the sum
+    of its parts, by 1 where that is 0, and not by ``divisor``.
+    base_weight: None, or that of the base in an average of models instead of task vectors:
+    merged = (base_weight * base + sum of weights[t] * theta_t) / divisor, each product added to
+    the sum by one rounding (a fused multiplication and addition, as torch's addcmul).
+    """
+
+    weights: tuple[float, ...]
+    factor: float = 1.0
+    divisor: float = 1.0
+    parts: tuple[float, ...] | None = None
+    base_weight: float | None = None
+
+
+def float32_total(numbers: Iterable[float]) -> float:
+    """Return a sum of weights as torch adds up to seven float32: in four lanes, then these."""
+    values, lanes = np.array(tuple(numbers), dtype=np.float32), np.zeros(4, dtype=np.float32)
+    whole = len(values) // 4 * 4
+    for row in values[:whole].reshape(-1, 4):
+        lanes += row
+    for value in values[whole:]:
+        lanes[0] += value
+    return float(((lanes[0] + lanes[1]) + lanes[2]) + lanes[3])
+
+
 class Rule(NamedTuple):
     """How the elements of one tensor are merged, see the module.
 
@@ -51,6 +82,8 @@ class Rule(NamedTuple):
         kept is dropped. Neither makes an element count as unchanged.
     weights: per agent; None is 1 for all, and costs nothing. divisors: per agent; the sum is also
         divided by the sum of those of the tau in it (by 1 where that is 0). With elect_sign only.
+    as_mergekit: the sum in mergekit's order, of its own methods; is_as_mergekit: whether that is
+        what is stored. Who changed what, and what is measured, does not depend on it.
     """
 
     epsilon: float
@@ -61,6 +94,8 @@ class Rule(NamedTuple):
     drawing: Drawing | None = None
     weights: tuple[float, ...] | None = None
     divisors: tuple[float, ...] | None = None
+    as_mergekit: MergekitSum | None = None
+    is_as_mergekit: bool = False
 
 
 def means(n_agents: int, factor: float = 1.0) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from ram_studio.algorithm.epsilon_grid import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
-from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing, Rule
+from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing, MergekitSum, Rule
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -117,7 +117,60 @@ def merge(
     def own_part(t: int) -> Tensor:
         return torch.where(votes[t], scale * weighted(t), 0.0)
 
-    return Merged(torch.where(step == 0, x, merged), pattern, own_part)
+    values = torch.where(step == 0, x, merged)
+    if rule.as_mergekit is not None and rule.is_as_mergekit:
+        values = _as_mergekit(rule.as_mergekit, base, agents, kept)
+    return Merged(values, pattern, own_part)
+
+
+def _as_mergekit(
+    rule: MergekitSum,
+    base: Float32[Tensor, " n"],
+    agents: Float32[Tensor, "agents n"],
+    kept: Bool[Tensor, "agents n"],
+) -> Float32[Tensor, " n"]:
+    """Return float32 output in mergekit's order of operations; kept: whose tau are in the sum."""
+
+    def number(value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float32, device=base.device)
+
+    weights = [number(weight) for weight in rule.weights]
+    if rule.base_weight is not None:
+        total = base * number(rule.base_weight)
+        for agent, weight in zip(agents, weights, strict=True):
+            total = _fused(agent, weight, total)
+        return total / number(rule.divisor)
+    taus = [torch.where(kept[t], agent - base, 0.0) for t, agent in enumerate(agents)]
+    taus = [tau * weight for tau, weight in zip(taus, weights, strict=True)]
+    total = torch.zeros_like(base)
+    for tau in taus:
+        total = total + tau
+    divisor = number(rule.divisor)
+    if rule.parts is not None:
+        sign, divisor, elected = total.sign(), torch.zeros_like(base), torch.zeros_like(base)
+        for tau, part in zip(taus, rule.parts, strict=True):
+            is_voter = (tau.sign() == sign) & (sign != 0)
+            elected = elected + torch.where(is_voter, tau, 0.0)
+            divisor = divisor + torch.where(is_voter, number(part), 0.0)
+        total, divisor = elected, torch.where(divisor == 0, 1.0, divisor)
+    step = total / divisor * number(rule.factor)
+    return torch.where(step == 0, base, base + step)
+
+
+def _fused(a: Float32[Tensor, " n"], b: Tensor, c: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    """Return a b + c rounded once, on any device: the product is exact in float64."""
+    product, wide = a.double() * b.double(), c.double()
+    return _rounded_to_odd(product, wide).float()
+
+
+def _rounded_to_odd(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+    """Return a + b, its last bit set where it is not exact: a second rounding then errs nowhere."""
+    total = a + b
+    back = total - a
+    rest = (a - (total - back)) + (b - back)  # what the addition's rounding took
+    bits = total.view(torch.int64)
+    is_beyond = (rest != 0) & ((rest > 0) != (total > 0))
+    return torch.where(rest == 0, bits, (bits - is_beyond.long()) | 1).view(torch.float64)
 
 
 def measure(

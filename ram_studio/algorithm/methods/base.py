@@ -24,6 +24,12 @@ Epsilon = Annotated[
     Field(ge=0, allow_inf_nan=False, description="An element is changed when |tau| > epsilon."),
 ]
 
+Wanted = dict[tuple[int, int], tuple[np.float32, int]]
+"""By counted tensor and agent: a bin's lower edge, and which of its |tau|, from the largest on."""
+
+Select = Callable[[Wanted], dict[tuple[int, int], np.float32]]
+"""What reads the tensors for those |tau|, and returns the largest float32 below each."""
+
 
 class MethodSettings(BaseModel):
     """Settings of a method: immutable, no unknown names, every default valid."""
@@ -70,6 +76,7 @@ class Facts:
     of sums of |tau| as the method needs, or None when not needed;
     magnitudes: or None when not needed.
     weights, densities: of the recipe, float64 (tensors, agents), or None where it gives none.
+    select: reads tensors that are stored in float32 for single magnitudes, see ``trimming``.
     """
 
     agents: tuple[str, ...]
@@ -79,6 +86,7 @@ class Facts:
     magnitudes: Magnitudes | None = None
     weights: np.ndarray | None = None
     densities: np.ndarray | None = None
+    select: Select | None = None
 
     def weights_of(self, tensor: int) -> tuple[float, ...] | None:
         """Return the agents' weights in a tensor; None where all are 1."""

@@ -17,6 +17,7 @@ mergekit's dare_ties does not trim by magnitude; density 1 is that.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,8 +30,7 @@ from ram_studio.algorithm.methods.task_arithmetic import (
     Scale,
     prepare,
     scale_of,
-    sum_rule,
-    total_weight,
+    weighted_sum_rule,
 )
 from ram_studio.algorithm.methods.ties import TiesSettings, elected_rule, prepare_trimmed
 from ram_studio.algorithm.rounding import stream_key
@@ -74,8 +74,7 @@ def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
         limits = prepared.thresholds[tensor]
         rule = elected_rule(limits, factor, weights, normalize=settings.normalize)
     else:
-        factor /= total_weight(n, weights) if settings.normalize else 1.0
-        rule = sum_rule(n, factor, weights)
+        rule = weighted_sum_rule(n, factor, weights, normalize=settings.normalize)
     if not is_even:
         rule = _rescaled(rule, rates)
     if not any(rates):
@@ -91,6 +90,8 @@ def _rescaled(rule: Rule, rates: tuple[float, ...]) -> Rule:
     n = len(rates)
     own = rule.weights or (1.0,) * n
     weights = tuple(w / (1.0 - p) if p < 1 else 0.0 for w, p in zip(own, rates, strict=True))
+    assert rule.as_mergekit is not None, "both methods have it"
+    rule = rule._replace(as_mergekit=rule.as_mergekit._replace(weights=weights))
     if rule.elect_sign and rule.weights is None and rule.shares[-1] != rule.shares[1]:
         # A mean of equal weights, which the weights are now no longer.
         return rule._replace(shares=(rule.factors[0],) * (n + 1), weights=weights, divisors=own)
@@ -101,7 +102,8 @@ def _prepare_ties(settings: DareTiesSettings, facts: Facts) -> Prepared:
     survive: Any = 1.0 - settings.drop_rate
     if facts.densities is not None:
         survive = np.maximum(facts.densities, np.finfo(float).tiny)
-    return prepare_trimmed(settings, facts, settings.density / survive)
+    # The threshold before dropping is an estimate: no pass makes it exact.
+    return prepare_trimmed(settings, replace(facts, select=None), settings.density / survive)
 
 
 DARE_TASK_ARITHMETIC = Method(

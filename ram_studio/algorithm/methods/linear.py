@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from ram_studio.algorithm.kernels.rules import Rule
+from ram_studio.algorithm.kernels.rules import MergekitSum, Rule, float32_total
 from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Prepared
 from ram_studio.algorithm.methods.task_arithmetic import sum_rule
 from ram_studio.errors import SettingsError
@@ -49,9 +49,9 @@ class LinearSettings(MethodSettings):
 
 def _prepare(settings: LinearSettings, facts: Facts) -> Prepared:
     """Return what an agent's weight is multiplied by, for every tensor and agent."""
-    n = len(facts.agents)
-    fading = settings.decay ** np.arange(n - 1, -1, -1, dtype=np.float64)
-    weights = np.ones((len(facts.tensors), n)) if facts.weights is None else facts.weights
+    fading = _fading(settings, len(facts.agents))
+    shape = len(facts.tensors), len(fading)
+    weights = np.ones(shape) if facts.weights is None else facts.weights
     total = settings.base_weight + (weights * fading).sum(1)
     bad = np.flatnonzero(np.abs(total - (1 if not settings.normalize else total)) > _ONE)
     bad = np.flatnonzero(np.abs(total) < _NOTHING) if settings.normalize else bad
@@ -61,17 +61,27 @@ def _prepare(settings: LinearSettings, facts: Facts) -> Prepared:
             f"linear: the weights of {facts.tensors[bad[0]]} add up to {total[bad[0]]:g}; they "
             f"must add up to {expected}."
         )
-    return Prepared(settings, facts, fading / (total[:, None] if settings.normalize else 1.0))
+    return Prepared(settings, facts, fading / np.where(settings.normalize, total, 1.0)[:, None])
 
 
 def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
     facts = prepared.facts
     assert prepared.factors is not None, "made ready with them"
     own = facts.weights_of(tensor) or (1.0,) * len(facts.agents)
-    factors = prepared.factors[tensor]
+    factors, settings = prepared.factors[tensor], prepared.settings
+    weights = tuple((_fading(settings, len(own)) * own).tolist())
+    total = float32_total((settings.base_weight, *weights)) if settings.normalize else 1.0
+    in_order = MergekitSum(weights, divisor=total, base_weight=settings.base_weight)
     if len(set(factors.tolist())) == 1:
-        return sum_rule(len(own), float(factors[0]), facts.weights_of(tensor))
-    return sum_rule(len(own), 1.0, tuple((factors * own).tolist()))
+        rule = sum_rule(len(own), float(factors[0]), facts.weights_of(tensor))
+    else:
+        rule = sum_rule(len(own), 1.0, tuple((factors * own).tolist()))
+    return rule._replace(as_mergekit=in_order)
+
+
+def _fading(settings: LinearSettings, n_agents: int) -> np.ndarray:
+    """Return what ``decay`` multiplies each agent's weight by."""
+    return settings.decay ** np.arange(n_agents - 1, -1, -1, dtype=np.float64)
 
 
 LINEAR = Method(

@@ -9,12 +9,11 @@ scale = 1/N is plain averaging, scale = 1 the plain sum. With weights w_t, and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from ram_studio.algorithm.kernels.rules import Rule
+from ram_studio.algorithm.kernels.rules import MergekitSum, Rule, float32_total
 from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Prepared
 
 Scale = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
@@ -49,10 +48,16 @@ def sum_rule(n_agents: int, factor: float, weights: tuple[float, ...] | None = N
     return Rule(0.0, (factor,) * n_agents, shares, weights=weights)
 
 
-def total_weight(n_agents: int, weights: Sequence[float] | None) -> float:
-    """Return what a normalized sum is divided by."""
-    total = float(n_agents) if weights is None else sum(weights)
-    return total if abs(total) >= _NOTHING else 1.0
+def weighted_sum_rule(
+    n_agents: int, factor: float, weights: tuple[float, ...] | None, *, normalize: bool
+) -> Rule:
+    """Return base + factor * sum of all w_t tau_t, over the sum of the w_t with ``normalize``."""
+    own = weights or (1.0,) * n_agents
+    divisor, near = (sum(own), float32_total(own)) if normalize else (1.0, 1.0)
+    if abs(near) < _NOTHING:
+        divisor, near = 1.0, 1.0
+    rule = sum_rule(n_agents, factor / divisor, weights)
+    return rule._replace(as_mergekit=MergekitSum(own, factor, near))
 
 
 def prepare(settings: Any, facts: Facts) -> Prepared:
@@ -63,9 +68,7 @@ def prepare(settings: Any, facts: Facts) -> Prepared:
 def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
     facts, settings = prepared.facts, prepared.settings
     n, factor, weights = len(facts.agents), scale_of(settings, facts), facts.weights_of(tensor)
-    if settings.normalize:
-        factor /= total_weight(n, weights)
-    return sum_rule(n, factor, weights)
+    return weighted_sum_rule(n, factor, weights, normalize=settings.normalize)
 
 
 TASK_ARITHMETIC = Method(

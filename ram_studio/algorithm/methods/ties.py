@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from ram_studio.algorithm.kernels.rules import Rule, means
+from ram_studio.algorithm.kernels.rules import MergekitSum, Rule, means
 from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, Prepared
 from ram_studio.algorithm.methods.task_arithmetic import Normalize, Scale, prepare
 from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
@@ -52,6 +52,8 @@ def elected_rule(
     """
     n = len(thresholds)
     is_mean = normalize and weights is None
+    own = weights or (1.0,) * n
+    in_order = MergekitSum(own, factor, parts=own if normalize else (0.0,) * n)
     return Rule(
         0.0,
         (factor,) * n,
@@ -60,13 +62,15 @@ def elected_rule(
         thresholds=tuple(thresholds.tolist()),
         weights=weights,
         divisors=weights if normalize else None,
+        as_mergekit=in_order,
     )
 
 
 def prepare_trimmed(settings: Any, facts: Facts, density: Any) -> Prepared:
     """Return a method made ready that trims to a density, a number or one by tensor and agent."""
     assert facts.magnitudes is not None, "its needs name them"
-    thresholds = keep_thresholds(facts.magnitudes, density)
+    select = facts.select if settings.scope == "tensor" else None
+    thresholds = keep_thresholds(facts.magnitudes, density, select)
     return replace(prepare(settings, facts), thresholds=thresholds)
 
 

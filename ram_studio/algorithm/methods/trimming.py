@@ -1,8 +1,10 @@
 """Trimming: the threshold that keeps the share ``density`` of a task vector, largest first.
 
-The k-th largest |tau|, k = floor(density * elements), is looked up in a histogram of |tau| whose
-bins are 1/128 of an octave wide (``epsilon_grid``), so that the analysis has it ready and no pass
-sorts anything. Kept is every |tau| above the lower edge of the bin that holds the k-th largest one.
+The k-th largest |tau|, k = int(density * elements) as in the authors' code and mergekit, is looked
+up in a histogram of |tau| whose bins are 1/128 of an octave wide (``epsilon_grid``), so that the
+analysis has it ready and no pass sorts anything. Kept is every |tau| above the lower edge of the
+bin that holds the k-th largest one. TIES in each tensor, stored in float32, asks for the k-th
+itself (``Select``).
 
 - The kept share is never below density, and exceeds it by at most the rest of that one bin: equal
   magnitudes are all kept, as in the authors' code (its mask is |tau| >= the k-th largest), and so
@@ -15,7 +17,6 @@ sorts anything. Kept is every |tau| above the lower edge of the bin that holds t
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Annotated, Literal
 
@@ -23,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.epsilon_grid import edge_value, float32_threshold
-from ram_studio.algorithm.methods.base import Magnitudes
+from ram_studio.algorithm.methods.base import Magnitudes, Select, Wanted
 from ram_studio.algorithm.shapes import Float32
 
 Density = Annotated[
@@ -45,27 +46,22 @@ ScopeOfTrimming = Annotated[
 
 
 def kept_count(density: float, total: int) -> int:
-    """Return k = floor(density * total), at least 1 where there is any element.
-
-    A product within 1e-9 (relative) of a whole number counts as that number: 0.2 * 15 is 3 though
-    the float nearest to 0.2 is not a fifth.
-    """
-    product = density * total
-    nearest = round(product)
-    k = nearest if math.isclose(product, nearest, rel_tol=1e-9) else math.floor(product)
-    return min(max(k, 1), total)
+    """Return k = int(density * total), at least 1 where there is any element."""
+    return min(max(int(density * total), 1), total)
 
 
 def keep_thresholds(
-    magnitudes: Magnitudes, density: float | np.ndarray
+    magnitudes: Magnitudes, density: float | np.ndarray, select: Select | None = None
 ) -> Float32[np.ndarray, "tensors agents"]:
     """Return the threshold per tensor and agent: kept is |tau| > threshold, strictly.
 
     density: of all, or (tensors, agents); more than 1 counts as 1, and of 0 nothing is kept.
+    select: for the k-th largest |tau| itself where its bin holds smaller ones.
     """
     agents, group_of = magnitudes.bins.shape[1], magnitudes.group_of
     densities = np.broadcast_to(density, (len(group_of), agents))
     thresholds = np.zeros((len(group_of), agents), dtype=np.float32)
+    wanted: Wanted = {}
 
     @cache  # most tensors have one group and one density
     def threshold(group: int, agent: int, share: float) -> np.float32:
@@ -75,11 +71,18 @@ def keep_thresholds(
         # How many elements lie in this bin or a higher one, per bin: it falls from left on.
         at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
         reaching = np.flatnonzero(at_least >= k)
-        if k and len(reaching) and reaching[-1] > 0:
-            return np.float32(float32_threshold(edge_value(int(reaching[-1]))))
-        return np.float32(0)
+        if not (k and len(reaching) and reaching[-1] > 0):
+            return np.float32(0)
+        index = int(reaching[-1])
+        edge = np.float32(float32_threshold(edge_value(index)))
+        if index + 1 < len(at_least) and at_least[index] > k:
+            wanted[group, agent] = edge, k - int(at_least[index + 1])
+        return edge
 
     for tensor, group in enumerate(group_of.tolist()):
         for agent in range(agents):
             thresholds[tensor, agent] = threshold(group, agent, float(densities[tensor, agent]))
+    if select is not None and wanted:
+        for (group, agent), exact in select(wanted).items():
+            thresholds[group_of == group, agent] = exact
     return thresholds

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ram_studio.algorithm.epsilon_grid import float32_threshold
+from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
 from ram_studio.algorithm.methods import Prepared
 from ram_studio.algorithm.methods.region import place_of
@@ -74,7 +75,12 @@ def worked_example(method: str, prepared: Rule | Prepared, element: ElementInput
     KeyError for a method that has neither a rule nor a formula for single elements.
     """
     if isinstance(prepared, Rule):
-        return _by_rule(prepared, element)
+        found = _by_rule(prepared, element)
+        return (
+            found._replace(value=_as_mergekit(prepared, element))
+            if prepared.is_as_mergekit
+            else found
+        )
     return _FORMULAS[method](prepared.settings, element)
 
 
@@ -153,6 +159,19 @@ def _by_rule(rule: Rule, element: ElementInput) -> Worked:
     if len(kept) == 1 and weight == 1 and kind(weights[kept[0]]) == divisor:
         value = element.values[kept[0]]
     return Worked(text, float(value), _joined(notes))
+
+
+def _as_mergekit(rule: Rule, element: ElementInput) -> float:
+    """Return what is stored where every operation rounds to float32, of the loop itself."""
+    alive = element.survives or (True,) * len(element.values)
+    pairs = zip(element.values, alive, strict=True)
+    base, *agents = (
+        np.array([value], dtype=np.float32)
+        for value in (element.base, *(own if kept else element.base for own, kept in pairs))
+    )
+    merged, pattern = np.empty_like(base), np.empty(1, dtype=cpu.pattern_dtype(len(agents)))
+    cpu.merge(rule._replace(drawing=None), base, tuple(agents), merged, pattern)
+    return float(merged[0])
 
 
 def _joined(notes: Sequence[str]) -> str:

@@ -86,13 +86,19 @@ class Plan:
         return self.prepared if found is None else self.filtered.get(found, self.prepared)
 
     def rule(self, tensor: MergeTensor) -> Rule | None:
-        """Return a tensor's rule; None where the method has none and the tensor is not kept."""
+        """Return a tensor's rule; None where the method has none and the tensor is not kept.
+
+        Only float32 output to nearest is computed in mergekit's order.
+        """
         row = self.rows[tensor.name]
         keep, rule = self.choice(row).keep, None
         if self.method.rule is not None:
             rule = self.method.rule(self.prepared_for(row), row, tensor.merged_as)
         if keep is None:
-            return rule
+            if rule is None or rule.as_mergekit is None:
+                return rule
+            is_exact = self.dtypes[tensor.name] == "F32" and self.rounding == "nearest"
+            return rule._replace(is_as_mergekit=is_exact)
         ones = (1.0,) * self.n_agents
         agent = None if keep == BASE_NAME else self.facts.agents.index(keep)
         return keeping(rule or Rule(0.0, ones, (0.0, *ones)), agent)

@@ -21,9 +21,19 @@ from ram_studio.algorithm.kernels.loops.drawing import (
     stochastic_float32,
 )
 from ram_studio.algorithm.kernels.loops.gathering import gather_changed
-from ram_studio.algorithm.kernels.loops.histograms import count_sizes, fill_chain, fill_steps
+from ram_studio.algorithm.kernels.loops.histograms import (
+    count_numbers,
+    count_sizes,
+    fill_chain,
+    fill_steps,
+)
 from ram_studio.algorithm.kernels.loops.measuring import find_voters, measure
-from ram_studio.algorithm.kernels.loops.merging import merge_elected, merge_mean
+from ram_studio.algorithm.kernels.loops.merging import (
+    average_as_mergekit,
+    merge_as_mergekit,
+    merge_elected,
+    merge_mean,
+)
 from ram_studio.algorithm.kernels.loops.patterns import (
     count_patterns,
     count_shared,
@@ -33,6 +43,8 @@ from ram_studio.algorithm.kernels.loops.relations import add_relations
 
 __all__ = [
     "add_relations",
+    "average_as_mergekit",
+    "count_numbers",
     "count_patterns",
     "count_shared",
     "count_sizes",
@@ -43,6 +55,7 @@ __all__ = [
     "find_voters",
     "gather_changed",
     "measure",
+    "merge_as_mergekit",
     "merge_elected",
     "merge_mean",
     "random_words",

@@ -31,6 +31,13 @@ def as_float(typing_context, bits):
     return types.float32(types.uint32), lambda c, b, s, a: b.bitcast(a[0], ir.FloatType())
 
 
+@intrinsic
+def fused(typing_context, a, b, c):
+    """Return a b + c of float32, rounded once."""
+    single = types.float32
+    return single(single, single, single), lambda c, builder, s, numbers: builder.fma(*numbers)
+
+
 def load(stored):
     """Return the float32 that a stored element stands for."""
 

@@ -99,6 +99,15 @@ def count_sizes(base, agents, table, grid):
 
 
 @loop
+def count_numbers(base, agent, edge, table):
+    first = np.uint32(np.uint32(size_of(edge)) + np.uint32(1))
+    for i in range(base.shape[0]):
+        at = np.uint32(np.uint32(size_of(load(agent[i]) - load(base[i]))) - first)
+        if at < np.uint32(table.shape[0]):
+            table[np.uint64(at)] += 1
+
+
+@loop
 def fill_steps(base, agents, steps, grid):
     n_agents = len(agents)
     order, bins = np.empty(n_agents, dtype=np.int64), np.empty(n_agents, dtype=np.int32)

@@ -10,6 +10,7 @@ from ram_studio.algorithm.kernels.loops.compiling import loop
 from ram_studio.algorithm.kernels.loops.elements import (
     INFINITE,
     OVERFLOWING,
+    fused,
     is_wide,
     like,
     load,
@@ -132,3 +133,66 @@ def merge_elected(base, agents, merged, pattern, kept, limits, scales, voting):
         merged[i] = rounded(result, merged)
         pattern[i] = found
     return largest < _limit(merged)
+
+
+@loop
+def merge_as_mergekit(base, agents, merged, pattern, kept, limits, numbers, parts):
+    """Float32 output as mergekit computes it, see ``rules.MergekitSum``.
+
+    limits: epsilon, then the agents' thresholds; numbers: weights, divisor, factor.
+    """
+    weights, divisor, factor = numbers
+    zero, one = np.float32(0), np.float32(1)
+    largest, limit = np.int32(0), size_of(limits[0])
+    for i in range(base.shape[0]):
+        near = load(base[i])
+        found = np.uint32(0)
+        total, up, down, part_up, part_down = zero, zero, zero, zero, zero
+        for t in range(len(agents)):
+            tau = load(agents[t][i]) - near
+            size = size_of(tau)
+            largest = max(largest, size)
+            found |= np.uint32(1 << t) if size > limit else np.uint32(0)
+            is_kept = size > size_of(limits[t + 1])
+            if kept is not None:
+                is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+            tau = weights[t] * tau if is_kept else zero
+            total += tau
+            if parts is not None:
+                up += tau if tau > zero else zero
+                down += tau if tau < zero else zero
+                part_up += parts[t] if tau > zero else zero
+                part_down += parts[t] if tau < zero else zero
+        if parts is None:
+            step = total / divisor * factor
+        else:
+            part = part_up if total > zero else part_down
+            elected = up if total > zero else (down if total < zero else zero)
+            step = elected / (part if part != zero else one) * factor
+        result = near + step
+        result = result if step != zero else near  # also where it is -0
+        largest = max(largest, size_of(result))
+        merged[i] = result
+        pattern[i] = found
+    return largest < INFINITE
+
+
+@loop
+def average_as_mergekit(base, agents, merged, pattern, epsilon, numbers):
+    """numbers: the agents' weights, the base's, and what the sum is divided by."""
+    weights, base_weight, divisor = numbers
+    largest, limit = np.int32(0), size_of(epsilon)
+    for i in range(base.shape[0]):
+        near = load(base[i])
+        total, found = near * base_weight, np.uint32(0)
+        for t in range(len(agents)):
+            value = load(agents[t][i])
+            size = size_of(value - near)
+            largest = max(largest, size)
+            found |= np.uint32(1 << t) if size > limit else np.uint32(0)
+            total = fused(value, weights[t], total)
+        total /= divisor
+        largest = max(largest, size_of(total))
+        merged[i] = total
+        pattern[i] = found
+    return largest < INFINITE
