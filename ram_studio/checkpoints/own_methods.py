@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ram_studio.algorithm.methods import METHODS, OWN, Method
+from ram_studio.algorithm.methods import METHODS, NAMED, OWN, Method
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.provenance import OwnMethodRecord
 from ram_studio.errors import SettingsError, told_as
@@ -51,8 +51,8 @@ def use_method(source: str) -> Method:
             f"{printable(shown)} is {type(found).__name__}; expected a Method with a rule or a "
             "merge_block."
         )
-    if found.name in METHODS or not _NAME.fullmatch(found.name):
-        why = "is built in" if found.name in METHODS else "is not a lower-case word"
+    if found.name in {*METHODS, *NAMED} or not _NAME.fullmatch(found.name):
+        why = "is built in" if found.name in {*METHODS, *NAMED} else "is not a lower-case word"
         raise SettingsError(
             f"{printable(shown)}: the name {printable(found.name, 60)!r} {why}; give it another."
         )
@@ -70,7 +70,7 @@ def bring_method(text: str) -> str:
     if text in METHODS or not (
         ":" in text or text in importlib.metadata.entry_points(group=GROUP).names
     ):
-        return text
+        return NAMED.get(text, text)
     known = {name: own_record(name) for name in OWN}
     name = use_method(text).name
     if name in known and known[name] != own_record(name):

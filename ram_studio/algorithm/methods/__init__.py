@@ -42,6 +42,7 @@ from ram_studio.errors import SettingsError, did_you_mean
 
 __all__ = [
     "METHODS",
+    "NAMED",
     "OWN",
     "PRESETS",
     "BlockInput",
@@ -84,6 +85,9 @@ METHODS: dict[str, Method] = {
     )
 }
 
+
+NAMED = {"soup": "linear"}
+"""Recipes with a name of their own: a soup averages checkpoints of a run, ``decay`` fades them."""
 
 OWN: dict[str, Method] = {}
 """Methods that somebody brought along, by name, see ``checkpoints.own_methods``."""

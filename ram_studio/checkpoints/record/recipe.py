@@ -34,7 +34,7 @@ from pydantic import (
     model_validator,
 )
 
-from ram_studio.algorithm.methods import METHODS, get_method, make_settings
+from ram_studio.algorithm.methods import METHODS, NAMED, get_method, make_settings
 from ram_studio.checkpoints.fit.compatibility import (
     ExtraPolicy,
     FitKeywords,
@@ -86,13 +86,20 @@ Packings = Annotated[
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
 
 
+MethodName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z][a-z0-9+-]{0,40}$"),
+    AfterValidator(lambda name: NAMED.get(name, name)),
+]
+
+
 class Recipe(BaseModel):
     """One merge.
 
     Attributes:
         base: folder or Hub id `owner/name[@revision]`.
         agents: sources by name, in the order that all results keep.
-        method: a method's name.
+        method: a method's name; a soup is stored as linear.
         settings: the method's own settings (epsilon, r, alpha, scope, shared, ... for RAM).
         weights: what an agent's tau is multiplied by, 1 where left out; a list runs over layers.
         densities: of agents, instead of the method's density (or 1 - drop_rate of DARE).
@@ -111,7 +118,7 @@ class Recipe(BaseModel):
 
     base: Source
     agents: Annotated[dict[AgentName, Source], Field(min_length=1)]
-    method: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+-]{0,40}$")] = "ram+"
+    method: MethodName = "ram+"
     settings: Settings = Field(default_factory=dict)
     weights: dict[AgentName, Weight] = Field(default_factory=dict)
     densities: dict[AgentName, Density] = Field(default_factory=dict)
