@@ -106,7 +106,8 @@ def test_record_says_how_it_was_made_and_what_was_not(shipped):
     assert record["scores"]["math"]["math"] == 1.0
     assert record["training"]["math"]["steps"] == 1
     assert record["training"]["math"]["minutes"] == 1
-    assert record["chosen"]["ram"].startswith("ram")
+    assert record["evaluation"]["texts"]["math"] == N
+    assert record["evaluation"]["texts"]["memory"] < N
     assert record["not_done"][-1] == "Nothing else."
     assert "second seed" in record["not_done"][0]
 
@@ -137,3 +138,16 @@ def test_answers_to_other_questions_are_refused(folder, tmp_path):
     (tmp_path / "measure" / "answers.jsonl").write_text(changed)
     with pytest.raises(SystemExit, match="judged otherwise"):
         run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
+
+
+def test_the_rival_is_chosen_on_validation_questions():
+    validation = {
+        "base": {"math": 1.0},
+        "math": {"math": 1.0},
+        "ram+": {"math": 0.9},
+        "ties": {"math": 0.6},
+        "dare-ta": {"math": 0.6},
+        "iso-c": {"math": 0.5},
+    }
+    assert ship.tuned_rival(validation, ["math"]) == "ties"
+    assert ship.tuned_rival({}, ["math"]) is None

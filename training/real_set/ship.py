@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,19 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.skill_table import TUNED, Measured, merge_row, save_table, skill_table
-from training.real_set.measure import read_lines
+from ram_studio.evals.report.skill_table import (
+    TUNED,
+    Measured,
+    load_table,
+    merge_row,
+    save_table,
+    skill_table,
+)
+from training.real_set.grpo import answers
+from training.real_set.measure import Asker, Sources, read_lines
 from training.real_set.merges import Merge, merges
 from training.real_set.model import CARD, GGUF_SHA256, HUB_ID, default_folder
-from training.real_set.tasks import MAX_NEW_TOKENS, Split, draw, is_right
+from training.real_set.tasks import MAX_NEW_TOKENS, Split, draw, is_right, text_of
 from training.shipped.table_factors import FactorMeter, has_formula
 
 OUT = Path(__file__).resolve().parents[2] / "assets" / "real"
@@ -46,7 +56,14 @@ def main() -> None:
         action="store_true",
         help="measure no factors; those that are there are used",
     )
+    parser.add_argument(
+        "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
+    )
     args = parser.parse_args()
+    if args.again:
+        wrong, of = differing(args.folder, args.out, args.again)
+        print(f"{wrong} of {of} answers differ from the table")
+        return
     measured = Results(args.folder / "measure")
     args.out.mkdir(parents=True, exist_ok=True)
     table = build_table(measured)
@@ -190,6 +207,37 @@ def with_known_factors(
     return {**table, "rows": rows}
 
 
+def differing(
+    folder: Path, out: Path, number: int, *, items: int | None = None, seed: str = ""
+) -> tuple[int, int]:
+    """Ask random rows of the table in `out` again; return how many answers differ, of how many.
+
+    folder: with the weights. items: questions a skill, the first ones; None for all.
+    """
+    table = load_table(out / "skills.json.gz")
+    n = table["n"]
+    chosen = random.Random(seed).sample(table["rows"], min(number, len(table["rows"])))
+    made = {_key(row_of(merge, {})): merge for merge in merges()}
+    sources = Sources(folder / "base", folder / "agents")
+    wrong = of = 0
+    for dtype in ("bfloat16", "float32"):
+        rows = [row for row in chosen if row["settings"].get("dtype", "bfloat16") == dtype]
+        asker = Asker(sources, dtype) if rows else None
+        for row, (place, skill) in product(rows, enumerate(table["domains"])):
+            merge = None if row["kind"] == "source" else made[row["method"], str(row["settings"])]
+            asker.put(row["method"], merge)
+            asked = draw(skill, "test", min(n, items or n))
+            for i, text in enumerate(answers(asker.model, asker.tokenizer, asked), place * n):
+                of += 1
+                wrong += text != table["answers"][i][row["answers"][i]]
+        del asker
+    return wrong, of
+
+
+def _key(row: Measured) -> tuple[str, str]:
+    return row.method, str(dict(row.settings))
+
+
 def build_record(
     measured: Results, table: Mapping[str, Any], folder: Path, notes: Sequence[str]
 ) -> dict[str, Any]:
@@ -217,6 +265,15 @@ def build_record(
             "split": "test",
             "n": table["n"],
             "asked": asked,
+            "texts": {
+                skill: len(
+                    {
+                        text_of(question) or question.prompt
+                        for question in draw(skill, "test", count)
+                    }
+                )
+                for skill, count in asked.items()
+            },
             "validation": {s: measured.count("validation", s) for s in measured.skills},
             "decoding": "greedy",
             "merges": len(scores) - len(sources),
@@ -224,19 +281,22 @@ def build_record(
         "scores": {name: scores[name] for name in sources},
         "merges": {name: own for name, own in scores.items() if name not in sources},
         "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
-        "chosen": chosen(validation, sources),
+        "rival": tuned_rival(validation, sources),
         "not_done": [*(text for text, is_done in left_out.items() if not is_done), *notes],
     }
 
 
-def chosen(validation: Mapping[str, Mapping[str, float]], sources: Sequence[str]) -> dict[str, str]:
-    """Return for each method its merge with the highest mean on validation; ties: the earlier."""
-    best: dict[str, tuple[float, str]] = {}
-    for name, own in validation.items():
-        method, mean = name.split()[0], sum(own.values()) / max(1, len(own))
-        if name not in sources and mean > best.get(method, (-1.0, ""))[0]:
-            best[method] = mean, name
-    return {method: name for method, (_, name) in best.items()}
+def tuned_rival(validation: Mapping[str, Mapping[str, float]], agents: Sequence[str]) -> str | None:
+    """Return the merge outside the RAM family with the highest mean on validation questions.
+
+    Of equal ones the earlier; None where no merge was asked them.
+    """
+    means = {
+        name: sum(own.values()) / len(own)
+        for name, own in validation.items()
+        if own and name not in ("base", *agents) and not name.startswith("ram")
+    }
+    return max(means, key=means.__getitem__, default=None)
 
 
 def read_training(log: Path) -> dict[str, Any]:

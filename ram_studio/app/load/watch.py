@@ -51,13 +51,10 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what there is to know of the real model's set: its scores, and how it was made."""
     every = {**record["scores"], **record["merges"]}
     means = {name: fmean(own.values()) for name, own in every.items()}
-    rivals = {m: name for m, name in record["chosen"].items() if not m.startswith("ram")}
-    rival = max(rivals.values(), key=means.__getitem__, default=None)
     return {
         **record,
         "agents": [name for name in record["scores"] if name != "base"],
         "means": means,
-        "rival": rival,
         "seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
     }
 
