@@ -50,6 +50,7 @@ SCREEN = {
     r"stands? in (the )?line|in line here|its turn": "is queued",
     r"what this rests on": "reproducibility details",
     r"go(es)? on (from|to|with)|to go on": "continue",
+    r"\A(?-i:Who|What is|Where) [^?]*\Z": "a question, or a sentence with a subject",
     r"nobody changed|any ?more": "no agent changed, no longer",
     r"stands? beside": "is shown beside",
 }

@@ -77,6 +77,8 @@ def test_this_host_is_within_reach():
         ("ram_studio/a.py", 'raise E(f"{x} is no {y}")\n', "1: 'is no '"),
         ("ram_studio/cli/a.py", 'def f():\n    """Ask so many."""\n', "2: 'so many'"),
         ("assets/a.js", 'x;\nsay("It is there no more", `any more`)', "2: 'any more'"),
+        ("ram_studio/a.py", 'x = "Where it is."', "1: 'Where it is.'"),
+        ("ram_studio/a.py", 'x = "Where is it?"', ""),
         ("docs/a.md", "The behaviour\n", "1: 'behaviour'"),
         ("docs/a.md", "Take a analysis.\n", "1: 'a analysis'"),
         ("ram_studio/a.py", 'def f():\n    """Return so many rows."""\n', ""),

@@ -79,7 +79,7 @@ NoStore = Annotated[
 
 @dataclass
 class Storing:
-    """Where answers are stored, and whether what is there is asked again."""
+    """The store of answers, and whether stored ones are asked again."""
 
     store: Store = None
     no_store: NoStore = False

@@ -53,7 +53,7 @@ Alpha = Annotated[
 ]
 ScopeOfRho = Annotated[
     Literal["global", "layer", "tensor"],
-    Field(description="Where rho is counted: whole model (paper), layer, or tensor."),
+    Field(description="Scope in which rho is counted: whole model (paper), layer, or tensor."),
 ]
 
 

@@ -39,8 +39,8 @@ Density = Annotated[
 ScopeOfTrimming = Annotated[
     Literal["global", "tensor"],
     Field(
-        description="Where the largest magnitudes are selected: over the whole model (the "
-        "authors' code) or in each tensor on its own (mergekit)."
+        description="Scope in which the largest magnitudes are selected: the whole model (the "
+        "authors' code) or each tensor on its own (mergekit)."
     ),
 ]
 

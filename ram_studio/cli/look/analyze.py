@@ -31,9 +31,7 @@ def analyze(
     *,
     base: options.Base = None,
     agent: options.Agents = None,
-    analysis: Annotated[
-        Path | None, typer.Option(help="Where to write the analysis (safetensors).")
-    ] = None,
+    analysis: Annotated[Path | None, typer.Option(help="Analysis to write (safetensors).")] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
     policies: options.Policies,

@@ -203,7 +203,7 @@ def _print_pairs(found: dict[str, Any]) -> None:
             )
             for name, pair in found["pairs"].items()
         ],
-        title="Where both changed; cosine of whole task vectors, of shuffled ones, and at most",
+        title="Pairs of agents where both changed; cosines of whole task vectors",
     )
     if found["conflict_share"] is not None and len(found["agents"]) > 2:
         print(f"Signs differ in {found['conflict_share']:.2%} of the shared elements.")
