@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -153,7 +154,9 @@ def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_pa
     with pytest.raises(Stopped):
         merge_on_ray(zoo.recipe(), out, nodes, RUN | {"cancel": cancel}, **asked)
     merge_on_ray(zoo.recipe(), out, nodes, RUN, **asked)
-    assert f"{out} held 1 of {len(plan.parts)} parts already" in caplog.messages
+    # More than the first where another was merged before the stop came.
+    found = rf"{re.escape(str(out))} held [1-{len(plan.parts)}] of {len(plan.parts)} parts already"
+    assert any(re.fullmatch(found, told) for told in caplog.messages)
     merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
     assert contents(out) == contents(tmp_path / "one")
 
