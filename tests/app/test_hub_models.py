@@ -70,7 +70,7 @@ def test_an_analysis_of_the_hub_stores_no_weights(hub, tmp_path) -> None:
     session = Session("s", tmp_path / "session", loaded=found.loaded("models"))
     (tmp_path / "session").mkdir()
     said = fit_html(found.fit, found.analysis, is_public=False)
-    assert "nothing of them is stored" in said
+    assert "they were read there and not stored" in said
     commits = {name: hub.repositories[f"lab/{name}"].branches["main"] for name in ("base", *AGENTS)}
     assert session.models.base == f"lab/base@{commits['base']}", "later reads are of these files"
     assert session.models.agents == {name: f"lab/{name}@{commits[name]}" for name in AGENTS}
