@@ -16,7 +16,7 @@ from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import EvalResult
-from ram_studio.evals.report.export import as_csv, as_html, export_report, exported
+from ram_studio.evals.report.export import as_csv, as_html, export_report, exported, harmless_cell
 from ram_studio.evals.report.history import find_runs, stored_report
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore, RunKey
@@ -55,6 +55,8 @@ def test_csv_has_a_line_per_answer_and_no_formulas():
     assert len(rows) == 3
     assert rows[1][4] == 'plain, "text"\nwith lines'
     assert rows[2][6] == "'=HYPERLINK()"
+    signs = "=+-@\uff1d\uff0b\uff0d\uff20"
+    assert [harmless_cell(f"{sign}1") for sign in signs] == [f"'{sign}1" for sign in signs]
 
 
 def test_json_has_scores_categories_and_answers():

@@ -14,6 +14,7 @@ from typing import Any
 
 from ram_studio.app.room.questions import Question
 from ram_studio.app.room.rooms import ROUNDS, Room, Votes
+from ram_studio.evals.report.export import harmless_cell
 
 
 def question_text(question: Question) -> str:
@@ -104,8 +105,7 @@ def _plain(value: Any) -> Any:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = str(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    return harmless_cell(str(value))
 
 
 def csv_text(told: dict[str, Any]) -> str:

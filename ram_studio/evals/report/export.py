@@ -61,13 +61,15 @@ def exported(result: EvalResult, ending: str, **more: Any) -> str:
 def as_csv(report: EvalReport) -> str:
     """Return one line per answer; comparisons and verdicts have no place in it."""
     lines = io.StringIO()
-    rows = ([_harmless(v) if isinstance(v, str) else v for v in row] for row in _rows(report))
+    rows = ([harmless_cell(v) if isinstance(v, str) else v for v in row] for row in _rows(report))
     csv.writer(lines).writerows([COLUMNS, *rows])
     return lines.getvalue()
 
 
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+def harmless_cell(text: str) -> str:
+    """Return text that no spreadsheet takes for a formula, of full-width characters neither."""
+    starts = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+    return f"'{text}" if text.startswith(starts) else text
 
 
 def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
