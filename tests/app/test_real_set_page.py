@@ -82,7 +82,7 @@ def test_landing_page_links_and_previews_know_it() -> None:
     assert unknown_parts(query) == []
     assert read_link(query).set_name == "real"
     preview = preview_of(query)
-    total = outcomes_of("real").find("task-arithmetic-mean").total
+    total = outcomes_of("real").find("average").total
     assert preview.title.startswith(f"Average solves {total} of {3 * COUNTS['test']}")
     assert "math" in preview.description
     assert preview.picture is not None
