@@ -287,7 +287,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     it.check_width()
     it.settle()
-    it.choose("#compare-preset", "How strong")
+    it.choose("#compare-preset", "Strength of the rescaling")
     page.wait_for_selector("#compare-about:has-text('0.15 and 0.2')")
     assert page.is_hidden("#compare-choice")
     # More questions than the table above has answers to: those would come at once.
