@@ -36,6 +36,11 @@ def test_twenty_random_entries_come_out_again(name):
     assert wrong <= of // 100
 
 
+def test_a_setting_that_draws_is_one_row_of_one_draw():
+    _, found = ask("dense", [(("dare-ta", {"drop_rate": 0.5}), None)], sources=False, items=1)
+    assert [(row.kind, row.method) for row in found] == [("merge", "dare-ta")]
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_shipped_tables_are_small_and_hold_different_weights(name):
     assert (asset_path(name) / TABLE_FILE).stat().st_size < 300_000

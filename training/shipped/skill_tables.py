@@ -168,7 +168,8 @@ def ask(
     rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
     merges = {label: with_method(start, method, own) for label, (method, own, _) in rows.items()}
     asked = EvalSettings(limit=items, device="cpu")
-    plan = ComparePlan.of(merges, asked, sources=sources, has_control=False)
+    # One draw a setting, as a merge that a user makes.
+    plan = ComparePlan.of(merges, asked, sources=sources, has_control=False, draws=1)
     runner = Runner(plan, analysis=analysis, **setup)
     for _ in runner.run():
         pass
