@@ -35,7 +35,7 @@ OnMarks = Callable[[str, str, str], None]
 class SuiteRun:
     """One model on one suite.
 
-    name, path: what the store calls the model; path None where it is no folder. merge: how it was
+    name, path: what the store calls the model; path None unless it is a folder. merge: how it was
     merged, for History, see `AnswerStore.open_run`. settings: how it is asked; their seed is stored
     with each answer beside the versions of the engine's software. rerun: forget stored answers.
     baselines: judged on every question for the chance level; None leaves it out.

@@ -81,6 +81,10 @@ def test_a_shared_beginning_is_read_once_and_changes_nothing(loaded, monkeypatch
     )
     assert decode(loaded[0], prompts, **how) == alone
     assert read[:2] == [30, 4 * 15]
+    # Where the shortest is a beginning of all, its last token stays for a row of its own.
+    read.clear()
+    assert decode(loaded[0], [prompts[0], [*prompts[0], 4]], **how)[0] == alone[0]
+    assert read[:2] == [30, 2 * 2]
 
 
 def test_rows_run_to_the_limit_and_the_thread_count_stays(loaded):

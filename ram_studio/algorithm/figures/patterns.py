@@ -18,7 +18,7 @@ from ram_studio.algorithm.meters.relations import pairs_of
 
 MAX_PATTERNS = 12
 _ROOMY_BARS = 7
-_MANY = "More than six agents: changed alone, or by two, whoever else did too."
+_MANY = "More than six agents: changed by one alone, or by two, whether or not others did too."
 
 
 def patterns(analysis: Counted, point: int, narrow: bool = False) -> go.Figure:

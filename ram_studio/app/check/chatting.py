@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 20_000
 _TELL_SECONDS = 0.1
-# An answer of so many tokens and more is judged for repetition.
+# An answer with at least this many tokens is judged for repetition.
 _ENOUGH_TOKENS = 24
 _REPEATED = 0.6
 _UNREADABLE = 0.3

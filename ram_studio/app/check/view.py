@@ -13,7 +13,7 @@ from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.skill_verdict import is_named_after
 
-# Differences of so many points and more get the full tint.
+# Differences of at least this many points get the full tint.
 _FULL_POINTS = 30.0
 _BESIDE = {"follow": " (retention)"}
 _MEASURES = {

@@ -37,7 +37,7 @@ _MAX_SESSIONS = 2000
 _MAX_PER_ADDRESS = 200
 """A class, or an office, may come through one address."""
 _MAX_ANALYSIS_BYTES = 1_000_000_000
-"""Of what users opened, where others come; the analysis of a 7B model takes 10 to 60 MB."""
+"""Of what users opened on a shared server; the analysis of a 7B model takes 10 to 60 MB."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -162,7 +162,7 @@ class Workspace:
         self.free_memory()
 
     def free_memory(self) -> None:
-        """Remove sessions while what users opened takes too much memory, where others come.
+        """Remove sessions while what users opened takes too much memory on a shared server.
 
         Of the address that holds most of it, the session that is missed least goes first.
         """

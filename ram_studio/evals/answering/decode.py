@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 from ram_studio.errors import Stopped
 from ram_studio.evals.answering.load import ending_ids, padding_id
 
-# A prompt is read in pieces of so many tokens over all rows: the layers between hold 10 to 100 kB
+# A prompt is read in pieces of this many tokens over all rows: the layers between hold 10 to 100 kB
 # for each of them.
 PREFILL_TOKENS = 16_384
-# On a CPU, prompts and answers decoded together take at most so many tokens: about a gigabyte of
+# On a CPU, prompts and answers decoded together take at most this many tokens: about a gigabyte of
 # keys and values for a 7 B model. More rows make nothing faster there.
 CPU_TOKENS = 16_384
-# A beginning that all rows share is computed once when it has so many tokens.
+# A beginning that all rows share is computed once when it has at least this many tokens.
 LEAST_SHARED = 16
 
 Step = dict[int, int]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-# Each time the room is used up, a quarter more is taken, at least so many tokens.
+# Each time the room is used up, a quarter more is taken, at least this many tokens.
 LEAST_GROWTH = 64
 
 

@@ -153,7 +153,7 @@ class Plan(ABC):
         return self.most_items if self.held_out is None else self.held_out
 
     def shares(self, count: int) -> tuple[float, ...]:
-        """Return the shares of so many questions after which merges are compared; the last is 1."""
+        """Return the shares of `count` questions after which merges are compared; the last is 1."""
         until = self.settings.until
         if until is None:
             return stage_shares(count, self.early_stop)

@@ -60,7 +60,7 @@ def folders_of(
 
 
 def fingerprints_of(folders: Mapping[str, Path]) -> dict[str, str] | None:
-    """Return what folders are known by in a store, by name; None where one is no model."""
+    """Return what folders are known by in a store, by name; None where one is not a model."""
     try:
         return {
             name: model_fingerprint(folder, open_folder(str(folder), name=name).fingerprint)
