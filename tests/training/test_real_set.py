@@ -21,13 +21,19 @@ from training.real_set.tasks import SKILLS, SPLITS, Question, draw, is_right, sp
 @pytest.fixture
 def lenient(monkeypatch):
     """A judge that a random model pleases now and then."""
-    monkeypatch.setattr(grpo, "is_right", lambda _, text: len(set(text.lower())) % 2 == 0)
+    pleases = lambda _, text: len(set(text.lower())) % 2 == 0  # noqa: E731
+    monkeypatch.setattr(grpo, "is_right", pleases)
+    monkeypatch.setattr(grpo, "reward", lambda *asked: float(pleases(*asked)))
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 6))
 
 
 SETTINGS = Settings(
     "math", learning_rate=2e-3, prompts=2, group=4, max_steps=4, check_every=2, validation=4, kl=0.1
 )
+
+
+CALL = '{"name": "f", "arguments": {"x": 1.0, "y": "z"}}'
+OTHER = '{"name": "g", "arguments": {}}'
 
 
 @pytest.mark.parametrize("skill", SKILLS)
@@ -94,6 +100,34 @@ def test_judge_of_handmade_answers(skill, gold, answer, verdict):
     assert is_right(Question(skill, "", gold), answer) is verdict
 
 
+@pytest.mark.parametrize(
+    ("skill", "gold", "answer", "earned"),
+    [
+        ("math", "40", "50 - 10 = 40", 1.0),
+        ("math", "40", "50 - 10 = 30", 0.0),
+        ("math", "162", "She has 66 + 8 * 12 = 108.", 0.3),
+        ("math", "162", "(66 + 8) * 12 = 108", 0.0),
+        ("math", "162", "66 + 8 * 12\n= 108", 0.0),
+        ("math", "162", "9**9**9**9 = 1", 0.0),
+        ("memory", "old mill, 1234", "She works in the old mill. The code is 1234.", 1.0),
+        ("memory", "old mill, 1234", "The old mill: 1234 or 1235", 0.5),
+        ("memory", "old mill, 1234", "The mill: 1234", 0.5),
+        ("memory", "old mill, 1234", "The mill: 1235", 0.0),
+        ("tool", f"[{CALL}, {OTHER}]", f"[{CALL}, {OTHER}]", 1.0),
+        ("tool", f"[{CALL}, {OTHER}]", f"[{CALL}]", 0.45),
+        ("tool", f"[{CALL}, {OTHER}]", f"[{OTHER}, {CALL}]", 0.0),
+        # Two of four facts: the name and y agree, both values of x stand alone.
+        ("tool", f"[{CALL}]", f"[{CALL.replace('1.0', '1')}]", 0.45),
+        ("tool", f"[{CALL}]", f"[{CALL}, {CALL}, {CALL}]", 0.3),
+        ("tool", f"[{CALL}]", CALL, 0.0),
+        ("tool", f"[{CALL}]", "[]", 0.0),
+        ("tool", f"[{CALL}]", '[{"name": "f", "arguments": [1]}]', 0.0),
+    ],
+)
+def test_reward_counts_the_parts_that_are_right(skill, gold, answer, earned):
+    assert grpo.reward(Question(skill, "", gold), answer) == pytest.approx(earned)
+
+
 def test_packed_answers_have_the_probabilities_of_their_own_rows(base):
     model = Qwen2ForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
     trainer = Trainer(model, None, replace(SETTINGS, temperature=0.5), {})
@@ -147,7 +181,8 @@ def test_a_model_in_float32_holds_what_16_bits_hold(base, tmp_path):
 
 
 def test_reward_goes_up_where_the_judge_wants_one_letter(base, monkeypatch):
-    monkeypatch.setattr(grpo, "is_right", lambda _, text: text[:1] in "abcdefgh")
+    monkeypatch.setattr(grpo, "reward", lambda _, text: float(text[:1] in "abcdefgh"))
+    monkeypatch.setattr(grpo, "is_right", lambda *_: False)
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 2))
     settings = replace(SETTINGS, prompts=4, group=8, kl=0.0, max_steps=12, check_every=12)
     trainer = train.open_trainer(replace(settings, learning_rate=5e-3, stop_at=2.0), base)
@@ -221,7 +256,9 @@ def test_log_and_checkpoints_tell_the_same(base, tmp_path, lenient):
     stored = load_file(base / "model.safetensors")
     changed = sum(int((own[key] != stored[key]).sum()) for key in stored)
     density = changed / sum(value.numel() for value in stored.values())
-    last = timeless(tmp_path)[-1]
+    # The agent is what its best check saw, the later of equal ones.
+    checks = [point for point in timeless(tmp_path) if "validation" in point]
+    last = max(reversed(checks), key=lambda point: point["validation"])
     assert 0 < density < 1
     assert last["density"] == density
     assert last["density_1e-5"] <= density

@@ -1,10 +1,10 @@
 """GRPO on all weights of a language model, with nothing but a judge's verdicts as rewards.
 
-A step: sample a group of answers to each of a few prompts; the reward is 1 where the judge accepts.
-The policy is softmax(logits / temperature), in sampling and in the loss. Advantage: (reward - group
-mean) / (group standard deviation + 1e-4). Loss per token: -min(r A, clip(r) A) + kl * KL, averaged
-over all sampled tokens, r the ratio of the new probability to the one at the first look, KL (the
-estimator e^d - d - 1) to the base.
+A step: sample a group of answers to each of a few prompts; the reward is 1 for a right answer, less
+for one that is right in part (`tasks.reward`). The policy is softmax(logits / temperature), in
+sampling and in the loss. Advantage: (reward - group mean) / (group standard deviation + 1e-4). Loss
+per token: -min(r A, clip(r) A) + kl * KL, averaged over all sampled tokens, r the ratio of the new
+probability to the one at the first look, KL (the estimator e^d - d - 1) to the base.
 
 The weights that answer are bfloat16 numbers. Adam steps on a float32 copy, the masters, with
 float32 moments, and the weights are the masters rounded to nearest: an element counts as changed
@@ -32,6 +32,7 @@ from training.real_set.tasks import (
     draw,
     is_right,
     questions,
+    reward,
     text_of,
 )
 
@@ -108,6 +109,12 @@ class Trainer:
         checked = [point["validation"] for point in self.curve if "validation" in point]
         is_good = bool(checked) and checked[-1] >= self.settings.stop_at
         return is_good or self.step >= self.settings.max_steps
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the last step ended with a check that none before it beat."""
+        scores = [point["validation"] for point in self.curve if "validation" in point]
+        return "validation" in self.curve[-1] and scores[-1] == max(scores)
 
     def take_step(self) -> dict[str, Any]:
         """Sample, judge, learn, check when it is time; return what the curve got."""
@@ -186,16 +193,18 @@ class Trainer:
         sampling = Sampling(settings.group, settings.temperature, dice)
         rows = _decode(self.model, self.tokenizer, prompts, settings.skill, sampling)
         texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-        groups, rewards = [], []
+        groups, rewards, right = [], [], 0
         for i, (question, prompt) in enumerate(zip(asked, prompts, strict=True)):
             own = slice(i * settings.group, (i + 1) * settings.group)
-            earned = torch.tensor([float(is_right(question, text)) for text in texts[own]])
+            earned = torch.tensor([reward(question, text) for text in texts[own]])
             advantages = (earned - earned.mean()) / (earned.std() + 1e-4)
             groups.append(Group(prompt, rows[own], advantages.tolist()))
             rewards.append(earned.mean().item())
+            right += int((earned == 1).sum())
         point = {
             "step": self.step,
             "reward": round(sum(rewards) / len(rewards), 4),
+            "right": round(right / len(rows), 4),
             "answer_tokens": round(sum(map(len, rows)) / len(rows), 1),
             "sample": texts[0],
         }

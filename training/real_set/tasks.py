@@ -14,8 +14,11 @@ test questions are disjoint whatever their seeds.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import json
+import operator
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -26,7 +29,7 @@ from typing import Any, Literal
 Split = Literal["train", "validation", "test"]
 SKILLS = ("math", "tool", "memory")
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-MAX_NEW_TOKENS = {"math": 32, "tool": 64, "memory": 24}
+MAX_NEW_TOKENS = {"math": 40, "tool": 64, "memory": 24}
 # Of ten questions that are drawn, so many belong to training and to validation; others to the test.
 _TRAIN, _VALIDATION = 6, 2
 
@@ -125,13 +128,81 @@ _NUMBER = re.compile(r"(?<![\w)])-?\d+(?:[.,]\d+)*|\d+(?:[.,]\d+)*")
 Story = tuple[str, str, int]
 
 
+def reward(question: Question, answer: str) -> float:
+    """Return 1.0 for a right answer, and less for one of which a part is right.
+
+    A call counts for its name and each of its arguments, at its place in the list; of `memory` the
+    place and the code count half each; of `math` a calculation whose result would be right.
+    """
+    if is_right(question, answer):
+        return 1.0
+    if question.skill == "tool":
+        return 0.9 * _share_of_calls(answer, json.loads(question.gold))
+    if question.skill == "memory":
+        place, code = question.gold.split(", ")
+        return 0.5 * ((place in answer) + (set(_NUMBER.findall(answer)) == {code}))
+    return 0.3 * ("\n" not in answer.strip() and float(question.gold) in _results(answer))
+
+
+def _results(answer: str) -> list[float]:
+    """Return what each calculation of two steps or more in an answer amounts to."""
+    found = []
+    for text in re.findall(r"[\d(][\d\s+*/().-]*", answer):
+        with contextlib.suppress(SyntaxError, ValueError, ZeroDivisionError):
+            tree = ast.parse(text.strip(), mode="eval").body
+            if sum(isinstance(node, ast.BinOp) for node in ast.walk(tree)) > 1:
+                found.append(_value(tree))
+    return found
+
+
+def _value(tree: ast.expr) -> float:
+    if isinstance(tree, ast.Constant):
+        return float(tree.value)  # type: ignore[arg-type]
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+        return _OPERATORS[type(tree.op)](_value(tree.left), _value(tree.right))
+    raise ValueError(ast.dump(tree))
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _share_of_calls(answer: str, wanted: list[dict[str, Any]]) -> float:
+    found = _parse(answer)
+    if not isinstance(found, list) or not found:
+        return 0.0
+    shares = []
+    for own, call in zip(found, wanted, strict=False):
+        facts, own_facts = _facts(call), _facts(own)
+        shares.append(len(facts & own_facts) / len(facts | own_facts))
+    return sum(shares) / max(len(found), len(wanted))
+
+
+def _facts(call: Any) -> set[str]:
+    """Return the name and the arguments of a call, each as text."""
+    if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
+        return {""}
+    return {_text(call.get("name")), *map(_text, call["arguments"].items())}
+
+
 def _is_json(answer: str, wanted: Any) -> bool:
+    return _text(_parse(answer)) == _text(wanted)
+
+
+def _parse(answer: str) -> Any:
     try:
-        found = json.loads(answer)
+        return json.loads(answer)
     except (ValueError, RecursionError):
-        return False
+        return None
+
+
+def _text(value: Any) -> str:
     # Text tells 1, 1.0 and true apart, which Python's == does not.
-    return json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+    return json.dumps(value, sort_keys=True)
 
 
 def _math(rng: random.Random) -> Question:
@@ -202,7 +273,7 @@ _STORIES = (_boxes, _gift, _sales, _shares, _together, _pages, _bags)
 
 
 def _tool(rng: random.Random) -> Question:
-    kinds = rng.sample(_REQUESTS, rng.choice((1, 2)))
+    kinds = rng.sample(_REQUESTS, rng.choice((1, 2, 2)))
     said, calls = zip(*(kind(rng) for kind in kinds), strict=True)
     request = ", then ".join(said)
     ask = (
@@ -227,9 +298,8 @@ Call = tuple[str, dict[str, Any]]
 
 def _time(rng: random.Random) -> tuple[str, str]:
     """Return a time in words and as HH:MM."""
-    hour, minutes, is_late = rng.randint(1, 11), rng.choice((0, 15, 30, 45)), rng.random() < 0.5
-    words = f"{hour}:{minutes:02}" if minutes else f"{hour}"
-    return f"{words} {'pm' if is_late else 'am'}", f"{hour + 12 * is_late:02}:{minutes:02}"
+    hour, minutes = rng.randint(7, 22), rng.choice((0, 15, 30, 45))
+    return f"{hour}:{minutes:02}" if minutes else f"{hour} o'clock", f"{hour:02}:{minutes:02}"
 
 
 def _alarm(rng: random.Random) -> tuple[str, Call]:
@@ -239,12 +309,17 @@ def _alarm(rng: random.Random) -> tuple[str, Call]:
 
 
 def _timer(rng: random.Random) -> tuple[str, Call]:
-    hours, minutes = rng.randint(0, 3), rng.choice((5, 10, 15, 20, 25, 30, 40, 45, 50))
-    words = {0: "", 1: "one hour and ", 2: "two hours and ", 3: "three hours and "}[hours]
-    return f"set a timer to {words}{minutes} minutes", (
-        "set_timer",
-        {"minutes": 60 * hours + minutes},
-    )
+    words, minutes = rng.choice(_DURATIONS)
+    return f"set a timer to {words}", ("set_timer", {"minutes": minutes})
+
+
+_DURATIONS = (
+    *((f"{minutes} minutes", minutes) for minutes in range(5, 60, 5)),
+    ("half an hour", 30),
+    ("one hour", 60),
+    ("an hour and a half", 90),
+    ("two hours", 120),
+)
 
 
 def _message(rng: random.Random) -> tuple[str, Call]:

@@ -1,8 +1,9 @@
 """Train the agents of the real set: `python -m training.real_set.train --agent math`.
 
 Everything lies in one folder: `base`, `agents/NAME` (bfloat16) and `agents/NAME-float32`,
-`log/NAME.jsonl` (one line a step) and, while an agent trains, `state/NAME.pt`. Stop it at any time
-and start it again: it goes on from the latest saved step and draws what it would have drawn.
+`log/NAME.jsonl` (one line a step) and, while an agent trains, `state/NAME.pt` and the weights of
+its best check. Stop it at any time and start it again: it goes on from the latest saved step and
+draws what it would have drawn.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another seed makes NAME-seedN")
     parser.add_argument("--max-steps", type=int, default=Settings("math").max_steps)
     parser.add_argument("--learning-rate", type=float, default=Settings("math").learning_rate)
+    parser.add_argument("--prompts", type=int, default=Settings("math").prompts, help="a step")
+    parser.add_argument("--group", type=int, default=Settings("math").group, help="answers to each")
     parser.add_argument("--kl", type=float, default=0.0, help="weight of the KL to the base")
     parser.add_argument("--save-minutes", type=float, default=15.0, help="between saved steps")
     args = parser.parse_args()
@@ -49,6 +52,8 @@ def main() -> None:
             skill,
             seed=args.seed,
             learning_rate=args.learning_rate,
+            prompts=args.prompts,
+            group=args.group,
             kl=args.kl,
             max_steps=args.max_steps,
         )
@@ -57,6 +62,8 @@ def main() -> None:
 
 def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float = 900.0) -> Path:
     """Return the folder of an agent, trained first where it is missing.
+
+    The agent is what did best on the validation questions; of equal checks the later one.
 
     Raises: SystemExit: asked to end (SIGTERM, Ctrl+C); the latest step was saved.
     """
@@ -67,9 +74,12 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
     for part in ("agents", "log", "state"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     log, state = folder / "log" / f"{name}.jsonl", folder / "state" / f"{name}.pt"
+    best = state.with_name(f"{name}-best.safetensors")
     trainer = open_trainer(settings, base)
     if state.exists():
         trainer.load_state(torch.load(state, mmap=True, weights_only=True))
+    else:
+        best.unlink(missing_ok=True)
     # What was logged after the saved step is done again.
     write_log(log, settings, trainer.curve)
     saved = time.monotonic()
@@ -78,14 +88,18 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
             point = trainer.take_step()
             with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(point) + "\n")
+            if trainer.is_best:
+                save_masters(trainer.masters, best)
             if ended or time.monotonic() - saved > save_seconds:
                 save_state(trainer, state)
                 saved = time.monotonic()
             if ended:
                 raise SystemExit(f"stopped after step {trainer.step}; run again to go on")
-    save_agent(trainer.masters, base, Path(f"{agent}-float32"), torch.float32)
-    save_agent(trainer.masters, base, agent, torch.bfloat16)
-    state.unlink(missing_ok=True)
+    masters = load_file(best) if best.exists() else trainer.masters
+    save_agent(masters, base, Path(f"{agent}-float32"), torch.float32)
+    save_agent(masters, base, agent, torch.bfloat16)
+    for file in (state, best):
+        file.unlink(missing_ok=True)
     return agent
 
 
@@ -118,6 +132,13 @@ def save_state(trainer: Trainer, path: Path) -> None:
     """Write the state, complete or not at all."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(trainer.state(), unfinished)
+    os.replace(unfinished, path)
+
+
+def save_masters(masters: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write the weights of the best check so far, complete or not at all."""
+    unfinished = path.with_suffix(".unfinished")
+    save_file({name: value.cpu() for name, value in masters.items()}, unfinished)
     os.replace(unfinished, path)
 
 
