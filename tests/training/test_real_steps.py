@@ -48,7 +48,7 @@ def check_two_steps(base: Path, folder: Path, skill: str, **settings: object) ->
 
 @pytest.mark.parametrize("skill", SKILLS)
 def test_two_steps_from_a_random_base(base, tmp_path, monkeypatch, skill):
-    monkeypatch.setattr(grpo, "is_right", lambda _, text: len(set(text.lower())) % 2 == 0)
+    monkeypatch.setattr(grpo, "reward", lambda _, text: float(len(set(text.lower())) % 2 == 0))
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 6))
     check_two_steps(base, tmp_path, skill, prompts=2, group=4, learning_rate=2e-3)
 
