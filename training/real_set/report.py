@@ -33,8 +33,9 @@ def main() -> None:
     (folder / "measure" / "results.json").write_text(json.dumps(results, indent=1), "utf-8")
     print(training_tables(folder / "log"))
     print(markdown(rows))
-    print("\nBest of each method by validation:\n")
-    print(markdown([row for row in rows if row["model"] in tuned.values()]))
+    if tuned:
+        print("\nBest of each method by validation:\n")
+        print(markdown([row for row in rows if row["model"] in tuned.values()]))
 
 
 def table(answers: AnswerFile) -> list[dict[str, Any]]:
