@@ -114,9 +114,12 @@ def test_a_broken_installation_still_has_a_landing_page(monkeypatch) -> None:
 @pytest.mark.parametrize("name", TITLES)
 def test_rows_without_epsilon_are_found_by_method(name: str) -> None:
     found, table = outcomes_of(name), _table(name)
-    for rule, scale in ((AVERAGE, None), (SUM, 1.0)):
+    third = 1 / 3
+    for rule, scale in ((AVERAGE, third), (SUM, 1.0)):
         row = table["rows"][found.find(rule).number]
-        assert (row["method"], row["settings"]["scale"]) == ("task-arithmetic", scale)
+        # No scale is one divided by the number of agents.
+        own = third if row["settings"]["scale"] is None else row["settings"]["scale"]
+        assert (row["method"], own) == ("task-arithmetic", scale)
         assert found.find(rule).settings == ""
     with pytest.raises(KeyError):
         found.find("none")
