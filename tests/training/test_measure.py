@@ -10,7 +10,7 @@ from real_set_folder import make_agents
 
 from ram_studio.evals.answering import decode
 from training.real_set import grpo, measure, model, report
-from training.real_set.measure import AnswerFile
+from training.real_set.measure import AnswerFile, Job, ask_all
 from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS
 
@@ -41,7 +41,7 @@ def test_merges_are_many_and_labels_differ():
 
 
 def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, monkeypatch, capsys):
-    run(measure, folder, monkeypatch, "--limit", str(LIMIT))
+    run(measure, folder, monkeypatch, "--limit", str(LIMIT), "--processes", "1")
     file = folder / "measure" / "answers.jsonl"
     whole = file.read_bytes()
     lines = [json.loads(line) for line in whole.splitlines()]
@@ -53,11 +53,11 @@ def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, monkeypatch
     assert set(keys) == wanted
     assert len(keys) == len(wanted)
 
-    run(measure, folder, monkeypatch, "--limit", str(LIMIT))
+    run(measure, folder, monkeypatch, "--limit", str(LIMIT), "--processes", "1")
     assert file.read_bytes() == whole
     # Torn in the middle of a line, and of a skill's answers.
     file.write_bytes(whole[: len(whole) * 2 // 5])
-    run(measure, folder, monkeypatch, "--limit", str(LIMIT))
+    run(measure, folder, monkeypatch, "--limit", str(LIMIT), "--processes", "1")
     again = {json.dumps(json.loads(line)) for line in file.read_bytes().splitlines()}
     assert again == {json.dumps(line) for line in lines}
 
@@ -68,8 +68,21 @@ def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, monkeypatch
     assert {row["model"] for row in results["rows"]} == models
 
 
+def test_two_processes_answer_as_one(base, tmp_path):
+    folder = make_agents(base, tmp_path)
+    sources = measure.Sources(folder / "base", folder / "agents")
+    asked = [("base", None), ("math", None), ("ram+", Merge("ram+"))]
+    jobs = [Job(name, merge, "test", {"math": 2, "tool": 1}) for name, merge in asked]
+    found = [
+        {job.name: texts for job, _, texts in ask_all(sources, "float32", jobs, processes)}
+        for processes in (1, 2)
+    ]
+    assert found[0] == found[1]
+    assert set(found[0]) == {"base", "math", "ram+"}
+
+
 def test_updates_tell_density_and_what_rounding_keeps(folder, monkeypatch):
-    run(measure, folder, monkeypatch, "--limit", "0")
+    run(measure, folder, monkeypatch, "--limit", "0", "--processes", "1")
     found = json.loads((folder / "measure" / "updates.json").read_text())
     agents = found["bfloat16"]["0"]["agents"]
     assert agents["math"]["density"] == pytest.approx(1 / 5, abs=0.01)

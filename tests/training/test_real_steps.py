@@ -67,7 +67,7 @@ def test_rows_come_out_again_and_those_of_other_weights_do_not(base, tmp_path, m
     monkeypatch.setattr(decode, "_fastest", lambda *_: 1)
     monkeypatch.setattr(model, "_seconds", lambda _: 1.0)
     folder, out = make_agents(base, tmp_path / "all"), tmp_path / "real"
-    run(measure, folder, "--limit", "3")
+    run(measure, folder, "--limit", "3", "--processes", "1")
     run(ship, folder, "--out", str(out), "--no-factors")
     assert ship.differing(folder, out, 9) == (0, 7 * 3 * 3)
     weights = load_file(folder / "base" / "model.safetensors")

@@ -3,19 +3,20 @@
 Written to `measure/` beside the agents: `answers.jsonl` (every answer, one line each),
 `merges.jsonl` (rho, lambda and its effective value of each merge), `updates.json` (density,
 overlap, rho and what 16 bits keep of lambda) and `analysis` files for the app. What is there is
-not asked again, so it may be stopped at any time. Merges are made in memory, in the one model that
-answers. `report.py` makes the tables.
+not asked again, so it may be stopped at any time. Merges are made in memory, in the model that
+answers; each process has one and computes with one thread, so that no answer hangs on how many
+processes there are. `report.py` makes the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +31,7 @@ from training.real_set.tasks import SKILLS, Question, Split, draw, is_right
 
 QUESTIONS: dict[Split, int] = {"test": 100, "validation": 40}
 EPSILONS = (0.0, 1e-5)
+DTYPES = ("bfloat16", "float32")
 
 
 def main() -> None:
@@ -38,16 +40,29 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=default_folder())
     parser.add_argument("--base", type=Path, help="a folder of the base; FOLDER/base when left out")
     parser.add_argument("--limit", type=int, help="measure so many merges only")
+    parser.add_argument("--split", choices=QUESTIONS, help="ask these questions only")
+    add_processes(parser)
     args = parser.parse_args()
     sources = Sources(args.base or args.folder / "base", args.folder / "agents")
     out = args.folder / "measure"
     out.mkdir(exist_ok=True)
     measure_updates(sources, out)
     wanted = merges()[: args.limit]
-    for split in QUESTIONS:
-        for dtype in ("bfloat16", "float32"):
-            own = [merge for merge in wanted if merge.output.get("dtype", "bfloat16") == dtype]
-            ask_merges(sources, out, own, split, dtype)
+    for split in [args.split] if args.split else QUESTIONS:
+        for dtype in DTYPES:
+            own = [merge for merge in wanted if merge.dtype == dtype]
+            ask_merges(sources, out, own, split, dtype, args.processes)
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the option for how many models answer side by side."""
+    is_cpu = os.environ.get("DEVICE", "cpu") == "cpu"
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=min(4, os.cpu_count() or 1) if is_cpu else 1,
+        help="models that answer side by side, 5 GB each",
+    )
 
 
 class Sources:
@@ -91,29 +106,55 @@ def figures(analysis: Any) -> dict[str, Any]:
     return found
 
 
-def ask_merges(sources: Sources, out: Path, wanted: list[Merge], split: Split, dtype: str) -> None:
+def ask_merges(
+    sources: Sources, out: Path, wanted: list[Merge], split: Split, dtype: str, processes: int
+) -> None:
     """Ask base, agents (in bfloat16 only) and merges the questions of a split."""
     store = AnswerFile(out / "answers.jsonl")
     subjects: dict[str, Merge | None] = dict.fromkeys(
         ["base", *SKILLS] if dtype == "bfloat16" else []
     )
     subjects |= {merge.label: merge for merge in wanted}
-    open_skills = {s: [k for k in SKILLS if not store.has(s, split, k)] for s in subjects}
-    subjects = {name: merge for name, merge in subjects.items() if open_skills[name]}
-    if not subjects:
-        return
-    asker = Asker(sources, dtype)
+    jobs = []
     for name, merge in subjects.items():
-        facts = asker.put(name, merge)
+        counts = {k: QUESTIONS[split] for k in SKILLS if not store.has(name, split, k)}
+        if counts:
+            jobs.append(Job(name, merge, split, counts))
+    for job, facts, texts in ask_all(sources, dtype, jobs, processes):
+        for skill, own in texts.items():
+            store.add(job.name, split, skill, draw(skill, split, len(own)), own)
         if facts and split == "test":
             with (out / "merges.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"model": name, **facts}) + "\n")
-        for skill in open_skills[name]:
-            start = time.monotonic()
-            asked = draw(skill, split, QUESTIONS[split])
-            store.add(name, split, skill, asked, answers(asker.model, asker.tokenizer, asked))
-            seconds = time.monotonic() - start
-            print(f"{name}: {skill} {split} {store.score(name, split, skill):.2f} {seconds:.0f} s")
+                file.write(json.dumps({"model": job.name, **facts}) + "\n")
+        scores = ", ".join(f"{k} {store.score(job.name, split, k):.2f}" for k in job.counts)
+        print(f"{job.name}: {split} {scores}", flush=True)
+
+
+class Job(NamedTuple):
+    """A model to ask: the base or an agent by its name, or a merge. counts: questions by skill."""
+
+    name: str
+    merge: Merge | None
+    split: Split
+    counts: Mapping[str, int]
+
+
+Asked = tuple[Job, dict[str, Any], dict[str, list[str]]]
+"""A job, what is known of its merge, and its answers by skill."""
+
+
+def ask_all(
+    sources: Sources, dtype: str, jobs: Sequence[Job], processes: int = 1
+) -> Iterator[Asked]:
+    """Yield the jobs as they are done, by so many models side by side. dtype: they compute in."""
+    if not jobs:
+        return
+    if processes == 1:
+        yield from map(Asker(sources, dtype).ask, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(processes, len(jobs)), _start, (sources, dtype)) as pool:
+        yield from pool.imap_unordered(_ask, jobs)
 
 
 class Asker:
@@ -122,13 +163,22 @@ class Asker:
     def __init__(self, sources: Sources, dtype: str) -> None:
         from transformers import AutoTokenizer
 
+        torch.set_num_threads(1)
         self.sources = sources
         self.model = open_model(sources.base, torch.float32 if dtype == "float32" else None).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(sources.base, local_files_only=True)
-        self.merger = InMemoryMerger(self.model, load(sources.base, sources.agents))
+        self.merger = InMemoryMerger(self.model, load(sources.base, sources.agents), threads=1)
 
-    def put(self, name: str, merge: Merge | None) -> dict[str, Any]:
-        """Let the model be the base, an agent or a merge; return what is known of a merge."""
+    def ask(self, job: Job) -> Asked:
+        """Let the model be what a job names, and answer."""
+        facts = self._put(job.name, job.merge)
+        questions = {skill: draw(skill, job.split, count) for skill, count in job.counts.items()}
+        texts = {
+            skill: answers(self.model, self.tokenizer, asked) for skill, asked in questions.items()
+        }
+        return job, facts, texts
+
+    def _put(self, name: str, merge: Merge | None) -> dict[str, Any]:
         if merge is None:
             self.merger.restore()
             if name != "base":
@@ -137,6 +187,19 @@ class Asker:
         made = self.merger.apply(self.sources.recipe(merge))
         agents = {agent: result.to_dict() for agent, result in made.agents.items()}
         return {"seconds": round(made.seconds, 1), "agents": agents}
+
+
+_asker: Asker | None = None
+
+
+def _start(sources: Sources, dtype: str) -> None:
+    global _asker
+    _asker = Asker(sources, dtype)
+
+
+def _ask(job: Job) -> Asked:
+    assert _asker is not None
+    return _asker.ask(job)
 
 
 class AnswerFile:

@@ -28,6 +28,11 @@ class Merge:
         values = {**self.settings, **self.output}
         return " ".join([self.method, *(f"{k}={_short(v)}" for k, v in values.items())])
 
+    @property
+    def dtype(self) -> str:
+        """What it is stored in, and answers in."""
+        return str(self.output.get("dtype", "bfloat16"))
+
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,6 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,7 @@ from ram_studio.evals.report.skill_table import (
     save_table,
     skill_table,
 )
-from training.real_set.grpo import answers
-from training.real_set.measure import Asker, Sources, read_lines
+from training.real_set.measure import DTYPES, Job, Sources, add_processes, ask_all, read_lines
 from training.real_set.merges import Merge, merges
 from training.real_set.model import CARD, GGUF_SHA256, HUB_ID, default_folder
 from training.real_set.tasks import MAX_NEW_TOKENS, Split, draw, is_right, text_of
@@ -59,9 +57,13 @@ def main() -> None:
     parser.add_argument(
         "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
     )
+    parser.add_argument("--items", type=int, help="of them the first so many questions a skill")
+    add_processes(parser)
     args = parser.parse_args()
     if args.again:
-        wrong, of = differing(args.folder, args.out, args.again)
+        wrong, of = differing(
+            args.folder, args.out, args.again, items=args.items, processes=args.processes
+        )
         print(f"{wrong} of {of} answers differ from the table")
         return
     measured = Results(args.folder / "measure")
@@ -208,7 +210,13 @@ def with_known_factors(
 
 
 def differing(
-    folder: Path, out: Path, number: int, *, items: int | None = None, seed: str = ""
+    folder: Path,
+    out: Path,
+    number: int,
+    *,
+    items: int | None = None,
+    seed: str = "",
+    processes: int = 1,
 ) -> tuple[int, int]:
     """Ask random rows of the table in `out` again; return how many answers differ, of how many.
 
@@ -218,19 +226,22 @@ def differing(
     n = table["n"]
     chosen = random.Random(seed).sample(table["rows"], min(number, len(table["rows"])))
     made = {_key(row_of(merge, {})): merge for merge in merges()}
+    counts = dict.fromkeys(table["domains"], min(n, items or n))
     sources = Sources(folder / "base", folder / "agents")
     wrong = of = 0
-    for dtype in ("bfloat16", "float32"):
-        rows = [row for row in chosen if row["settings"].get("dtype", "bfloat16") == dtype]
-        asker = Asker(sources, dtype) if rows else None
-        for row, (place, skill) in product(rows, enumerate(table["domains"])):
-            merge = None if row["kind"] == "source" else made[row["method"], str(row["settings"])]
-            asker.put(row["method"], merge)
-            asked = draw(skill, "test", min(n, items or n))
-            for i, text in enumerate(answers(asker.model, asker.tokenizer, asked), place * n):
-                of += 1
-                wrong += text != table["answers"][i][row["answers"][i]]
-        del asker
+    for dtype in DTYPES:
+        jobs, answered = [], {}
+        for row in chosen:
+            if row["settings"].get("dtype", DTYPES[0]) == dtype:
+                merge = made.get((row["method"], str(row["settings"])))
+                name = merge.label if merge else row["method"]
+                jobs.append(Job(name, merge, "test", counts))
+                answered[name] = row["answers"]
+        for job, _, texts in ask_all(sources, dtype, jobs, processes):
+            for place, skill in enumerate(table["domains"]):
+                for i, text in enumerate(texts[skill], place * n):
+                    of += 1
+                    wrong += text != table["answers"][i][answered[job.name][i]]
     return wrong, of
 
 
