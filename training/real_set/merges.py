@@ -62,10 +62,22 @@ def _all() -> Iterator[Merge]:
     yield Merge("task-arithmetic", {"scale": 0.5})
     yield Merge("ram+", {"r": 0.5})
     yield Merge("ties", {"density": 0.8, "scale": 1.0})
+    # The rest of the curves, and other ways to merge.
+    for scale in (0.8, 0.6, 0.2, 1.2, 1.5):
+        yield Merge("task-arithmetic", {"scale": scale})
+    for density in (0.1, 0.4, 0.6, 1.0):
+        yield Merge("ties", {"density": density, "scale": 1.0})
+    yield from (Merge(name) for name in ("magmax", "sce", "iso-c", "tsv-m"))
     yield from _ram_family()
-    yield from _rivals(third)
-    # Whole matrices: minutes a merge on a CPU.
-    yield from (Merge(name) for name in ("iso-c", "tsv-m", "resmerge", "wudi"))
+    for density in (0.5, 0.2, 0.8):
+        for scale in (1.5, 2.0):
+            yield Merge("ties", {"density": density, "scale": scale})
+    for drop_rate in (0.3, 0.8):
+        for scale in (1.0, third):
+            yield Merge("dare-ta", {"drop_rate": drop_rate, "scale": scale})
+        yield Merge("dare-ties", {"drop_rate": drop_rate, "density": 0.8, "scale": 1.0})
+    # Minutes a merge on a CPU.
+    yield from (Merge(name) for name in ("resmerge", "wudi"))
     for scale in (0.5, 1.5):
         yield from (Merge(name, {"scale": scale}) for name in ("iso-c", "tsv-m"))
 
@@ -73,37 +85,25 @@ def _all() -> Iterator[Merge]:
 def _ram_family() -> Iterator[Merge]:
     yield Merge("ram+", {"r": 1.0})
     yield Merge("ram+", {"epsilon": 1e-4})
+    yield Merge("ram", {"shared": "ties"})
     yield Merge("ram+", {"r": 0.2})
     yield Merge("ram+s", {"r": 0.5})
-    yield Merge("ram", {"shared": "ties"})
-    for r in (0.05, 0.2, 0.5, 1.0):
-        yield Merge("ram+", {"r": r, "alpha": 1.0})
     yield Merge("ram+", {"r": 0.5}, {"rounding": "stochastic"})
     yield Merge("ram", output={"dtype": "float32"})
-    yield Merge("ram+", {"epsilon": 1e-6})
-    for epsilon in (0.0, 1e-6, 1e-4):
-        yield Merge("ram", {"epsilon": epsilon})
-    yield Merge("ram+", {"r": 0.05})
-    yield Merge("ram+", {"shared": "ties"})
-    for scope in ("layer", "tensor"):
-        yield Merge("ram+", {"scope": scope})
-        yield Merge("ram+", {"scope": scope}, {"rounding": "stochastic"})
-    for r in (0.1, 1.0):
-        yield Merge("ram+s", {"r": r})
+    yield Merge("ram", {"epsilon": 0.0})
     for r in (0.1, 0.5, 1.0):
         yield Merge("ram+m", {"r": r})
+    yield Merge("ram+", {"shared": "ties"})
+    yield Merge("ram+", {"scope": "layer"}, {"rounding": "stochastic"})
+    yield Merge("ram+", {"epsilon": 1e-6})
+    for r in (0.1, 1.0):
+        yield Merge("ram+s", {"r": r})
+    yield Merge("ram+", {"r": 0.05})
+    for r in (0.05, 0.5, 0.2, 1.0):
+        yield Merge("ram+", {"r": r, "alpha": 1.0})
+    for epsilon in (1e-6, 1e-4):
+        yield Merge("ram", {"epsilon": epsilon})
+    yield Merge("ram+", {"scope": "layer"})
+    yield Merge("ram+", {"scope": "tensor"})
+    yield Merge("ram+", {"scope": "tensor"}, {"rounding": "stochastic"})
     yield Merge("ram+m", {"r": 0.1}, {"rounding": "stochastic"})
-
-
-def _rivals(third: float) -> Iterator[Merge]:
-    for scale in (0.8, 1.2, 0.6, 0.2, 1.5):
-        yield Merge("task-arithmetic", {"scale": scale})
-    for density in (0.4, 0.6, 0.1, 1.0):
-        yield Merge("ties", {"density": density, "scale": 1.0})
-    for density in (0.2, 0.5, 0.8):
-        for scale in (1.5, 2.0):
-            yield Merge("ties", {"density": density, "scale": scale})
-    for drop_rate in (0.3, 0.8):
-        for scale in (third, 1.0):
-            yield Merge("dare-ta", {"drop_rate": drop_rate, "scale": scale})
-        yield Merge("dare-ties", {"drop_rate": drop_rate, "density": 0.8, "scale": 1.0})
