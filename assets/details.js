@@ -2,7 +2,7 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
-import { cardRetained, LOST, usualFormat } from "./canvas/model/rounding.js";
+import { lossesOf, usualFormat } from "./canvas/model/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
   count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,
@@ -66,22 +66,14 @@ const drawRounding = () => {
     return;
   }
   const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);
-  const lost = [];
-  let isScaled = false;
-  result.agents.forEach((agent, t) => {
-    const retained = cardRetained(profile, state.point, t, agent.lambda);
-    if (!retained) return;
-    isScaled ||= retained.asked > 1;
-    if (retained.asked > 1 && retained.retained - 1 < (1 - LOST) * (retained.asked - 1)) {
-      lost.push(`${agent.name} ${factor(retained.retained)} instead of ${factor(retained.asked)}`);
-    }
-  });
+  const lost = lossesOf(profile, state.point, result.agents);
   // As rounding_meter.rounding_advice words it.
   if (lost.length) {
     line.dataset.tone = "note";
-    line.textContent = `Rounding to nearest in ${dtype} takes part of the rescaling: ${lost.join("; ")}. `
+    const said = lost.map(({ name, retained, asked }) => `${name} ${factor(retained)} instead of ${factor(asked)}`);
+    line.textContent = `Rounding to nearest in ${dtype} takes part of the rescaling: ${said.join("; ")}. `
       + "Stochastic rounding or float32 keeps it.";
-  } else if (isScaled) {
+  } else if (result.agents.some((agent) => agent.lambda > 1)) {
     line.textContent = `Stored in ${dtype} to nearest, every agent keeps at least nine tenths of it.`;
   } else {
     line.textContent = `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;

@@ -2,7 +2,7 @@
 // What the merge's number format keeps of lambda, in the format that a merge has unless another is chosen.
 import { dtypeName, retainedToNearest, roundingCurve } from "../../numbers.js";
 
-export const LOST = 0.1; // more than this share of the rescaling lost is worth a word
+const LOST = 0.1; // more than this share of the rescaling lost is worth a word
 
 // The output dtype that a merge has unless another is chosen: the base's.
 export const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));
@@ -14,3 +14,8 @@ export const cardRetained = (profile, point, t, lambda) => {
   const retained = retainedToNearest(roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]);
   return retained && { asked: lambda, retained: retained.value, width: retained.high - retained.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
 };
+
+/** The agents of whose rescaling the base's format loses more than a tenth, in their order. */
+export const lossesOf = (profile, point, agents) => agents
+  .map(({ lambda }, t) => ({ name: profile.agents[t], ...cardRetained(profile, point, t, lambda) }))
+  .filter(({ asked, retained }) => asked > 1 && retained - 1 < (1 - LOST) * (asked - 1));

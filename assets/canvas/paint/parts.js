@@ -5,6 +5,7 @@ import { marker, put } from "../../nodes.js";
 import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
 import { nameOf, nameSays } from "../model/methods.js";
 import { LEAST, MOST, scaled, STEP, weightText } from "../model/weights.js";
+import { lossesOf } from "../model/rounding.js";
 import { lambdaText, ratioText, timesText } from "../model/words.js";
 
 const KINDS = [
@@ -128,5 +129,8 @@ const noteOf = (profile, result, factors) => {
   if (result.agents.some((a) => result.isRam && a.lambda === null)) return "ρ by size needs statistics that this analysis lacks: analyze again.";
   if (result.settings.weights && !factors) return "Not known for these weights before one merge: press Test now.";
   const says = nameSays(nameOf(result.settings, profile.agents.length), profile.agents.length);
+  const lost = result.isRam ? lossesOf(profile, result.settings.point, result.agents) : [];
+  const [worst] = lost.sort((a, b) => a.retained / a.asked - b.retained / b.asked);
+  if (worst) return `${says} Stored in ${worst.dtype}, λ ${worst.asked.toFixed(2)} acts as ${worst.retained.toFixed(2)}.`;
   return `${says}${!factors || factors.isExact ? "" : " Bars: nearest measured setting."}`;
 };
