@@ -14,7 +14,7 @@ import argparse
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,14 +147,30 @@ def ask_all(
     sources: Sources, dtype: str, jobs: Sequence[Job], processes: int = 1
 ) -> Iterator[Asked]:
     """Yield the jobs as they are done, by so many models side by side. dtype: they compute in."""
-    if not jobs:
-        return
-    if processes == 1:
-        yield from map(Asker(sources, dtype).ask, jobs)
-        return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(min(processes, len(jobs)), _start, (sources, dtype)) as pool:
-        yield from pool.imap_unordered(_ask, jobs)
+    return side_by_side(Asker, (sources, dtype), jobs, processes)
+
+
+def side_by_side(
+    make: Callable[..., Callable[[Any], Any]], args: tuple, jobs: Sequence[Any], processes: int
+) -> Iterator[Any]:
+    """Yield make(*args)(job) of each job as it is done; each process has its own make(*args)."""
+    if processes == 1 and jobs:
+        yield from map(make(*args), jobs)
+    elif jobs:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(min(processes, len(jobs)), _start, (make, args)) as pool:
+            yield from pool.imap_unordered(_do, jobs)
+
+
+_made: list[Callable[[Any], Any]] = []
+
+
+def _start(make: Callable[..., Callable[[Any], Any]], args: tuple) -> None:
+    _made.append(make(*args))
+
+
+def _do(job: Any) -> Any:
+    return _made[0](job)
 
 
 class Asker:
@@ -169,7 +185,7 @@ class Asker:
         self.tokenizer = AutoTokenizer.from_pretrained(sources.base, local_files_only=True)
         self.merger = InMemoryMerger(self.model, load(sources.base, sources.agents), threads=1)
 
-    def ask(self, job: Job) -> Asked:
+    def __call__(self, job: Job) -> Asked:
         """Let the model be what a job names, and answer."""
         facts = self._put(job.name, job.merge)
         questions = {skill: draw(skill, job.split, count) for skill, count in job.counts.items()}
@@ -187,19 +203,6 @@ class Asker:
         made = self.merger.apply(self.sources.recipe(merge))
         agents = {agent: result.to_dict() for agent, result in made.agents.items()}
         return {"seconds": round(made.seconds, 1), "agents": agents}
-
-
-_asker: Asker | None = None
-
-
-def _start(sources: Sources, dtype: str) -> None:
-    global _asker
-    _asker = Asker(sources, dtype)
-
-
-def _ask(job: Job) -> Asked:
-    assert _asker is not None
-    return _asker.ask(job)
 
 
 class AnswerFile:

@@ -27,7 +27,15 @@ from ram_studio.evals.report.skill_table import (
     save_table,
     skill_table,
 )
-from training.real_set.measure import DTYPES, Job, Sources, add_processes, ask_all, read_lines
+from training.real_set.measure import (
+    DTYPES,
+    Job,
+    Sources,
+    add_processes,
+    ask_all,
+    read_lines,
+    side_by_side,
+)
 from training.real_set.merges import Merge, merges
 from training.real_set.model import CARD, GGUF_SHA256, HUB_ID, default_folder
 from training.real_set.tasks import MAX_NEW_TOKENS, Split, draw, is_right, text_of
@@ -69,7 +77,8 @@ def main() -> None:
     measured = Results(args.folder / "measure")
     args.out.mkdir(parents=True, exist_ok=True)
     table = build_table(measured)
-    table = with_known_factors(table, args.folder, is_measured=not args.no_factors)
+    processes = 0 if args.no_factors else args.processes
+    table = with_known_factors(table, args.folder, processes)
     analysis_file = save_analysis(measured.analysis, args.out / "analysis.safetensors")
     table_file = save_table(table, args.out / "skills.json.gz")
     record = build_record(measured, table, args.folder, args.note)
@@ -182,31 +191,39 @@ def row_of(merge: Merge, answers: Mapping[str, Answer]) -> Measured:
     return row._replace(settings=own, point=None if set(own) - set(TUNED) else row.point)
 
 
-def with_known_factors(
-    table: Mapping[str, Any], folder: Path, *, is_measured: bool
-) -> dict[str, Any]:
+def with_known_factors(table: Mapping[str, Any], folder: Path, processes: int) -> dict[str, Any]:
     """Return the table with own and shared factors of rows that no formula gives.
 
-    is_measured: whether what is not there is measured, which needs the weights.
+    processes: that measure what is not known yet, which needs the weights; 0 measures nothing.
     """
     file = folder / "measure" / "factors.jsonl"
     known = {line["row"]: line["factors"] for line in read_lines(file)}
-    agents = {row["method"]: row for row in table["rows"] if row["kind"] == "source"}
+    agents = [row["method"] for row in table["rows"] if row["kind"] == "source"]
     paths = {name: folder / "agents" / name for name in agents if name != "base"}
-    meter: FactorMeter | None = None
-    rows = []
-    for row in table["rows"]:
-        key = json.dumps([row["method"], row["settings"]], sort_keys=True)
-        # What is stored otherwise has the same factors but for rounding, and is not on the map.
-        needs = not has_formula(row) and not row["method"].startswith("ram")
-        if needs and key not in known and is_measured:
-            meter = meter or FactorMeter(folder / "base", paths)
-            known[key] = meter.factors(row["method"], row["settings"])
-            with file.open("a", encoding="utf-8") as out:
-                out.write(json.dumps({"row": key, "factors": known[key]}) + "\n")
-            print(f"factors of {row['method']} {row['settings']}", flush=True)
-        rows.append({**row, "factors": known.get(key) if needs else None})
+    # What is stored otherwise has the same factors but for rounding, and is not on the map.
+    own = [r for r in table["rows"] if not has_formula(r) and not r["method"].startswith("ram")]
+    unknown = [row for row in own if _factors_key(row) not in known] if processes else []
+    args = folder / "base", paths
+    for key, factors in side_by_side(_FactorsOfRow, args, unknown, processes):
+        known[key] = factors
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"row": key, "factors": factors}) + "\n")
+        print(f"factors of {key}", flush=True)
+    keys = {id(row): _factors_key(row) for row in own}
+    rows = [{**row, "factors": known.get(keys.get(id(row), ""))} for row in table["rows"]]
     return {**table, "rows": rows}
+
+
+class _FactorsOfRow:
+    def __init__(self, base: Path, agents: Mapping[str, Path]) -> None:
+        self._meter = FactorMeter(base, agents)
+
+    def __call__(self, row: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return _factors_key(row), self._meter.factors(row["method"], row["settings"])
+
+
+def _factors_key(row: Mapping[str, Any]) -> str:
+    return json.dumps([row["method"], row["settings"]], sort_keys=True)
 
 
 def differing(
