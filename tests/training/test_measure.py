@@ -121,3 +121,17 @@ def test_tables_count_pairs_and_choose_by_validation(tmp_path, monkeypatch):
     low, high = rows["ram+"]["intervals"]["math"]
     assert low < 0.6 < high
     assert rows["ram+"]["intervals"]["memory"][0] < low, "ten answers about one text tell less"
+
+
+def test_curves_have_a_point_at_each_check(tmp_path):
+    points = [
+        {"settings": {"validation": 40}},
+        {"step": 1, "reward": 0.1},
+        {"step": 6, "validation": 0.5, "density": 0.1, "density_1e-5": 0.05},
+        {"step": 12, "validation": 0.8, "density": 0.2, "density_1e-5": 0.1},
+    ]
+    log = tmp_path / "tool.jsonl"
+    log.write_text("".join(json.dumps(point) + "\n" for point in points))
+    lines = report.curves_of(tmp_path).data
+    assert [list(line.x) for line in lines] == [[6, 12]] * 3
+    assert [list(line.y) for line in lines] == [[0.5, 0.8], [0.1, 0.2], [0.05, 0.1]]

@@ -2,8 +2,8 @@
 
 Scores with 95 % Wilson intervals; each model beside RAM+ at the paper's setting by paired exact
 tests over all skills' questions, corrected together by Holm's method. Questions about one text
-count as a cluster, in both. The best
-of each method is chosen on validation questions and shown with its test score.
+count as a cluster, in both. The best of each method is chosen on validation questions and shown
+with its test score. `measure/curves.html` plots validation and density over training.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import argparse
 import json
 from pathlib import Path
 from typing import Any
+
+import plotly.graph_objects as go
+from plotly.colors import qualitative
+from plotly.subplots import make_subplots
 
 from ram_studio.evals.report.comparison import PairedCounts, holm
 from ram_studio.evals.report.score import DomainScore, as_json, effective_size
@@ -31,6 +35,7 @@ def main() -> None:
     rows, tuned = table(answers), best_of_each(answers)
     results = {"rows": rows, "best_of_each": tuned}
     (folder / "measure" / "results.json").write_text(json.dumps(results, indent=1), "utf-8")
+    curves_of(folder / "log").write_html(folder / "measure" / "curves.html")
     print(training_tables(folder / "log"))
     print(markdown(rows))
     if tuned:
@@ -103,6 +108,27 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         pair = f"{test['wins']} : {test['losses']} | {test['p_adjusted']:.2g}" if test else "|"
         lines.append(f"| {row['model']} | {scores} | {row['mean']:.3f} | {pair} |")
     return "\n".join(lines)
+
+
+def curves_of(logs: Path) -> go.Figure:
+    """Return each training run's share of right validation answers and density by step."""
+    titles = ("Validation questions solved", "Weights that differ from the base, in bfloat16")
+    figure = make_subplots(cols=2, subplot_titles=titles, x_title="step")
+    for run, log in enumerate(sorted(logs.glob("*.jsonl"))):
+        points = [line for line in read_lines(log) if "validation" in line]
+        lines = [("validation", 1, ""), ("density", 2, ""), ("density_1e-5", 2, ", above 1e-5")]
+        for key, col, note in lines:
+            figure.add_scatter(
+                x=[point["step"] for point in points],
+                y=[point[key] for point in points],
+                name=f"{log.stem}{note}",
+                line={"color": qualitative.Plotly[run], "dash": "dot" if note else "solid"},
+                showlegend=key != "density",
+                row=1,
+                col=col,
+            )
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return figure.update_layout(template="plotly_white", width=1000, height=360)
 
 
 def training_tables(logs: Path) -> str:
