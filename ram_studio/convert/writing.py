@@ -13,6 +13,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.header import HEADER_METADATA
 from ram_studio.checkpoints.read.json_files import read_json_object
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
@@ -145,15 +146,23 @@ def convert(
 def _read(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[str]]:
     at = printable(layout.folder)
     read = read_ranks if layout.kind == "ranks" else read_files
+    left_out: list[str] = []
     try:
         if layout.kind == "dcp":
-            return read_dcp(layout.folder, key, at)
-        return read(layout.files, key, at), []
+            tensors, left_out = read_dcp(layout.folder, key, at)
+        else:
+            tensors = read(layout.files, key, at)
     except (TypeError, ValueError, LookupError) as error:
         # A pickle may describe parts by values of any kind.
         raise CheckpointError(
             f"{at} describes parts that cannot be ({printable(error, 100)}); save the model again."
         ) from error
+    if HEADER_METADATA in tensors:
+        raise CheckpointError(
+            f"{at} has a tensor named {HEADER_METADATA}. In safetensors that name belongs to the "
+            "header's metadata. Rename the tensor and save the model again."
+        )
+    return tensors, left_out
 
 
 def _checkpoint(

@@ -149,9 +149,18 @@ def spoil(folder: Path, what: str) -> Path:
     elif what == "adapter inside":
         names = {"m.lora_A.default.weight": torch.ones(2), "m.base_layer.weight": torch.ones(2)}
         torch.save(names, folder / "plain" / "pytorch_model.bin")
-    places = {"metadata": dcp, "part": dcp, "zarr": folder / WAYS["Megatron"]}
+    elif what == "header's name":
+        torch.save({"__metadata__": torch.ones(2)}, folder / "plain" / "pytorch_model.bin")
+    places = {
+        "header's": folder / "plain",
+        "metadata": dcp,
+        "part": dcp,
+        "zarr": folder / WAYS["Megatron"],
+    }
     places |= {"not": folder / "fsdp1", "columns": folder / "plain", "old": folder / "plain"}
-    return (places | {"adapter": folder / "plain"}).get(what.split()[0], actor)
+    return (places | {"adapter": folder / "plain", "header's": folder / "plain"}).get(
+        what.split()[0], actor
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,6 +177,7 @@ def spoil(folder: Path, what: str) -> Path:
         ("columns first", "not stored row by row"),
         ("old format", r"is not a file of torch\.save"),
         ("adapter inside", "LoRA adapter"),
+        ("header's name", "a tensor named __metadata__"),
     ],
 )
 def test_what_is_not_whole_is_refused_by_name(spoiled, tmp_path, what, said):

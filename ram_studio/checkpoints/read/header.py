@@ -21,6 +21,7 @@ from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes,
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS, TensorInfo, element_count
 from ram_studio.errors import CheckpointError, told_as
 
+HEADER_METADATA = "__metadata__"
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSION = 2**63 - 1
@@ -114,7 +115,7 @@ def parse_header(raw: bytes, who: str = "", *, file_size: int, path: Path) -> He
     """
     at = f"{who}{printable(path)}"
     entries = _parse_json(raw, at)
-    metadata = _checked_metadata(entries.pop("__metadata__", {}), at)
+    metadata = _checked_metadata(entries.pop(HEADER_METADATA, {}), at)
     data_start = LENGTH_BYTES + len(raw)
     tensors = []
     for name, entry in entries.items():

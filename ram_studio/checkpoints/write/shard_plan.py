@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ram_studio.checkpoints.read.describe import quoted
-from ram_studio.checkpoints.read.header import LENGTH_BYTES
+from ram_studio.checkpoints.read.header import HEADER_METADATA, LENGTH_BYTES
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE, SINGLE_FILE
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS, element_count
 from ram_studio.errors import SettingsError
@@ -87,7 +87,7 @@ def lay_out(
         if len(plan) > 1:
             file_name = f"model-{number:05d}-of-{len(plan):05d}.safetensors"
         ordered = sorted(names, key=lambda name: -DTYPE_BITS[specs[name][0]])
-        entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+        entries: dict[str, object] = {HEADER_METADATA: dict(metadata)} if metadata else {}
         begins, end = {}, 0
         for name in ordered:
             begins[name] = end
