@@ -289,7 +289,7 @@ const NOTHING = {
 /** @param {Scene} scene @param {string} phase @param {import("./progress.js").Answer} given */
 const viewOf = (scene, phase, { value = null, said = "", settings }) => {
   const view = { title: scene.title, said: value };
-  if (phase === "wait") return { ...view, ask: ["What was measured is being loaded."] };
+  if (phase === "wait") return { ...view, ask: ["The measurements are loading."] };
   const facts = factsAt(settings || state.settings);
   if (phase === "missing") {
     return { ...view, ask: [`This scene needs ${missingOf(scene, facts).join(" and ")}, which were not measured yet. Continue with the next one.`] };

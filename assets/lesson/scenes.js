@@ -113,7 +113,7 @@ const dilutes = {
     const alone = specialistsScore(facts.skills);
     return [
       `Each alone, ${listText(byLearning(facts).skilled)} solve `, [`${alone.right} of ${alone.n}`],
-      " questions of their skills. Now ", ["average"], " their weights. What share does the one model solve?",
+      " questions of their skills. Now ", ["average"], " their weights. What share does the merge solve?",
     ];
   },
   guess: "share",

@@ -76,7 +76,7 @@ test("of models that nobody asked the overlap says what to expect, and on what e
   const untested = (name, settings) => said(name, settings, { ...profiles[name], skills: undefined });
   const { key, lead, rest } = untested("shared-style", at("shared-style", "ram+"));
   assert.deepEqual([key, lead], ["untested", "Not tested yet."]);
-  assert.match(rest, /moved in similar directions \(mean cosine 0\.\d\d\)\. A sum applies that 3 times.* Try RAM\+ first\.$/);
+  assert.match(rest, /updates are similar \(mean cosine 0\.\d\d\)\. A sum applies the common part 3 times.* Try RAM\+ first\.$/);
   assert.match(untested("dense", at("dense", "ram+", { r: 1, alpha: 10 })).rest, /^Own changes are boosted/);
   // Each example is what its own evidence is about, and every figure of it is the table's.
   for (const { set, ram, sum, average, rival } of Object.values(EVIDENCE)) {

@@ -11,7 +11,7 @@ const root = (most) => (v) => Math.sqrt(Math.min(1, v / most));
 
 /** Every dial but epsilon's, which has the profile's own axis. */
 const DIALS = {
-  point: { name: "epsilon", symbol: "ε", title: "Ignore changes smaller than (epsilon)" },
+  point: { name: "epsilon", symbol: "ε", title: "Epsilon: ignore smaller changes" },
   r: { name: "r", symbol: "r", title: "Boost for unique changes (r)", steps: upTo(1, 0.005), ticks: [0, 0.05, 0.1, 0.2, 0.3, 0.5, 1], x: root(1) },
   alpha: { name: "alpha", symbol: "α", title: "Limit of the boost (alpha)", steps: upTo(10, 0.05), ticks: [0, 0.5, 1, 2, 5, 10], x: root(10) },
   scale: { name: "scale", symbol: "scale", title: "Scale: factor on the changes", steps: upTo(2, 0.05), ticks: [0, 0.1, 0.5, 1, 1.5, 2], x: root(2) },
@@ -28,14 +28,14 @@ export const METHODS = {
   "ram+": ram("RAM+", ["point", "r", "alpha"], "Changed by one agent: kept, times λ. Changed by several: averaged."),
   "ram": ram("RAM", ["point"], "Changed by one agent: kept. Changed by several: averaged."),
   "task-arithmetic": other("Task Arithmetic", ["scale"], "Every change is added and multiplied by one scale."),
-  "ties": other("TIES", ["density", "scale"], "Trim each agent to its largest changes; where signs differ, the majority."),
+  "ties": other("TIES", ["density", "scale"], "Trim each agent to its largest changes; then the majority sign wins."),
   "dare-ties": other("DARE + TIES", ["drop_rate", "density", "scale"], "Drop changes at random, enlarge the rest, then TIES."),
   "ram+s": ram("RAM+s", ["point", "r"], "As RAM+, with a soft limit of the boost."),
   "ram+m": ram("RAM+m", ["point", "r", "alpha"], "As RAM+, with ρ by size of change instead of count."),
   "dare-ta": other("DARE + Task Arithmetic", ["drop_rate", "scale"], "Drop changes at random, enlarge the rest, add."),
   "tsv-m": other("TSV-M", ["scale"], "The strongest singular vectors of each agent, made orthogonal."),
   "iso-c": other("Iso-C", ["scale"], "The sum with equal singular values."),
-  "wudi": other("WUDI", [], "Least interference a layer, in closed form.", { solver: "closed" }),
+  "wudi": other("WUDI", [], "Least interference per layer, closed form.", { solver: "closed" }),
 };
 
 /** What stands side by side, and what is behind More. Average and Sum are two places on one scale. */

@@ -33,14 +33,14 @@ const nearly = (values) => {
 /** Why, or "" where no number of the mechanism stands out. */
 const reasonOf = (result, factors) => {
   const lambda = result.isRam ? largest(result.agents) : 1;
-  if (factors?.sharedMean > TOO_OFTEN) return `What the agents share is applied ${timesText(factors.sharedMean)} times.`;
+  if (factors?.sharedMean > TOO_OFTEN) return `The shared part is applied ${timesText(factors.sharedMean)} times.`;
   if (lambda > FAR) return `Own changes are boosted ${timesText(lambda)} times (the paper: at most ${PAPER_MOST}).`;
   if (!factors) return "";
   const asked = result.isRam ? sum(result.agents.map((a) => a.lambda)) / result.agents.length : 0;
   const left = result.isRam ? 1 - factors.ownMean / asked : 0;
   if (left > LEFT_OUT && !ownWeights(result.settings.weights)) return `Epsilon leaves out ${brief(left, 0)} of what only one agent changed.`;
   if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${brief(factors.ownMean, 0)} of each agent's own change is applied.`;
-  return factors.ownMean > TOO_MUCH ? `Own changes are overshot: applied ${timesText(factors.ownMean)} times.` : "";
+  return factors.ownMean > TOO_MUCH ? `Own changes overshoot: applied ${timesText(factors.ownMean)} times.` : "";
 };
 
 /** The smallest one-sided loss that a skill's test can show. */
@@ -81,13 +81,13 @@ const ofMeasured = (profile, result, near, factors) => {
   if (!skills.specialists.some(Boolean)) {
     return {
       key: "unlearned", tone: "", lead: "These questions are inconclusive.", damaged,
-      rest: "No agent solves more of them than the base, beyond chance. Ask what the agents were trained for, in Check.",
+      rest: "No agent beats the base on them, beyond chance. Test the agents' own skills in Check.",
     };
   }
   if (!damaged.length) {
     return {
       key: "good", tone: "good", lead: "No skill is shown to be damaged.", damaged,
-      rest: `None solves fewer questions than its own agent, beyond chance. ${lost || largest(result.agents) > FAR ? why : ""}`,
+      rest: `No loss against an agent is beyond chance. ${lost || largest(result.agents) > FAR ? why : ""}`,
     };
   }
   const names = damaged.map(({ d }) => skills.domains[d]);
@@ -129,10 +129,10 @@ export const expectationOf = (profile) => {
   const share = sum(agents.map((_, t) => own(t))) / (sum(agents.map((_, t) => sum(energy[usual][t]) * norm2[t])) || 1);
   const cosine = meanCosine(profile);
   if (cosine >= ALIKE) {
-    return expected("Try RAM+ first.", `The agents moved in similar directions (mean cosine ${cosine.toFixed(2)}). A sum applies that ${agents.length} times; an average divides the rest.`, "alike");
+    return expected("Try RAM+ first.", `The updates are similar (mean cosine ${cosine.toFixed(2)}). A sum applies the common part ${agents.length} times; an average divides the rest.`, "alike");
   }
   if (share >= APART) return expected("Expect a sum to do as well as RAM+.", `The agents changed mostly different weights: ${brief(share)} of the change, by size, is unique.`, "apart");
-  if (share < TOGETHER) return expected("Try the sum first.", `Only ${brief(share)} of the change, by size, is unique: RAM+ is averaging in effect.`, "together");
+  if (share < TOGETHER) return expected("Try the sum first.", `Only ${brief(share)} of the change, by size, is unique: RAM+ mostly averages.`, "together");
   return expected("Try RAM+ and the sum.", `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`, null);
 };
 
@@ -171,7 +171,7 @@ export const verdictOf = (profile, result, near, factors) => {
     return {
       key: "untested", tone: "", lead: isWeighted ? "Not tested with these weights." : "Not tested yet.", damaged: [],
       rest: isWeighted ? reasonOf(result, factors) : expectationLine(profile, result),
-      note: factors ? `${text}. Exact so far: own parts applied ${timesText(factors.ownMean)} times, shared parts ${timesText(factors.sharedMean)} times.` : `${text}.`,
+      note: factors ? `${text}. Exact: own parts applied ${timesText(factors.ownMean)} times, shared parts ${timesText(factors.sharedMean)} times.` : `${text}.`,
     };
   }
   if (!near) return { key: "untested", tone: "", lead: "Not tested yet.", rest: METHODS[result.settings.method].says, note: `${text}.`, damaged: [] };

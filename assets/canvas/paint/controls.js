@@ -115,7 +115,7 @@ export const layMethods = () => { for (const one of chips) [one.width, one.drawn
 
 /** The dials of the method beside the curve's title, and the one in hand as a number to type. */
 export const mountDials = (head) => {
-  const group = put(head, "div", { class: "cv-dials", role: "radiogroup", "aria-label": "Dial in hand" });
+  const group = put(head, "div", { class: "cv-dials", role: "radiogroup", "aria-label": "Active dial" });
   const typed = put(head, "input", { type: "number", step: "any", min: "0", class: "cv-typed", id: "dial-number" });
   part = { group, typed, key: "" };
   typed.addEventListener("change", () => {

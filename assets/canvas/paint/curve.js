@@ -16,7 +16,7 @@ let laid = "";
 let hand = null;
 
 export const mountCurve = (root) => {
-  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Questions solved, along the dial in hand" });
+  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Questions solved, along the active dial" });
   const head = put(box, "div", { class: "cv-top" });
   const title = put(head, "h2");
   const plot = put(box, "div", { class: "cv-plot", id: "curve-plot", role: "slider", tabindex: "0" });
@@ -201,7 +201,7 @@ const drawExact = (svg, dial) => {
   for (const times of [0, 1, 2, 3]) put(svg, "text", { x: x1 + 8, y: y(times) + 4 }, times === 1 ? "× 1, as trained" : `× ${times}`);
   const found = dial.steps.map((value) => [value, factorsOf(profile, outcomeOf(profile, { ...settings, [dial.key]: value }))]).filter(([, factors]) => factors);
   if (!found.length) {
-    put(svg, "text", { x: (x0 + x1) / 2, y: y(1.5), "text-anchor": "middle" }, "Merge to see: no formula tells what this method applies.");
+    put(svg, "text", { x: (x0 + x1) / 2, y: y(1.5), "text-anchor": "middle" }, "No formula tells what this method applies: merge to see.");
     return;
   }
   for (const [key, css, words, dy] of [["ownMean", "unique", "own part", -8], ["sharedMean", "shared", "shared part", 1.25 * unit]]) {
@@ -279,5 +279,5 @@ const paintNote = () => {
   part.note.hidden = !said;
   if (!said) return;
   part.note.textContent = `* ${said}`;
-  part.note.title = "RAM+ has the paper's setting and is not tuned. Rivals tuned on other questions stand in the lesson and in docs/results.md.";
+  part.note.title = "RAM+ has the paper's setting and is not tuned. The lesson and docs/results.md show rivals tuned on other questions.";
 };

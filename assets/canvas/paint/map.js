@@ -185,8 +185,8 @@ const paintMap = () => {
     drawDots(width, height);
     draw();
     part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
-    part.note.textContent = !profile.parts && !dots.length ? "This analysis has no such sums: analyze the models again."
-      : dots.length ? `${dots.length} merges; darker: more solved.` : "A scale moves along the dashed line.";
+    part.note.textContent = !profile.parts && !dots.length ? "This analysis lacks the data for this map: analyze again."
+      : dots.length ? `${dots.length} merges; darker: more solved.` : "Any scale lies on the dashed line.";
   }
   move(marks.now, factors);
   move(marks.pinned, pinned?.factors);
