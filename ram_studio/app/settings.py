@@ -125,7 +125,7 @@ class Settings:
         jobs = env.get("RAM_STUDIO_JOBS_PER_ADDRESS", "2")
         if not jobs.isdecimal():
             raise SettingsError(
-                f"RAM_STUDIO_JOBS_PER_ADDRESS is {jobs!r}; it must be a whole number, 0 for none."
+                f"RAM_STUDIO_JOBS_PER_ADDRESS is {jobs!r}; it must be a whole number (0: no limit)."
             )
         is_space = bool(env.get("SPACE_ID"))
         # A Space with a domain of its own has several.

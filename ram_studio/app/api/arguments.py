@@ -94,7 +94,7 @@ def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None
     """Raise SettingsError for a name that is none of the known ones."""
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
-        raise SettingsError(f"There is no {kind} {unknown[:80]!r}; there are {', '.join(known)}.")
+        raise SettingsError(f"There is no {kind} {unknown[:80]!r}; use {', '.join(known)}.")
 
 
 SETTINGS = (

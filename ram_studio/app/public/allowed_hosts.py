@@ -96,7 +96,7 @@ class AllowedHosts:
         host = parse_authority(hosts[0]) if len(hosts) == 1 else None
         if not self._is_host(host):
             return (
-                f"This app does not answer to the host {', '.join(hosts)[:100]!r}. Open it under "
+                f"This app does not answer to the host {', '.join(hosts)[:100]!r}. Open it at "
                 "its own address, or set GRADIO_ROOT_PATH to the URL that your proxy serves."
             )
         origins = headers.getlist("origin")
@@ -110,7 +110,7 @@ class AllowedHosts:
         elif headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
             headers.get("sec-fetch-mode") != "navigate"
         ):
-            return "This app can be linked to, not embedded in other pages."
+            return "Other pages can link to this app, but not embed it."
         return None
 
     def is_own(self, url: str, headers: Headers, *, only_origin: bool = False) -> bool:

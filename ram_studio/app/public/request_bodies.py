@@ -53,7 +53,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
 
     Raises: HTTPException for one that is larger than ``limit``, before it is read if it says so.
     """
-    too_large = HTTPException(413, f"The request is too large; at most {limit} bytes are taken.")
+    too_large = HTTPException(413, f"The request is too large; the limit is {limit} bytes.")
     said = Headers(scope=scope).get("content-length", "0")
     if not said.isdecimal() or int(said) > limit:
         raise too_large
@@ -162,7 +162,7 @@ class FileReferences:
         """
         marks = _JSON_TEXT.sub(b"", body)
         if sum(map(marks.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
-            raise HTTPException(413, f"At most {MAX_JSON_VALUES} values are taken in one request.")
+            raise HTTPException(413, f"One request can have at most {MAX_JSON_VALUES} values.")
         if len(body) > _THREAD_BYTES:
             return await asyncio.to_thread(self._resolve, body)
         return self._resolve(body)
@@ -194,7 +194,7 @@ class FileReferences:
             return {**value, "path": str(file)}
         is_file = "meta" in value or (self._is_public and Path(path).is_absolute())
         if is_file and not self._holds(Path(path)):
-            raise HTTPException(400, "A file was named that was not uploaded.")
+            raise HTTPException(400, "A named file was not uploaded.")
         return value
 
     def _holds(self, path: Path) -> bool:

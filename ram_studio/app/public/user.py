@@ -90,7 +90,7 @@ def forget_owner_token() -> None:
     login`) must not open the owner's private and gated models to them.
     """
     rights.share(
-        "sign in with Hugging Face (the button in the head of the page)"
+        "sign in with Hugging Face (button at the top of the page)"
         if offers_sign_in()
         else "log in and run RAM Studio on your own machine; this app opens public models only"
     )

@@ -175,7 +175,7 @@ class Room:
         Raises: Refused where there is no such question.
         """
         if isinstance(place, bool) or not isinstance(place, int):
-            raise Refused("A question is named by its number.")
+            raise Refused("Give the number of a question.")
         if not 0 <= place < len(self.questions):
             raise Refused(f"There is no question {place + 1}; there are {len(self.questions)}.")
         self.place = place
@@ -285,7 +285,7 @@ class Rooms:
         room = self.find(code, address, token)
         if not room.may_lead(token):
             self.spend("miss", address)
-            raise Refused("This is not the link of the room's teacher.", 403)
+            raise Refused("This is not the room's teacher link.", 403)
         return room
 
     def join(self, code: str, address: str) -> str:

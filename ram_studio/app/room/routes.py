@@ -75,7 +75,7 @@ async def _body(request: Request, limit: int) -> dict[str, Any]:
     """Return a request's JSON object. Raises: Refused for anything else, or a large one."""
     text = await request.body()
     if len(text) > limit:
-        raise Refused(f"The request is too large; at most {limit} bytes are taken.", 413)
+        raise Refused(f"The request is too large; the limit is {limit} bytes.", 413)
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -224,7 +224,7 @@ class Job(Generic[Result]):
             return None, self._error
         _LOG.error("A job failed unexpectedly.", exc_info=self._error)
         return None, RamStudioError(
-            f"Something unexpected went wrong ({type(self._error).__name__}); the log has the "
+            f"Unexpected error ({type(self._error).__name__}); the log has the "
             "details. No unfinished file was left behind."
         )
 

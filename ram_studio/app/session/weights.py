@@ -30,7 +30,7 @@ def read_weights(text: str) -> dict[str, list[str] | str]:
         values = numbers.split()
         if not name.strip() or not values or name.strip() in found:
             raise SettingsError(
-                f"The weights have {printable(part, 60)!r}; write each agent once, as coding=0.7."
+                f"Cannot use {printable(part, 60)!r}; write each agent once, as coding=0.7."
             )
         found[name.strip()] = values if len(values) > 1 else values[0]
     return found
