@@ -252,6 +252,6 @@ def test_data_sets_come_from_a_folder_or_the_hub_locally(
         assert "Suite nq has no questions here" in last[given.controls.status]
     public = Workspace(Settings.from_environment(host="0.0.0.0", environ={}))
     assert built(CheckPanel, public).data_sets is None
-    with pytest.raises(SettingsError, match="not opened by this public app"):
+    with pytest.raises(SettingsError, match="does not open data folders"):
         read_settings({"suites": ["math"], "data": str(tmp_path)}, public.settings)
     public.close()

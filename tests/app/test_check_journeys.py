@@ -213,7 +213,7 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
     page.wait_for_selector("#sweep-eval-temperature", state="visible")
     page.locator("#sweep-methods").get_by_label("RAM+s").uncheck()
     it.write("sweep-items", 10)
-    page.wait_for_selector("#sweep-count:has-text('6 settings, 30 questions each at most: up to')")
+    page.wait_for_selector("#sweep-count:has-text('6 settings, up to 30 questions each: up to')")
     page.click("#sweep-start")
     page.wait_for_selector("#sweep-chart .js-plotly-plot")
     page.wait_for_selector("#sweep-use", state="visible")

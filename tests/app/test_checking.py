@@ -240,14 +240,12 @@ def test_what_questions_can_show_is_what_the_verdict_shows() -> None:
             assert (p < 0.05 / verdicts) == is_shown, (prompts, loss)
     losses = [least_loss(n, 3) for n in range(50, 1001, 50)]
     assert sorted(losses, reverse=True) == losses
-    assert power_text(200, 1000, 3).endswith("That decides the margin of 5.")
-    assert power_text(50, 1000, 3).endswith("Ask 200 to decide the margin of 5.")
+    assert power_text(200, 1000, 3).endswith("Enough for a margin of 5.")
+    assert power_text(50, 1000, 3).endswith("Ask 200 for a margin of 5.")
     # A suite that ends before it can decide says so, and what it can.
     said = power_text(12, 64, 3)
     reached = f"{least_loss(64, 3):g}"
-    assert said.endswith(
-        f"At most 64 can be asked here, which decide a margin of {reached}, not of 5."
-    )
+    assert said.endswith(f"At most 64 can be asked here, enough for a margin of {reached}, not 5.")
     assert "cannot rule out any loss. At most 2 can be asked here, too few" in power_text(1, 2, 40)
     assert power_text(1, 1, 1).endswith("cannot rule out any loss. More cannot be asked here.")
     for verdicts in (3, 6, 9):
@@ -277,7 +275,7 @@ def test_general_suites_start_with_as_many_as_decide(session, workspace) -> None
     told = panel._show_power(data, session)[panel.power].split("</p>")
     assert "<b>Tool use, Mathematics:</b>" in told[0]
     assert "200 questions per skill" in told[0]
-    assert told[0].endswith("That decides the margin of 5.")
+    assert told[0].endswith("Enough for a margin of 5.")
     assert "48 questions per skill" in told[1]
     assert told[1].endswith("More cannot be asked here.")
 
@@ -489,7 +487,7 @@ def test_only_common_questions_are_compared_the_rest_is_named(session, workspace
     assert {len(items) for items in found.result.report.items.values()} == {5}
     found = past.side_by_side([ids["base"], ids["ram"]], "demo", None, session, workspace)
     assert found.result is None
-    assert found.left_out == {"demo": "not asked of ram"}
+    assert found.left_out == {"demo": "not run on ram"}
     assert "no check in common" in past_view.side_by_side_html(found)
 
     # Asked of all at a press, where the very weights are loaded.

@@ -55,7 +55,7 @@ def test_refusals_do_not_tell_what_is_on_the_disk(laptop: Laptop) -> None:
 
     tell(story())
     assert len(said) == 1, "one answer, whatever is there"
-    assert "choose a model of the list" in said.pop()
+    assert "choose one from the list" in said.pop()
 
 
 def test_downloads_name_no_path_of_the_laptop(laptop: Laptop) -> None:

@@ -126,9 +126,9 @@ def test_the_form_becomes_a_plan_with_tunes_values(panel, session):
     ):
         data = values(panel, trials=7, **changes)
         text = panel.count_text(data, session)
-        assert text.startswith(f"{many}, 12 questions each at most: up to {answers} answers.")
+        assert text.startswith(f"{many}, up to 12 questions each: up to {answers} answers.")
         timed = count_text(panel.plan(data, session), seconds_each=0.25)
-        assert timed.endswith(f"That takes up to {answers / 4:.0f} s at the speed so far.")
+        assert timed.endswith(f"At this speed it takes up to {answers / 4:.0f} s.")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_the_page_judges_by_the_margin_that_was_chosen():
         drawn = verdicts.verdicts_drawn(verdicts.judge_merges(found, ["coder"], margin), ["coder"])
         (card,) = drawn["groups"]["ram"]
         assert card["verdict"] == verdict
-        is_short = "100 questions can decide a margin of" in card["said"]
+        is_short = "100 questions can show a margin of" in card["said"]
         assert is_short == (verdict == "inconclusive")
         assert drawn["note"] == "1 verdict was made (Holm, 5 %)."
     assert view.has_verdicts(found, ["coder"])

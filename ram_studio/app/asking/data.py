@@ -32,7 +32,7 @@ class DataSets:
         self._shared, self._offer = shared, offer
         with gr.Accordion("Published data sets", open=False, elem_id="data-sets") as fold:
             self.folder = gr.Textbox(
-                label="A folder with their files, such as gsm8k.jsonl (empty: the Hub's cache)",
+                label="Folder of data files, such as gsm8k.jsonl (empty: the Hub's cache)",
                 elem_id="data-folder",
             )
             self.pick = unchecked(choice("Missing data sets", [], None, elem_id="data-pick"))

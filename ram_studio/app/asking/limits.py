@@ -88,15 +88,15 @@ def _checked_limits(
 
 def _check_data(settings: EvalSettings, app: Settings) -> None:
     if settings.data is not None and app.is_public:
-        raise SettingsError("A folder of data sets is not opened by this public app. Leave it out.")
+        raise SettingsError("This public app does not open data folders. Leave this field empty.")
     if settings.data is not None and not settings.data.is_dir():
         raise SettingsError(
-            f"{settings.data} is not a folder. Give one that holds data sets, or none."
+            f"{settings.data} is not a folder. Name a folder of data sets, or none."
         )
     absent = absent_here(settings.data) if app.is_public else {}
     for name in settings.suites:
         if name in absent:
-            raise SettingsError(f"Suite {name} is not offered here: its questions are not there.")
+            raise SettingsError(f"Suite {name} is not offered here: its questions are missing.")
 
 
 def count_answers(settings: EvalSettings, items: int = 10) -> int:

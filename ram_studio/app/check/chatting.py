@@ -102,7 +102,7 @@ def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
     if reply.finish == "refused":
         return f"Not asked: {reply.note}.", "warn"
     if reply.finish == "empty":
-        return "Empty answer: its first token ends it.", "warn"
+        return "Empty answer: it ends at token 1.", "warn"
     ended = reply.finish == "end"
     parts = ["Ended by itself." if ended else f"Cut off after {limit} tokens (the limit)."]
     odd = sum(c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in reply.text)
@@ -179,8 +179,7 @@ def prepare_chat(
         raise SettingsError("There is no question yet. Write one, or choose an example.")
     if len(question) > MOST_CHARACTERS:
         raise SettingsError(
-            f"The question has {len(question)} characters; at most {MOST_CHARACTERS} are taken "
-            "here."
+            f"The question has {len(question)} characters; the limit is {MOST_CHARACTERS}."
         )
     most = min(max(1, int(limit or 1)), workspace.settings.max_chat_tokens)
     return lambda report, cancel: ask_all(

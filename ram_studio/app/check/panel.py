@@ -56,14 +56,14 @@ from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
-_HEALTH = "no right answers: perplexity, distance from the base, repetition, speed"
+_HEALTH = "not scored: perplexity, distance from the base, repetition, speed"
 _START = 200  # questions per skill that decide the usual margin for two merges
 _REDRAWN_SECONDS = 0.3
 _DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
-_NOTHING = "Not evaluated yet. It takes some seconds for each model."
+_NOTHING = "Not evaluated yet. Each model takes a few seconds."
 _NOT_ITS_SKILLS = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
-    "models can be run on it, but it will not show what they were trained for."
+    "models can run it, but it does not test what they were trained for."
 )
 
 

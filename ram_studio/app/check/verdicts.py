@@ -85,15 +85,15 @@ def power_text(questions: int, most: int, verdicts: int, margin: float = MARGIN)
         f"less than {least:g} points."
     )
     if least is not None and least <= 100 * margin:
-        return f"{said} That decides the margin of {points}."
+        return f"{said} Enough for a margin of {points}."
     if enough := enough_questions(most, verdicts, margin):
-        return f"{said} Ask {enough} to decide the margin of {points}."
+        return f"{said} Ask {enough} for a margin of {points}."
     if questions >= most:
         return f"{said} More cannot be asked here."
     reached = least_loss(most, verdicts)
     rest = f"too few for a margin of {points}"
     if reached is not None:
-        rest = f"which decide a margin of {reached:g}, not of {points}"
+        rest = f"enough for a margin of {reached:g}, not {points}"
     return f"{said} At most {most} can be asked here, {rest}."
 
 
@@ -130,7 +130,7 @@ def _card(result: EvalResult, verdict: SkillVerdict, agent: int) -> dict[str, An
     least = least_loss(len(marks[0]) if marks else 0, len(result.verdicts))
     is_short = least is not None and least > 100 * result.margin
     if verdict.reason == "margin_not_shown" and is_short:
-        said += f". {len(marks[0])} questions can decide a margin of {least:g} points"
+        said += f". {len(marks[0])} questions can show a margin of {least:g} points"
     return {
         "domain": verdict.domain,
         "verdict": verdict.verdict,

@@ -74,7 +74,7 @@ def _simplex(surrogate: Surrogate, rows: Sequence[Row], result: ExperimentResult
     drawn.add_scatterternary(
         **_corners(shares),
         mode="markers",
-        name="Foretold",
+        name="Predicted",
         showlegend=False,
         marker={
             **_marker(predicted, 9),

@@ -99,7 +99,7 @@ def rows_for(
         return experiment_recipes(preset, plain)
     unknown = [name for name in chosen if name not in CHOICES]
     if unknown:
-        raise SettingsError(f"There is no row {unknown[0][:80]!r}; there are {', '.join(CHOICES)}.")
+        raise SettingsError(f"There is no row {unknown[0][:80]!r}; use {', '.join(CHOICES)}.")
     if not chosen:
         raise SettingsError(NO_METHOD)
     picked = [choice for name, choice in CHOICES.items() if name in chosen]
@@ -213,9 +213,7 @@ def plan_over(
     methods = chosen[0] if chosen else ("ram+",)
     for method in (*methods, *(axis.method for axis in axes if axis.method)):
         if method not in OFFERED:
-            raise SettingsError(
-                f"There is no method {method!r} here; there are {', '.join(OFFERED)}."
-            )
+            raise SettingsError(f"There is no method {method!r} here; use {', '.join(OFFERED)}.")
     recipe = recipe_from(loaded, _start_of(methods), settings, weights=weights)
     plan = SweepPlan(recipe, asked, axes=axes, max_settings=MAX_SETTINGS, **budget)
     plan.candidates()
@@ -240,10 +238,10 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
     draws = f", {samples} answers to each" if samples > 1 else ""
     # A search asks the start, too; the winner and the start answer as many held-out questions.
     answers = (count + plan.is_search + 2) * count_answers(plan.settings)
-    text = f"{many}, {questions} questions each at most{draws}: up to {answers} answers."
+    text = f"{many}, up to {questions} questions each{draws}: up to {answers} answers."
     if seconds_each is None:
         return text
-    return f"{text} That takes up to {duration_text(answers * seconds_each)} at the speed so far."
+    return f"{text} At this speed it takes up to {duration_text(answers * seconds_each)}."
 
 
 def tune_values(row: Row) -> dict[str, Any] | None:

@@ -174,7 +174,7 @@ def side_by_side(
             suites.append(suite)
         else:
             missing = [model.name for model in models if not model.run_of(suite)]
-            left_out[suite] = f"not asked of {', '.join(missing)}"
+            left_out[suite] = f"not run on {', '.join(missing)}"
     report = None
     with open_answers(session, workspace) as store:
         for suite in list(suites):

@@ -115,7 +115,7 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
     outcomes = (found.find(AVERAGE), found.find(SUM), ram)
     says = (
         f"Averaging shrinks every change to {_FRACTIONS.get(n, f'1/{n}')}. The skills fade.",
-        f"Adding applies what the agents share {parts[1].shared:.1f} times. The model breaks.",
+        f"Adding applies the shared changes {parts[1].shared:.1f} times. The model breaks.",
         "RAM+ keeps what only one agent changed, and averages the rest.",
     )
     shown = [example_of(found, k, outcomes[:2], ram) for k in range(len(found.skills))]

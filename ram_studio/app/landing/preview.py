@@ -53,7 +53,7 @@ _WHY = (
     "live, and what works."
 )
 _STEPS = {
-    "merge": "Write the merged model, with a recipe and where it came from.",
+    "merge": "Write the merged model, with its recipe and provenance.",
     "check": "Base, agents and merges answer the same held-out questions.",
     "history": "Past merges and checks, side by side.",
 }
@@ -131,7 +131,7 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
         )
     return told + [
         f"This link gives {name} as {query[name][:40]!r}, which is not a number. "
-        "The usual value is used."
+        "The default is used."
         for name in NUMBERS
         if query.get(name) and name not in numbers
     ]

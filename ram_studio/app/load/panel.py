@@ -113,7 +113,7 @@ class LoadPanel:
                 for name, (label, refusal, answers) in work.CHOICES.items()
             }
         self.download = gr.Checkbox(
-            label="Download models of Hub ids too, instead of reading them there",
+            label="Download Hub models instead of reading them on the Hub",
             value=False,
             elem_id="download-models",
         )

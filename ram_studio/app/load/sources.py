@@ -130,7 +130,7 @@ def _offered(sources: Sources, settings: Settings) -> Sources:
             raise SettingsError(
                 f"{who} is {source[:120]!r}, which is not a Hub id. Enter it as owner/name or "
                 "owner/name@revision"
-                + (", or choose a model of the list" if offered else "")
+                + (", or choose one from the list" if offered else "")
                 + "; this public app opens nothing else."
             )
         return source

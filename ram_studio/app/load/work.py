@@ -110,7 +110,7 @@ def inspect(
         nbytes = checkpoints[name].nbytes
         if settings.is_public and nbytes > settings.max_download_bytes:
             raise HubError(
-                f"{name} ({source}) weighs {size_text(nbytes)}; this public app takes at most "
+                f"{name} ({source}) is {size_text(nbytes)}; this public app allows "
                 f"{size_text(settings.max_download_bytes)} for each model. Run RAM Studio on your "
                 "own machine for larger ones."
             )

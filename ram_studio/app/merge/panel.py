@@ -82,7 +82,7 @@ class MergePanel:
             elem_id="from-tune",
         )
         self.other_base = gr.Checkbox(
-            label="Merge although an agent seems to be of another base",
+            label="Merge although an agent seems to have another base",
             visible=False,
             elem_id="other-base",
         )
@@ -99,7 +99,7 @@ class MergePanel:
                 self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, **shape)
             self.weights = gr.Textbox(
                 label="Weights of agents",
-                info="How much each agent counts, by name. Several numbers run over the layers.",
+                info="How much each agent counts, by name. Several numbers span the layers.",
                 placeholder="coding=0.7, memory=0.2 0.8",
                 max_lines=1,
                 max_length=1000,
@@ -107,7 +107,7 @@ class MergePanel:
             )
             self.name = gr.Textbox(
                 label="Name of this merge",
-                placeholder="as the method, if left empty",
+                placeholder="empty: the method's name",
                 max_lines=1,
                 max_length=60,
                 elem_id="merge-name",

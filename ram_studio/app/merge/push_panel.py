@@ -19,7 +19,7 @@ from ram_studio.errors import HubError, RamStudioError
 
 _SIGN_IN = templates.callout(
     "To push to your account, sign in with Hugging Face at the top of the page. RAM Studio can "
-    "then make repositories there, and write to those alone."
+    "then create repositories there and write only to them."
 )
 _PUBLIC = "Public: everybody can read it"
 
@@ -73,5 +73,5 @@ def _progress(event: PushProgress | None) -> str:
 
 def _told(pushed: Pushed) -> str:
     who = "everybody can read it" if pushed.is_public else "private"
-    was = "It was there already" if pushed.was_there else "Pushed"
+    was = "Already there" if pushed.was_there else "Pushed"
     return templates.callout(f"{was}: {pushed.url} ({who}).", "good")

@@ -103,11 +103,11 @@ def take(path: str, loaded: Loaded | None) -> Taken:
     if set(recipe.agents) != set(loaded.agents):
         theirs, ours = ", ".join(recipe.agents), ", ".join(loaded.agents)
         raise SettingsError(
-            f"{name} merges {theirs}; loaded here: {ours}. Load agents of those names first."
+            f"{name} merges {theirs}; loaded here: {ours}. Load agents with those names."
         )
     if recipe.method not in OFFERED:
         raise SettingsError(
-            f"{name} uses the method {recipe.method}, which needs files of its own; run it with "
+            f"{name} uses the method {recipe.method}, which needs more files; run it from "
             "the command line."
         )
     taken = _on_sliders(name, recipe)
@@ -118,11 +118,9 @@ def take(path: str, loaded: Loaded | None) -> Taken:
     ]
     left_out += [key for key in ("tokenizer", "stop_tokens") if getattr(recipe, key) != "base"]
     if own := [key for key in ("densities", "filters") if getattr(recipe, key)]:
-        taken.notes.append(
-            f"Not taken over: {', '.join(own)}. Merge with them from the command line."
-        )
+        taken.notes.append(f"Not applied: {', '.join(own)}. Use them from the command line.")
     if left_out:
-        taken.notes.append(f"Not taken over: {', '.join(left_out)} (they come from Load).")
+        taken.notes.append(f"Not applied: {', '.join(left_out)} (set in Load).")
     return taken
 
 

@@ -26,8 +26,8 @@ _START_SECONDS = 0.2
 RESCALING = tuple(rule for rule in RULES if rule != "ram")
 _TRAP = (
     "In {dtype}, rounding to nearest can lose part of the rescaling: RL changes are often a single "
-    "step of that format, and λ × one step rounds back to one step. Stochastic rounding keeps it "
-    "on average, float32 exactly. The result shows the λ that was really stored."
+    "step of that format, and λ × one step rounds back to one step. Stochastic rounding keeps λ "
+    "on average, float32 exactly. The result shows the λ that was stored."
 )
 
 

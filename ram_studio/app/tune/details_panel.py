@@ -34,8 +34,8 @@ NARROW = 700
 
 
 _MAP_NOTE = (
-    "Share of weights that one agent changed in each kind of module; stronger means more, blank "
-    "that a layer has no such module."
+    "Share of weights that one agent changed in each kind of module. Stronger: more. Blank: the "
+    "layer has no such module."
 )
 
 

@@ -213,8 +213,8 @@ def _name(label: str) -> str:
 def _facts(view: scope.View, tensor: MergeTensor) -> str:
     shape = " × ".join(count_text(n) for n in tensor.shape) or "1"
     return (
-        f"{shape} weights in {DTYPE_NAMES[tensor.dtype]} · changed means by more than "
-        f"{epsilon_text(view.epsilon)} · read {count_text(view.bytes_read)} bytes"
+        f"{shape} weights in {DTYPE_NAMES[tensor.dtype]} · changed: by more than "
+        f"{epsilon_text(view.epsilon)} · {count_text(view.bytes_read)} bytes read"
     )
 
 

@@ -27,9 +27,9 @@ from ram_studio.engine.microscope.search import CONFLICT, SHARED, UNIQUE, find_e
 from ram_studio.engine.microscope.view import find_tensor
 from ram_studio.errors import RamStudioError
 
-NOT_FOUND = "There is no such weight further on in this tensor."
+NOT_FOUND = "The rest of this tensor has no such weight."
 _CUT = (
-    f"None was found among the next {count_text(data_of.SEARCH_LIMIT)} weights; move the start to "
+    f"None found in the next {count_text(data_of.SEARCH_LIMIT)} weights; move the first weight to "
     "search further."
 )
 _ANYWHERE = [("All", EVERYWHERE)]
