@@ -29,7 +29,7 @@ Sources are folders or Hub ids, `owner/name[@revision]`. With `--json` a command
 for machines, described in [Files and JSON](formats.md); a failure is
 `{"error": {"code", "message", "retry", "part"}}`. Progress and messages go to standard error: bars
 on a terminal, else a line every 30 seconds, or with `ram-studio --progress json COMMAND` a JSON
-line a second; `ram-studio --log-level warning COMMAND` leaves out what is not a warning.
+line a second; `ram-studio --log-level warning COMMAND` logs only warnings and errors.
 `ram-studio --install-completion` makes the shell complete commands and options.
 
 | exit code | meaning |

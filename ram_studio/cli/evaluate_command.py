@@ -72,7 +72,7 @@ class Answering:
             ),
             "--ray": (
                 self.ray is not None and (settings.is_harness or self.endpoint is not None),
-                "on Ray, local models answer by transformers",
+                "Ray needs local models and transformers",
             ),
         }
         for option, (is_wrong, what) in faults.items():

@@ -127,13 +127,13 @@ def compare(
         bool,
         typer.Option(
             "--sources/--no-sources",
-            help="Score base and agents too, and say what agents lost off their own skills.",
+            help="Score base and agents too, and report what agents lost in other skills.",
         ),
     ] = True,
     draws: Annotated[
         int,
         typer.Option(
-            help="Random draws to average in a row, where the merge (DARE) or answers are random."
+            help="Random draws averaged per row, if the merge (DARE) or its answers are random."
         ),
     ] = 3,
     storing: Storing,

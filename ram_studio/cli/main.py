@@ -116,7 +116,7 @@ class _Messages(logging.Handler):
 
 def _stop(signal_number: int, frame: object) -> NoReturn:
     # Not KeyboardInterrupt, which the parser would turn into an exit of its own.
-    raise Stopped("Stopped as asked; nothing was left behind.")
+    raise Stopped("Stopped; nothing was left behind.")
 
 
 def main() -> None:

@@ -238,9 +238,9 @@ def require_part(plan: Path | None, part: int | None) -> tuple[Path, int]:
     Raises: typer.BadParameter (exit code 2) when one of the two was left out.
     """
     if plan is None:
-        raise typer.BadParameter("no plan was given beside --part", param_hint="--plan")
+        raise typer.BadParameter("--part was given without --plan", param_hint="--plan")
     if part is None:
-        raise typer.BadParameter("no part was given beside --plan", param_hint="--part")
+        raise typer.BadParameter("--plan was given without --part", param_hint="--part")
     return plan, part
 
 

@@ -101,4 +101,4 @@ class Storing:
     def stopped(self) -> Stopped:
         """Return the error of an experiment that was stopped, with or without a store."""
         what = "no answers were stored" if self.no_store else "finished answers are stored"
-        return Stopped(f"Stopped as asked; {what}. Run the same again to continue.")
+        return Stopped(f"Stopped; {what}. Run the same command again to continue.")

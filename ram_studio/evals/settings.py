@@ -98,8 +98,7 @@ class EvalSettings(BaseModel):
     suites: Annotated[tuple[str, ...], BeforeValidator(_names)] = _setting(
         ("demo",),
         "Suites",
-        "demo, or any others that `ram-studio suites` lists, with commas; `evaluate` knows health "
-        "too.",
+        "demo, or others from `ram-studio suites`, with commas; `evaluate` also takes health.",
     )
     limit: PerSuite = _per_suite(
         "Questions per suite", "Maximum questions of all suites, or by suite (demo: per domain)."
@@ -239,7 +238,7 @@ class EvalSettings(BaseModel):
                     )
         if self.samples > 1 and not self.temperature:
             raise EvaluationError(
-                "Several samples of the likeliest answer are all the same. Give a temperature "
+                "Several greedy samples of a question are all the same. Give a temperature "
                 "above 0, such as the paper's 1.0 with top-p 0.95."
             )
         if self.pieces is not None and not any(is_a(name, "has_texts") for name in names):
@@ -253,7 +252,7 @@ class EvalSettings(BaseModel):
             self.until.check(names)
         if self.engine == "vllm" and HEALTH in names:
             raise EvaluationError(
-                "Health needs the model's logits, which the engine 'vllm' does not hand out. Leave "
+                "Health needs the model's logits, which the engine 'vllm' does not give. Leave "
                 "the suite out, or use the engine 'transformers' for it."
             )
         return self

@@ -17,5 +17,5 @@ def test_a_stopped_merge_exits_with_130_and_leaves_nothing(cli, stopping, exampl
     assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM)
     merge = ("merge", *example, "--out", tmp_path / "merged")
     code, _, err = stopping(signal.SIGTERM, WRITING, *merge)
-    assert (code, err) == (130, "ram-studio: Stopped as asked; nothing was left behind.\n")
+    assert (code, err) == (130, "ram-studio: Stopped; nothing was left behind.\n")
     assert list(tmp_path.iterdir()) == []

@@ -57,13 +57,13 @@ def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("analyze", "--plan", "p"), "no part was given"),
-        (("merge", "--part", "1", "--out", "o"), "no plan was given"),
+        (("analyze", "--plan", "p"), "--plan was given without --part"),
+        (("merge", "--part", "1", "--out", "o"), "--part was given without --plan"),
         (("analyze", "--plan", "p", "--part", "1", "--base", "b"), "leave out --base"),
         ((*PART, "--alpha", "1"), "leave out --alpha"),
         ((*PART, "--set", "r=1", "--tokenizer-from", "a"), "leave out --set, --tokenizer-from"),
         ((*PART, "--allow-base-mismatch", "--stream"), "leave out --stream, --allow-base-mismatch"),
-        (("analyze", "--plan", "p", "--part", "1"), "no analysis was given"),
+        (("analyze", "--plan", "p", "--part", "1"), "name an analysis file"),
     ],
 )
 def test_what_does_not_go_with_a_plan_is_a_usage_error(cli, arguments, words):

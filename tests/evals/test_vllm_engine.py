@@ -97,5 +97,5 @@ def test_what_vllm_cannot_load_or_answer_is_one_error(vllm, monkeypatch):
 
 
 def test_health_is_refused_before_anything_is_loaded(vllm):
-    with pytest.raises(EvaluationError, match="does not hand out"):
+    with pytest.raises(EvaluationError, match="does not give"):
         evaluate({"m": CODING}, "health", engine="vllm")

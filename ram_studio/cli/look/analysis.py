@@ -36,7 +36,7 @@ def add(
         told = {"parts": list(added.parts), "of": added.of, "missing": added.missing}
         print(json.dumps({"analysis": str(out), **told}))
     elif added.missing:
-        print(f"{out} holds {parts_text(added.parts, added.of)}; add what is missing to it.")
+        print(f"{out} holds {parts_text(added.parts, added.of)}; add the missing parts.")
     else:
         print(
             f"{out} is the analysis of the whole model. Next: ram-studio merge --plan PLAN --part "

@@ -15,7 +15,7 @@ from ram_studio.cli.tables import number_text, print_table
 @options.grouped
 def diff(
     base: Annotated[str, typer.Argument(help="The model to compare with: folder or Hub id.")],
-    model: Annotated[str, typer.Argument(help="A merge, an agent, an adapter or a delta of it.")],
+    model: Annotated[str, typer.Argument(help="A merge, agent, adapter or delta of that model.")],
     *,
     adapter: Annotated[
         str | None, typer.Option(help="An adapter or agent: how much of its update MODEL carries.")
@@ -27,8 +27,8 @@ def diff(
 ) -> None:
     """Show what differs between two models, and whether a merge took effect.
 
-    Which modules, layers or experts changed, by how much, and which are equal to the base to the
-    bit. Reads both models once; memory does not grow with them.
+    Lists which modules, layers or experts changed, by how much, and which are bit-identical.
+    Reads both models once; memory does not grow with them.
     """
     from ram_studio.engine.diff import diff as compare_models
 
@@ -64,7 +64,7 @@ def diff(
     equal = [one.name for one in changes if not one.changed]
     if equal and changed:
         more = f" and {len(equal) - 12} more" if len(equal) > 12 else ""
-        print(f"Equal to the base to the bit: {', '.join(equal[:12])}{more}.")
+        print(f"Bit-identical to the base: {', '.join(equal[:12])}{more}.")
     for names, what in ((found.missing, "lacks"), (found.extra, "has besides")):
         if names:
             print(f"note: the model {what} {len(names)} tensors, as {names[0]}.")

@@ -30,8 +30,8 @@ def inspect(
 ) -> None:
     """Check that base and agents fit together, and how each is stored.
 
-    Reads headers alone, before any download, and of local files a sample that tells about how much
-    each agent changed; with an analysis also what the counts say of storage and training.
+    Reads only headers, before any download, and samples local files to estimate how much each
+    agent changed; with an analysis also reports what the counts say of storage and training.
     """
     from ram_studio.checkpoints.fit.compatibility import check_compatibility
     from ram_studio.checkpoints.fit.storage_report import storage_report

@@ -24,8 +24,8 @@ def presets(
 ) -> None:
     """List published sets of agents, each checked on the Hub from headers before any download.
 
-    Says where a model has another base, shape, license or dtype than listed, and what an analysis
-    reads, about how long that takes, and what a merge needs on the disk.
+    Reports models whose base, shape, license or dtype differs from the list, the bytes and time
+    that an analysis takes, and the disk space that a merge needs.
     """
     from ram_studio.checkpoints.hub import presets as listed
     from ram_studio.engine.reading.preset_check import check_preset
@@ -72,7 +72,7 @@ def _print(report: PresetReport) -> None:
     if not report.is_fine:
         return
     if not all(model.listed.revision for model in report.models):
-        print("  (now): the list has no commit; this one is pinned in the command below.")
+        print("  (now): the list has no commit; the command below pins this one.")
     minutes = report.seconds / 60
     print(
         f"  An analysis reads {shown_bytes(report.fetch_bytes)} from the Hub (about "

@@ -15,7 +15,7 @@ from ram_studio.cli.look.counts import print_agents, print_counts, print_retaine
 def preview(
     analysis: Annotated[
         str,
-        typer.Argument(help="A file that analyze or analysis compact wrote, or a Hub id of one."),
+        typer.Argument(help="A file from analyze or analysis compact, or its Hub id."),
     ],
     epsilon: Annotated[
         float, typer.Option(help="Threshold of change; snaps to the epsilon grid.")

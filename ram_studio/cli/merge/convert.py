@@ -56,7 +56,7 @@ def convert(
         count, shown = plural(len(done.left_out), "entry"), shown_list(done.left_out)
         print(f"note: {count.replace('entrys', 'entries')} left out, no tensors: {shown}.")
     if done.config is None:
-        print("warning: no config.json lies beside it; give its folder with --config.")
+        print("warning: no config.json was found; give its folder with --config.")
     else:
         print(f"Config and tokenizer are those of {done.config}.")
     dtypes = ", ".join(done.dtypes)

@@ -68,6 +68,6 @@ def _print(told: dict[str, object], as_json: bool) -> None:
         return
     print(
         f"{told['path']}: {told['changed']:,} of {told['elements']:,} elements changed "
-        f"({told['density']:.2%}) in {told['tensors']} tensors; {told['nbytes']:,} bytes in place "
-        f"of {told['whole_nbytes']:,}. Base {str(told['base'])[:16]}..."
+        f"({told['density']:.2%}) in {told['tensors']} tensors; {told['nbytes']:,} bytes "
+        f"instead of {told['whole_nbytes']:,}. Base {str(told['base'])[:16]}..."
     )

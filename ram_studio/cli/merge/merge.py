@@ -98,7 +98,7 @@ Stream = Annotated[
     bool,
     typer.Option(
         "--stream",
-        help="Read Hub models remotely and store only the result; without --analysis twice.",
+        help="Read Hub models remotely (twice without --analysis); store only the result.",
     ),
 ]
 Push = Annotated[
@@ -153,7 +153,7 @@ def merge(
         return parts.merge(*options.require_part(plan, part), out, analysis, {**passes}, as_json)
     ahead = None if push is None else _push_ahead(push, out, public)
     if ray is not None and stream:
-        raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
+        raise typer.BadParameter("--ray needs downloaded models", param_hint="--stream")
     chosen = _recipe(recipe, asked, fit)
     if ray is not None and chosen.method in OWN:
         raise typer.BadParameter("other nodes do not have your method", param_hint="--ray")
@@ -192,7 +192,7 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
     from ram_studio.checkpoints.read.url_folder import is_url
 
     if is_url(out):
-        raise typer.BadParameter("a merge at a URL is not on this disk", param_hint="--push")
+        raise typer.BadParameter("push needs a merge in a local folder", param_hint="--push")
     return PushAhead(name, public=public)
 
 

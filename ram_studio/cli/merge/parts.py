@@ -84,7 +84,7 @@ def analyze(
     from ram_studio.engine.parts.steps import analyze_part
 
     if analysis is None:
-        raise typer.BadParameter("no analysis was given to write", param_hint="--analysis")
+        raise typer.BadParameter("name an analysis file to write", param_hint="--analysis")
     whole = load_plan(plan)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         found = analyze_part(

@@ -112,7 +112,7 @@ def push_merge(
         pushed = run(folder, repository, public=public, quiet=quiet, ahead=ahead, more=more)
     except HubError as error:
         command = shlex.join(["ram-studio", "push", str(folder), repository])
-        raise HubError(f"{error} The merge itself is whole in {folder}: {command}") from error
+        raise HubError(f"{error} The merge is complete in {folder}: {command}") from error
     print(told(pushed), file=sys.stderr if quiet else sys.stdout)
 
 

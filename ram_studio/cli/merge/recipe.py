@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def recipe(
     source: Annotated[
         Path,
-        typer.Argument(help="A recipe or a provenance file, or with --from-mergekit its YAML."),
+        typer.Argument(help="A recipe, provenance file or mergekit's YAML (--from-mergekit)."),
     ],
     from_mergekit: Annotated[
         bool, typer.Option("--from-mergekit", help="Read mergekit's YAML, write a recipe.")
@@ -28,7 +28,7 @@ def recipe(
     ] = False,
     to_mopd: Annotated[
         Literal["verl", "nemo-rl"] | None,
-        typer.Option("--to-mopd", help="Write its agents as teachers for distillation."),
+        typer.Option("--to-mopd", help="Write the agents as teachers for distillation."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; printed when left out.")] = None,
 ) -> None:

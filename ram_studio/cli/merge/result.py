@@ -59,6 +59,6 @@ def report(result: MergeResult, as_json: bool) -> None:
     advice = rounding_advice(result.provenance.dtype, factors)
     if advice and result.provenance.rounding == "nearest":
         print(f"note: {advice} (--rounding stochastic, --dtype float32)")
-    done = "holds this very merge already; nothing was written" if result.is_done_before else ""
+    done = "already holds this merge; nothing was written" if result.is_done_before else ""
     place = f"{result.out} {done}" if done else f"Written to {result.out}"
     print(f"{place}. Next: ram-studio verify {result.out}")

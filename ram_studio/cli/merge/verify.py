@@ -20,7 +20,7 @@ def verify(
     agent: options.Agents = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Your own method, if one merged it."),
+        typer.Option(metavar="FILE.py:NAME", help="Your own method, if it was used."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Recompute every tensor.")] = False,
     threads: options.Threads = None,
@@ -53,7 +53,7 @@ def verify(
         f"{plural(result.files, 'other file')} are as the provenance says."
     )
     if result.source_files:
-        print(f"MATCH: {plural(result.source_files, 'source file')} have the content merged.")
+        print(f"MATCH: {plural(result.source_files, 'source file')} are those of the merge.")
     if result.compared_bytes:
         print(
             f"MATCH: {result.compared_bytes:,} of {result.total_bytes:,} bytes recomputed from the "
