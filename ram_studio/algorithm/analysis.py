@@ -220,8 +220,8 @@ class Analysis:
         unknown = [a for a in names if a not in self.agents]
         if unknown or not names or len(set(names)) != len(names):
             raise SettingsError(
-                f"The agents asked for are {', '.join(names) or 'none'}; give each of some of "
-                f"{', '.join(self.agents)} once."
+                f"The chosen agents are {', '.join(names) or 'none'}; choose from "
+                f"{', '.join(self.agents)}, each once."
             )
         if names == self.agents:
             return self
@@ -348,12 +348,12 @@ class Analysis:
         if energies is None or energies.products is None:
             raise AnalysisError(
                 "The analysis has no sums by set of agents (more than six, or --no-relations): "
-                "weights cannot be previewed. Merge instead, which measures the same."
+                "weights cannot be previewed. Run the merge: it measures the same."
             )
         if sums is None or parts is None:
             alike = applied.grouped([range(len(self.tensors))])
             if alike is None or alike.kept[0] >= 0:
-                said = "Agents were left out: no weights over layers and no filters are known. "
+                said = "Agents were left out, so layer weights and filters are not known. "
                 raise AnalysisError(f"{said}Analyze these on their own.")
             of_model = sums_of_products(energies.products[None], energies.n_agents)
             return describe_retained(self.agents, retained_of(*of_model, alike), None)

@@ -158,8 +158,8 @@ def _check_belong_together(found: Sequence[PartialAnalysis]) -> None:
         if (partial.plan, partial.of) != (first.plan, first.of):
             raise AnalysisError(
                 f"The analysis of {which} is of another plan ({partial.plan[:12]}...) than that of "
-                f"{parts_text(first.parts, first.of)} ({first.plan[:12]}...). Analyze every part "
-                "by one plan."
+                f"{parts_text(first.parts, first.of)} ({first.plan[:12]}...). Use one plan for "
+                "all parts."
             )
         if twice := sorted(seen & partial.parts.keys()):
             raise AnalysisError(

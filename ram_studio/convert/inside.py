@@ -179,7 +179,7 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
     dtype = given[6] if name == "_rebuild_tensor_v3" else kind
     start, size, stride = given[1:4]
     if type(start) is not int:
-        raise Refused("has a tensor that begins at no whole number")
+        raise Refused("has a tensor offset that is not an integer")
     shape, steps = numbers(size), numbers(stride)
     return {
         "key": str(key),

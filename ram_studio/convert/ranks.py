@@ -95,7 +95,7 @@ def _cut(archive: TorchFile, name: str, told: Mapping[str, Any], rank: int, at: 
         coordinate = [rank]
     if odd or told["local"] is None or coordinate is None or len(coordinate) != len(cuts):
         raise CheckpointError(
-            f"{at}: tensor {quoted(name)} is placed as {odd[0] if odd else 'not told'}; expected "
+            f"{at}: tensor {quoted(name)} has placement {odd[0] if odd else 'unknown'}; expected "
             "Shard or Replicate on every dimension of the mesh. Save the full state dict."
         )
     part = archive.tensor(name, told["local"], at)

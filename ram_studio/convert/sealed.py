@@ -34,8 +34,8 @@ def describe_pickles(
     """
     if os.environ.get("SPACE_ID") or not is_sealed():
         raise CheckpointError(
-            f"{at} is a pickle, which is opened in a sealed process only; this machine has none "
-            "(a Linux with Landlock and seccomp has, a public Space has not). Convert it there."
+            f"{at} is a pickle, which is opened only in a sealed process; this machine has none. "
+            "Convert it on Linux with Landlock and seccomp, not on a public Space."
         )
     return [found for batch in _batches(pickles) for found in _described(kind, batch, at)]
 

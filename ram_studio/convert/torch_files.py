@@ -101,7 +101,7 @@ def open_torch_file(path: Path, at: str, span: tuple[int, int] | None = None) ->
             return _parsed(path, at, file.fileno(), begin, length)
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
             raise CheckpointError(
-                f"{at} is not a file of torch.save as torch writes it since 1.6, or is cut short "
+                f"{at} is not a torch.save file of torch 1.6 or newer, or is cut short "
                 f"({printable(error)}); copy it again, or save it again with a newer torch."
             ) from error
 
@@ -121,7 +121,7 @@ def _parsed(path: Path, at: str, handle: int, begin: int, length: int) -> TorchF
         order = entries.get(f"{top}byteorder")
         if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
             raise CheckpointError(
-                f"{at} was written on a machine of the other byte order; save it on one like this."
+                f"{at} was written with the other byte order; save it on a machine like this."
             )
         storages = {}
         for name, entry in entries.items():

@@ -96,7 +96,7 @@ def convert(
     if dtype not in ("stored", "float32"):
         raise SettingsError(
             f"dtype is {printable(dtype)!r}; expected stored or float32. Others would round the "
-            "trained weights; a merge writes them in any dtype."
+            "trained weights; a merge can write any dtype."
         )
     source = Path(source).expanduser()
     cancel = cancel or CancelToken()
@@ -155,7 +155,7 @@ def _read(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[
     except (TypeError, ValueError, LookupError) as error:
         # A pickle may describe parts by values of any kind.
         raise CheckpointError(
-            f"{at} describes parts that cannot be ({printable(error, 100)}); save the model again."
+            f"{at} describes invalid parts ({printable(error, 100)}); save the model again."
         ) from error
     if HEADER_METADATA in tensors:
         raise CheckpointError(

@@ -94,7 +94,7 @@ def make_delta(
         if (own.dtype, own.shape) != (tensor.dtype, tensor.shape):
             raise SettingsError(
                 f"Tensor {quoted(tensor.name)} is {own.dtype} in the agent and {tensor.dtype} in "
-                "the base; a delta keeps elements of one dtype. Store the agent in the base's "
+                "the base; a delta needs one dtype. Store the agent in the base's dtype "
                 "first (ram-studio merge --base BASE --agent a=FILE --method task-arithmetic --set "
                 "scale=1 --out DIR)."
             )
@@ -166,8 +166,8 @@ def apply_delta(
                 writer.write(tensor.name, start, piece.data)
             if expected.get(tensor.name) != digest.hexdigest():
                 raise CheckpointError(
-                    f"Tensor {quoted(tensor.name)} does not become what {printable(delta)} was "
-                    "made of: the base or the delta is damaged. Fetch both again."
+                    f"Tensor {quoted(tensor.name)} differs from what {printable(delta)} was "
+                    "made from: the base or the delta is damaged. Fetch both again."
                 )
         output.keep("whole", writer, b"", lambda flushed: cancel.raise_if_cancelled())
         output.complete(files)
@@ -194,8 +194,8 @@ def read_info(path: str | Path) -> DeltaInfo:
         )
     except (KeyError, ValueError) as error:
         raise CheckpointError(
-            f"{printable(path)} is a damaged delta: its header does not say of which files and how "
-            "many elements it is. Make it again."
+            f"{printable(path)} is a damaged delta: its header lacks the source files or the "
+            "number of elements. Make it again."
         ) from error
 
 
@@ -203,7 +203,7 @@ def _opened(path: str | Path) -> tuple[Checkpoint, dict[str, str]]:
     """Return a delta as it is stored, and its metadata."""
     opened = open_checkpoint(path, name=AGENT)
     if opened.delta is None:
-        raise CheckpointError(f"{printable(path)} is not a delta; expected what delta make wrote.")
+        raise CheckpointError(f"{printable(path)} is not a delta; expected output of delta make.")
     return opened, opened.delta
 
 

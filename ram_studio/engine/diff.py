@@ -109,13 +109,13 @@ class Diff:
         """What came out, in one or two sentences."""
         total = self.total
         count = plural(len(self.tensors), "tensor")
-        lost = f" It lacks {plural(len(self.missing), 'tensor')} of it." if self.missing else ""
+        lost = f" It lacks {plural(len(self.missing), 'base tensor')}." if self.missing else ""
         if not total.changed:
-            return f"This model is the base again: all {count} are equal to the bit.{lost}"
+            return f"No weight differs from the base: all {count} are bit-identical.{lost}"
         same = sum(not one.changed for one in self.tensors)
         told = (
             f"{total.changed:,} of {total.elements:,} elements differ ({total.share:.3%}); "
-            f"{same} of {count} are equal to the bit."
+            f"{same} of {count} are bit-identical."
         )
         if total.carried is not None:
             told += f" {total.carried:.1%} of the adapter's update is in the model."

@@ -81,7 +81,7 @@ class CancelToken:
     def raise_if_cancelled(self) -> None:
         """Raise Stopped once stopping was asked for."""
         if self.is_cancelled:
-            raise Stopped("Stopped as asked; nothing was left behind.")
+            raise Stopped("Stopped; nothing was left behind.")
 
 
 class Meter:

@@ -308,8 +308,8 @@ def _reserve(report: CompatibilityReport, options: RunOptions) -> Residence:
         where = "RAM" if options.device == "cpu" else options.device
         raise SettingsError(
             f"Holding base, {len(report.agents)} agents and a merge takes {shown_bytes(needed)}; "
-            f"{where} has {shown_bytes(sum(free))} free. Merge into a folder instead, which "
-            "streams, or leave agents out."
+            f"{where} has {shown_bytes(sum(free))} free. Merge into a folder instead (it "
+            "streams), or leave agents out."
         )
     return residence
 

@@ -124,7 +124,7 @@ def verify(
         if not source_files:
             notes.append(
                 "The provenance has no content hashes of the sources (--no-hash): they were "
-                "recognized by their fingerprints, which read a sample of large files."
+                "identified by fingerprints, which read a sample of large files."
             )
         if (unknown := _unknown_method(provenance)) is not None:
             notes.append(unknown)
@@ -264,7 +264,7 @@ def _open_sources(
     unknown = sorted(set(agents) - set(recipe.agents))
     if unknown:
         raise VerificationError(
-            f"{shown_list([quoted(n) for n in unknown])} went into no merge here; its agents are "
+            f"The merge has no agent {shown_list([quoted(n) for n in unknown])}; its agents are "
             f"{', '.join(recipe.agents)}."
         )
     places = {name: agents[name] for name in recipe.agents}
@@ -424,7 +424,7 @@ class _Comparison:
                 return ""
             return f" It was merged by version {version}, this is {__version__}."
         return (
-            f" That need not be damage, the files are as the merge wrote them: version {version} "
+            f" This may not be damage; the files are as the merge wrote them: version {version} "
             f"computed in {self._provenance.arithmetic}, this version ({__version__}) in "
             f"{self._arithmetic}, and the last digits of both differ. Verify it with version "
             f"{version}, or merge again."

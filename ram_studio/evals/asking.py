@@ -195,7 +195,7 @@ class SuiteRun:
     def _stored_text(self, count: int, questions: Sequence[Question]) -> str:
         of = f"{count} of {len(questions)} answers to suite {self.suite.name}"
         if self.store is None:
-            return f"{of} were in, and as no store was given they are gone."
+            return f"{of} were done; they are lost, as no store was given."
         return f"{of} are stored; run the same again to continue."
 
 

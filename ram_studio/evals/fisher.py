@@ -56,9 +56,9 @@ def check_knows_examples(agent: Checkpoint) -> None:
     if not own.is_file() or own.read_bytes() != example.read_bytes():
         raise SettingsError(
             f"{agent.who}the built-in prompts are the example's small tasks and say nothing "
-            "about this model, whose vocabulary is another. Give a text file with prompts of what "
-            "it was trained for, one a line: ram-studio fisher --prompts FILE; a merge takes its "
-            "folder as the setting files."
+            "about this model, which has another vocabulary. Give a text file with prompts of its "
+            "tasks, one per line: ram-studio fisher --prompts FILE; a merge takes the output "
+            "folder as its setting files."
         )
 
 

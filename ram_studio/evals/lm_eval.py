@@ -71,7 +71,7 @@ def evaluate_with_harness(
     asked.check_models(models)
     names = asked.harness_tasks
     if not all(isinstance(folder, str | Path) for folder in models.values()):
-        raise EvaluationError("lm-eval asks model folders here, and no endpoint. Name folders.")
+        raise EvaluationError("lm-eval asks model folders here, not endpoints. Name folders.")
     _check_installed()
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, include_path)
@@ -98,7 +98,7 @@ def evaluate_with_harness(
         items = items or questions
         if [question.id for question in questions] != [question.id for question in items]:
             raise EvaluationError(
-                f'lm-eval asked model "{model}" other items than the models before it, so that '
+                f'lm-eval asked model "{model}" other items than the models before it, so '
                 "they cannot be compared. Evaluate again with rerun."
             )
         seconds = time.perf_counter() - start
@@ -253,7 +253,7 @@ def rows_of(results: Mapping[str, Any], origin: Mapping[str, Any]) -> list[tuple
             domain = task if len(filters) == 1 else f"{task} ({chosen})"
             rows += [_row(task, domain, place, sample, metric, origin) for sample in own]
     if not rows:
-        raise EvaluationError("lm-eval gave no answers back. Choose a larger limit or other tasks.")
+        raise EvaluationError("lm-eval returned no answers. Choose a larger limit or other tasks.")
     # As the store gives them back.
     return sorted(rows, key=lambda row: row[0].id)
 

@@ -61,9 +61,9 @@ def evaluate_on_ray(
     is_plain = asked.engine == "transformers" and asked.pieces is None and asked.until is None
     if not is_plain or HEALTH in asked.suites or asked.paraphrases > 1:
         raise EvaluationError(
-            "On Ray models answer by the engine 'transformers', read texts whole, answer all "
-            "questions in one wording, and health is not measured: leave the suite, the mode, "
-            "--ci-width, --paraphrases or the engine out, or leave out --ray."
+            "On Ray, models use the engine 'transformers', read texts whole and answer one wording "
+            "of each question; health is not measured. Leave out the suite, the mode, "
+            "--ci-width, --paraphrases or the engine, or leave out --ray."
         )
     with contextlib.ExitStack() as undo:
         ray = undo.enter_context(connected(address))
@@ -116,7 +116,7 @@ def _ask(
 
     def poll() -> None:
         if should_stop is not None and should_stop():
-            raise Stopped("Stopped as asked; answers that had come are stored.")
+            raise Stopped("Stopped; received answers are stored.")
 
     def keep(result: tuple[int, Rows, Mapping[str, str]]) -> None:
         run, engine, decoding = runs[result[0]]

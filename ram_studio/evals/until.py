@@ -69,7 +69,7 @@ class Until:
         known = {made.name for made in generated.SUITES}
         if set(suites) - known:
             raise EvaluationError(
-                f"Only generated suites have questions without end; asked for: "
+                f"Only generated suites have unlimited questions; asked for: "
                 f"{', '.join(suites)}. Choose from: {', '.join(sorted(known))}."
             )
         if self.most < FIRST:

@@ -141,7 +141,7 @@ def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path
     report = load(tmp_path / "base", {"a": trained[0]})
     [said] = [f.text for f in report.findings if f.kind == "adapter"]
     assert "LoRA adapter of rank 4 on 4 of 21 tensors" in said
-    assert "where they equal the base in BF16, rounding makes that sparsity, not training" in said
+    assert "where they equal the base in BF16, rounding, not training, made them equal" in said
     assert not [f for f in report.findings if f.kind == "dtype"]
     assert analyze_report(report).rounded is not None  # densities are shown both ways
 

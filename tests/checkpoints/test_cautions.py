@@ -160,7 +160,7 @@ def test_stop_tokens_of_agents_are_told_and_offered(pair):
     size = replace(base, config=base.config | {"vocab_size": 5})
     found = [f for f in cautions(base, [agent, other]) if f.kind == "stop-tokens"]
     assert [f.agents for f in found] == [("coder",), ("memory",)]
-    assert "1 token that the base goes on after (5)" in found[0].text
+    assert "1 token after which the base continues (5)" in found[0].text
     assert "set stop_tokens: union" in found[0].text
     assert all_stop_tokens(base, [agent, other]) == (3, 5, 1)
     assert all_stop_tokens(size, [agent, other]) == (3, 1)  # it has no token 5
@@ -177,7 +177,7 @@ BOTH = ["tokenizer.json", "chat_template.jinja"]
     [
         ([], [], ["no tokenizer files", "add the files to the base first"]),
         ([], BOTH, ["no tokenizer files", "(tokenizer: coder)"]),
-        (BOTH[:1], BOTH[:1], ["no chat template", "asked as in a chat"]),
+        (BOTH[:1], BOTH[:1], ["no chat template", "used in a chat"]),
         (BOTH, [], []),
     ],
 )

@@ -258,7 +258,7 @@ def test_a_text_models_names_are_found_shown_and_confirmed(tmp_path, prefix, hea
     base = make(tmp_path, "base", named(before) | VISION)
     text = make(tmp_path, "a", after)
     told = str(refuse(base, text))
-    assert f"all {len(after)} tensors of it are in the base" in told
+    assert f"all its {len(after)} tensors are in the base" in told
     assert "1 tensor of the base's other towers stay as they are" in told
     assert "set names: mapped" in told
     if prefix != "model.":

@@ -59,7 +59,7 @@ def test_a_sweeps_winner_is_merged_with_agents_of_the_same_names(cli, tmp_path):
     assert (told[0], told[2].strip()) == (
         2,
         "ram-studio: The sweep merged coding, tool, memory; the agents here are coding, tool. "
-        "Give each the name that it has there.",
+        "Give each its name in the sweep.",
     )
     file.write_text("{}")
     told = cli(*asked, *sibling, "--out", tmp_path / "no")

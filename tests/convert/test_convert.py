@@ -168,14 +168,14 @@ def spoil(folder: Path, what: str) -> Path:
     [
         ("rank missing", r"files of 1 rank, expected 2 \(rank 1 is missing\)"),
         ("rank twice", "is not complete|its parts make|expected"),
-        ("cut short", r"rank_1\.pt is not a file of torch\.save"),
+        ("cut short", r"rank_1\.pt is not a torch\.save file"),
         ("metadata missing", r"not \.metadata"),
         ("part missing", r"lacks __1_0\.distcp"),
         ("part cut", r"__1_0\.distcp.* is cut short"),
         ("zarr", "in zarr, which is not read"),
         ("not equal everywhere", "tensor `w` differs between ranks"),
         ("columns first", "not stored row by row"),
-        ("old format", r"is not a file of torch\.save"),
+        ("old format", r"is not a torch\.save file"),
         ("adapter inside", "LoRA adapter"),
         ("header's name", "a tensor named __metadata__"),
     ],
@@ -224,7 +224,9 @@ def test_a_pickle_that_runs_code_is_refused_and_nothing_runs(spoiled, tmp_path):
     megatron = spoiled / WAYS["Megatron"] / "__1_0.distcp"
     megatron.write_bytes(part.ljust(megatron.stat().st_size, b"\0"))
     for source in (actor, dcp, spoiled / "plain", megatron.parent):
-        with pytest.raises(CheckpointError, match=r"asks for posix\.system|is not a file of torch"):
+        with pytest.raises(
+            CheckpointError, match=r"asks for posix\.system|is not a torch\.save file"
+        ):
             convert(source, tmp_path / "out")
     assert not marker.exists()
     pickle.loads(hostile)

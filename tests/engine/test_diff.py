@@ -99,7 +99,7 @@ def test_a_base_again_is_called_so(pair):
     base = pair[0]
     found = rs.diff(base, base)
     assert found.is_equal
-    assert found.verdict == "This model is the base again: all 10 tensors are equal to the bit."
+    assert found.verdict == "No weight differs from the base: all 10 tensors are bit-identical."
 
 
 def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatc
     monkeypatch.setattr(sys, "argv", ["ram-studio", "diff", str(base), str(merged)])
     with contextlib.suppress(SystemExit):
         main()
-    assert "the base again" in capsys.readouterr().out
+    assert "No weight differs from the base" in capsys.readouterr().out
     found = rs.diff(base, merged, adapter=agent)
     assert found.total.carried == 0
     assert rs.diff(base, agent, adapter=agent).total.carried == 1
@@ -136,7 +136,7 @@ def test_tensors_of_one_model_alone_are_not_called_equal(pair, tmp_path):
     found = rs.diff(base, folder)
     assert (found.missing, found.extra) == (("model.norm.weight",), ("model.new.weight",))
     assert not found.is_equal
-    assert "lacks 1 tensor" in found.verdict
+    assert "lacks 1 base tensor" in found.verdict
     wide = write(tmp_path / "wide", before | {"model.norm.weight": torch.ones(7).bfloat16()})
     with pytest.raises(CompatibilityError, match=r"model\.norm\.weight"):
         rs.diff(base, wide)

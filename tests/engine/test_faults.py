@@ -214,7 +214,7 @@ def test_a_stop_at_any_write_exits_with_130_and_leaves_nothing(zoo, good, calls,
         folder = tmp_path / str(at)
         folder.mkdir()
         code, text = order("term", folder / "out", at)
-        assert (code, text) == (130, "Stopped as asked; nothing was left behind.\n"), calls[at]
+        assert (code, text) == (130, "Stopped; nothing was left behind.\n"), calls[at]
         assert os.listdir(folder) == []
 
 

@@ -123,7 +123,7 @@ def test_progress_runs_from_zero_to_complete_in_every_domain(base_engine):
 
 def test_stop_ends_the_run_at_once(base_engine):
     polls = iter([False] * 3 + [True])
-    with pytest.raises(Stopped, match="as no store was given they are gone"):
+    with pytest.raises(Stopped, match="they are lost, as no store was given"):
         evaluate({"m": base_engine}, limit=20, should_stop=lambda: next(polls))
     assert next(polls, "no more") == "no more"
 

@@ -81,7 +81,7 @@ def test_results_without_right_and_wrong_are_refused():
     with pytest.raises(EvaluationError, match=r"Task t .* no metric of right and wrong"):
         rows_of({"samples": {"t": [sample(0, 0.4, "bleu")]}}, {})
     for nothing in ({"samples": {}}, {}):
-        with pytest.raises(EvaluationError, match="gave no answers"):
+        with pytest.raises(EvaluationError, match="returned no answers"):
             rows_of(nothing, {})
 
 

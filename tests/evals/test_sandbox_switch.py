@@ -66,7 +66,7 @@ def test_the_switch(monkeypatch):
     check_code_allowed("on")
     monkeypatch.delenv("SPACE_ID")
     monkeypatch.setattr(switch, "is_sealed", lambda: False)
-    with pytest.raises(EvaluationError, match="cannot lock up"):
+    with pytest.raises(EvaluationError, match="cannot sandbox"):
         check_code_allowed("auto")
 
 

@@ -88,7 +88,7 @@ def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
     # A wrong one is an error that names it.
     for template, message in (
         ("{{ raise_exception('only systems here') }}", "template .* fails: only systems here"),
-        ("Hello, I am a bot.", "leaves out what the user says"),
+        ("Hello, I am a bot.", "drops the user's message"),
     ):
         (folder / "chat_template.jinja").write_text(template)
         with pytest.raises(EvaluationError, match=message):

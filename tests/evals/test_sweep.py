@@ -68,7 +68,7 @@ def test_equal_settings_are_asked_once_and_losers_dropped(finished):
     assert loser.n < result.questions
     assert loser.loss.losses > loser.loss.wins
     assert loser.loss.p_value <= result.level == 0.05 / (4 * 3)
-    assert "1 clearly losing were dropped early" in result.statements[0]
+    assert "1 clear loser was dropped early" in result.statements[0]
 
 
 def test_the_winner_is_checked_on_other_questions(finished):
@@ -162,7 +162,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(search, polls, tmp_path):
         # As many settings as asked for, after the recipe as it is.
         assert (whole.rows[0].is_start, whole.rows[0].label) == (True, "ram+ (r 0.1)")
         assert len(whole.measured) == 4
-        assert "a guide and no proof" in whole.statements[-1] or len(whole.not_worse) == 1
+        assert "a guide, not a proof" in whole.statements[-1] or len(whole.not_worse) == 1
 
 
 def test_time_that_is_up_ends_a_sweep_with_what_there_is():
@@ -274,7 +274,7 @@ def test_a_stop_before_the_start_keeps_the_winners_answers(store_path, monkeypat
         if self.items.held_out and questions == self.items.held_out:
             last.append(entry)
             if len(last) == 2:
-                raise Stopped("Stopped as asked; nothing was left behind.")
+                raise Stopped("Stopped; nothing was left behind.")
         return ask(self, entry, questions)
 
     monkeypatch.setattr(Answers, "ask", asked)

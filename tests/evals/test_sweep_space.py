@@ -179,7 +179,7 @@ def test_values_that_no_axis_has_are_refused(values):
     [
         ({"suites": "health"}, EvaluationError, "'health' cannot be asked here"),
         ({"limit": {"demo": 5}}, SettingsError, "one limit for all suites"),
-        ({"engine": "vllm"}, SettingsError, "by the engine 'transformers'"),
+        ({"engine": "vllm"}, SettingsError, "need the engine 'transformers'"),
         ({"held_out": -1}, SettingsError, "held-out questions is -1"),
         ({"minutes": 0}, SettingsError, "0 minutes"),
         ({"search": "luck"}, SettingsError, "must be grid, optuna or slim"),

@@ -160,9 +160,9 @@ def _judge(
     if rounded is not None and rounded.active < SURVIVING * stored.active:
         return "storage", (
             f"{name}: storage, not training. It is stored as {dtype} beside a {base_dtype} base; "
-            f"{differing}, {rounded.density:.2%} when rounded to {base_dtype}. What differs lies "
-            f"below the last place of {base_dtype}. Take the checkpoint it was saved from, or "
-            "leave it out."
+            f"{differing}, {rounded.density:.2%} when rounded to {base_dtype}. The difference lies "
+            f"below the last place of {base_dtype}. Give its original checkpoint, or leave the "
+            "agent out."
         )
     if rounded is not None and stored.active > STORAGE_GAP * rounded.active:
         return "partly-storage", (
@@ -173,7 +173,7 @@ def _judge(
     is_narrower = PRECISION.get(dtype, 24) < PRECISION.get(base_dtype, 0)
     if is_narrower and stored.density > DENSE:
         return "storage", (
-            f"{name}: storage, not training, can make this. It is stored as {dtype} beside a "
+            f"{name}: this may be storage, not training. It is stored as {dtype} beside a "
             f"{base_dtype} base, and {differing}: rounding to {dtype} alone does that. Convert the "
             f"base to {dtype} first and compare again."
         )

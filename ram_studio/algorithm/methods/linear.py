@@ -56,7 +56,7 @@ def _prepare(settings: LinearSettings, facts: Facts) -> Prepared:
     bad = np.flatnonzero(np.abs(total - (1 if not settings.normalize else total)) > _ONE)
     bad = np.flatnonzero(np.abs(total) < _NOTHING) if settings.normalize else bad
     if len(bad):
-        expected = "something else than 0" if settings.normalize else "1, or set normalize"
+        expected = "anything but 0" if settings.normalize else "1, or set normalize"
         raise SettingsError(
             f"linear: the weights of {facts.tensors[bad[0]]} add up to {total[bad[0]]:g}; they "
             f"must add up to {expected}."

@@ -62,8 +62,7 @@ class RegionSettings(MethodSettings):
 def _prepare(settings: RegionSettings, facts: Facts) -> Prepared:
     if settings.agent is not None and settings.agent not in facts.agents:
         raise SettingsError(
-            f"The region asked for is of agent {settings.agent!r}; the agents are "
-            f"{', '.join(facts.agents)}."
+            f"The region is of agent {settings.agent!r}; the agents are {', '.join(facts.agents)}."
         )
     factors = facts.uniform_factors(0.0)
     factors[:, place_of(settings, facts.agents)] = settings.scale

@@ -43,8 +43,8 @@ def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
         found.append(
             Finding(
                 "config",
-                "The base's config.json refers to Python files of its own (auto_map); they are not "
-                "copied, add them to the merged folder yourself where you trust them.",
+                "The base's config.json refers to its own Python files (auto_map), which are not "
+                "copied; if you trust them, add them to the merged folder yourself.",
             )
         )
     for agent in agents:
@@ -72,7 +72,7 @@ def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     text = (
         f"a LoRA adapter of {rank} on {len(made)} of {len(base.tensors)} tensors, "
         "applied to the base in float32. Training moved nearly every element of those; where they "
-        f"equal the base in {dtypes}, rounding makes that sparsity, not training."
+        f"equal the base in {dtypes}, rounding, not training, made them equal."
     )
     return [_about(agent, "adapter", text, "note")]
 

@@ -168,8 +168,8 @@ def match_agent(
         ]
     if cropped:
         warnings.append(
-            f"{at}the vocabulary has another number of rows than the base's; merged are the rows "
-            f"they share ({shown_list(cropped, separator=', ')}), beyond them the base stands."
+            f"{at}the vocabulary has another number of rows than the base's; only common rows are "
+            f"merged ({shown_list(cropped, separator=', ')}), the others are the base's."
         )
     return problems, warnings
 

@@ -56,9 +56,9 @@ def map_names(
     kept = kept if is_alone else ""
     if policies["names"] != "mapped":
         raise CompatibilityError(
-            f"{agent.at}: {found}. Read by the base's names, all {plural(len(names), 'tensor')} of "
-            f"it are in the base{kept}. If it was trained from this base, "
-            f"{OPTION_WORDS['names']} to merge it so."
+            f"{agent.at}: {found}. With the base's names, all its {plural(len(names), 'tensor')} "
+            f"are in the base{kept}. If it was trained from this base, "
+            f"{OPTION_WORDS['names']} to merge it."
         )
     tensors = {str(new): agent.tensors[old].renamed(str(new)) for old, new in names.items()}
     text = f"{agent.who}{found}; it is read by the base's names{kept}."

@@ -73,7 +73,7 @@ class TiedResolution:
         if is_left_out:
             self.warnings.append(
                 f"{agent.who}{quoted(head)} differs from {quoted(embedding)} though the base "
-                f"ties them; the agent's {quoted(head)} is left out, as asked by extra: ignore."
+                f"ties them; the agent's {quoted(head)} is left out (extra: ignore)."
             )
         else:
             self.problems.append(

@@ -53,7 +53,7 @@ def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[F
             found.append(Finding("tokenizer", text, (agent.name,)))
         if template:
             text = (
-                f"{agent.who}{template}. What it was trained to answer may need its own; the "
+                f"{agent.who}{template}. The agent's skill may need its own template; the "
                 "base's is copied unless you choose another tokenizer."
             )
             found.append(Finding("chat-template", text, (agent.name,)))
@@ -95,10 +95,9 @@ def stop_token_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[
             more = all_stop_tokens(base, [agent])[len(all_stop_tokens(base, [])) :]
             if more:
                 text = (
-                    f"{agent.who}it ends answers at {plural(len(more), 'token')} that the base "
-                    f"goes on after ({shown_list([str(one) for one in more], 6, ', ')}). The merge "
-                    "ends them as the base does; set stop_tokens: union to end them at all agents' "
-                    "too."
+                    f"{agent.who}it stops at {plural(len(more), 'token')} after which the base "
+                    f"continues ({shown_list([str(one) for one in more], 6, ', ')}). The merge "
+                    "stops as the base does; set stop_tokens: union to use all agents' tokens."
                 )
                 found.append(Finding("stop-tokens", text, (agent.name,)))
     return found
@@ -230,7 +229,7 @@ def _lacking(ours: _Tokenizer, theirs: dict[str, _Tokenizer]) -> list[Finding]:
         f"take an agent's (tokenizer: {having[0]})" if having else "add the files to the base first"
     )
     what, how = (
-        ("chat template", "asked as in a chat")
+        ("chat template", "used in a chat")
         if missing == "chat-template"
         else ("tokenizer files", "asked anything")
     )

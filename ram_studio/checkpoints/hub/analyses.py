@@ -110,8 +110,8 @@ def _fetch(source: str, most: int) -> Path:
         if len(names) != 1:
             what = shown_list(names, separator=", ", show=quoted) or "none"
             raise HubError(
-                f"{repository} holds {what} of the files that an analysis may be in; expected "
-                "one called analysis.safetensors. Give its path instead."
+                f"{repository} holds these analysis files: {what}; expected one called "
+                "analysis.safetensors. Give the path of one instead."
             )
         if sizes[names[0]] > most:
             raise HubError(

@@ -51,7 +51,7 @@ def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
         return path
     raise CheckpointError(
         f"{at}{printable(path)} is a link that leaves its folder, to {printable(target)}; it is "
-        "not followed. Where you trust it, put a copy of the file in its place."
+        "not followed. If you trust it, put a copy of the file in its place."
     )
 
 

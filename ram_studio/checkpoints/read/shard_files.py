@@ -129,13 +129,13 @@ def _nothing_to_open(names: list[str], at: str, folder: str) -> str:
         found = next((name for name in names if re.fullmatch(pattern, name)), None)
         if found is not None:
             shown = command.format(folder=folder, file=printable(found))
-            trust = "convert it once" if command == _CONVERT else "where you trust it, convert it"
+            trust = "convert it once" if command == _CONVERT else "if you trust it, convert it"
             return f"{at} holds {what} ({printable(found)}), no safetensors files; {trust}: {shown}"
     pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
     if pickles:
         return (
             f"{at} has only pickle weights ({shown_list(pickles, 2, ', ')}), which can run code "
-            f"when opened; convert them once, which runs none: {_CONVERT.format(folder=folder)}"
+            f"when opened; convert them without running any: {_CONVERT.format(folder=folder)}"
         )
     return (
         f"{at} has no safetensors file; expected model.safetensors, or shards with "
@@ -172,7 +172,7 @@ def _checked_weight_map(index: dict[str, Any], at: str) -> dict[str, str]:
     for tensor, shard in weight_map.items():
         if not isinstance(shard, str) or not _is_plain_file_name(shard):
             raise CheckpointError(
-                f"{at} sends tensor {quoted(tensor)} to {quoted(shard)}, which is not the name of "
+                f"{at} maps tensor {quoted(tensor)} to {quoted(shard)}, which is not the name of "
                 "a file in the same folder; refused."
             )
         if not shard.endswith(".safetensors"):
@@ -180,7 +180,7 @@ def _checked_weight_map(index: dict[str, Any], at: str) -> dict[str, str]:
             if shard.lower().endswith(PICKLE_SUFFIXES):
                 advice = f"remove the index, then {_CONVERT.format(folder='FOLDER')}"
             raise CheckpointError(
-                f"{at} sends tensor {quoted(tensor)} to {quoted(shard)}, which is not a "
+                f"{at} maps tensor {quoted(tensor)} to {quoted(shard)}, which is not a "
                 f"safetensors file; {advice}."
             )
     return weight_map

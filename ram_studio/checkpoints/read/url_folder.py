@@ -210,7 +210,7 @@ class UrlFolder(RemoteFiles):
                     raise StorageError(
                         f"{self.who}{printable(self.url)} is busy or cannot be reached after "
                         f"{vain} {'try' if vain == 1 else 'tries'}: {reason}. Run again later; "
-                        "what was finished is kept."
+                        "finished work is kept."
                     ) from error
 
     @property

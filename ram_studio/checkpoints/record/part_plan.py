@@ -92,7 +92,7 @@ class PartPlan(Record):
         """
         if not 1 <= number <= len(self.parts):
             raise PlanError(
-                f"part is {number}; expected 1 to {len(self.parts)}, as many parts as the plan has."
+                f"part is {number}; expected 1 to {len(self.parts)}, the parts of the plan."
             )
         return self.parts[number - 1]
 
@@ -137,6 +137,6 @@ def load_plan(path: str | Path) -> PartPlan:
     if plan.ram_studio_version != __version__:
         raise PlanError(
             f"{where} is of version {printable(plan.ram_studio_version, 30)}, this is "
-            f"{__version__}; all parts are to be worked on by the version that made the plan."
+            f"{__version__}; use the version that made the plan for all parts."
         )
     return plan

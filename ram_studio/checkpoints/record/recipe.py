@@ -201,7 +201,7 @@ def _check_filters(recipe: Recipe) -> None:
     for i, own in enumerate(recipe.filters, start=1):
         if fixed := [key for key in own.settings if key in _OF_THE_WHOLE]:
             raise SettingsError(
-                f"Filter {i} sets {fixed[0]}, which holds for the whole merge; set it there."
+                f"Filter {i} sets {fixed[0]}, which no filter can set; set it in the recipe."
             )
         make_settings(recipe.method, recipe.every_settings[i])
 

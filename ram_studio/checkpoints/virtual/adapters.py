@@ -279,8 +279,8 @@ def _check_kind(config: Mapping[str, Any], at: str) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise CompatibilityError(
-            f"{at} holds an adapter of type {printable(kind, 40)}; LoRA adapters are read, others "
-            f"not: {_MERGE}."
+            f"{at} holds an adapter of type {printable(kind, 40)}; only LoRA adapters are "
+            f"read: {_MERGE}."
         )
     unread = [key for key in _UNREAD if config.get(key)]
     start = str(config.get("init_lora_weights", "")).lower()
@@ -336,7 +336,7 @@ def _made(
         dtypes = " and ".join(t.dtype for t in (a, b, *((magnitude,) if magnitude else ())))
         return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
     if magnitude is not None and (is_transposed or magnitude.numel != weight.shape[0]):
-        return f"{quoted(module)} is DoRA of another kind of layer than a linear one"
+        return f"{quoted(module)} is DoRA on a layer that is not linear"
     scale = _scale(module, a.shape[0], config)
     if isinstance(scale, str):
         return scale
@@ -371,8 +371,8 @@ def _made_stack(
     if order == "ask" and is_ambiguous(made):
         norms = norms_text(made, grouped, _reader_of(agent, *parts.values()))
         raise CompatibilityError(
-            f"{agent.at} holds a LoRA on stacked experts, and its files do not say in which order "
-            f"lora_B has their columns.{norms} To read it, {PACKING_WORDS}. For this agent alone: "
+            f"{agent.at} holds a LoRA on stacked experts, and its files do not say how lora_B "
+            f"orders their columns.{norms} To read it, {PACKING_WORDS}. For this agent alone: "
             f"experts_packing: {{{agent.name}: ORDER}} in a recipe, or --experts-packing "
             f"{agent.name}=ORDER."
         )

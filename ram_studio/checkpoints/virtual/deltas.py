@@ -90,8 +90,8 @@ def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint)
     if base.is_local and of != base.fingerprint and not _same_content(delta, base):
         raise CompatibilityError(
             f"{agent.at} is a delta of another base: it was made from {printable(of, 16)}..., "
-            f"the base given is {base.fingerprint[:16]}... Give the base it was made from, the "
-            "same files."
+            f"the base given is {base.fingerprint[:16]}... Give exactly the files it was "
+            "made from."
         )
     tensors = dict(base.tensors)
     for stored in agent.tensors.values():

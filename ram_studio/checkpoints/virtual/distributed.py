@@ -146,7 +146,7 @@ def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
             or not all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in offsets)
         ):
             raise CheckpointError(
-                f"{at} is called like a part of a torch distributed checkpoint (DCP), but its "
+                f"{at} is named like a part of a torch distributed checkpoint (DCP), but its "
                 f"header does not say in {SHARDING_INFO} where {quoted(tensor.name)} lies; save "
                 "the checkpoint again, or put it together with consolidate_safetensors_files."
             )

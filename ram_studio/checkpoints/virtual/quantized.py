@@ -232,16 +232,15 @@ def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Fin
         )
         if checkpoint.name != BASE_NAME:
             text += (
-                " So are the base's; changes smaller than the steps of these codes are not in the "
-                "files."
+                " The base's are, too; the files do not hold changes below the quantization step."
                 if kinds == of_base
-                else " The base's are stored otherwise: where the two differ, the codes' rounding "
-                "differs too, not only what was trained."
+                else " The base's are stored differently, so the two differ by quantization error, "
+                "not only by training."
             )
         elif any(_kinds(agent) != of_base for agent in agents):
             text += (
-                " Agents are stored otherwise: where they differ from it, the codes' rounding "
-                "differs too, not only what was trained. Give the bfloat16 model that the base was "
+                " Agents are stored differently, so they differ from it by quantization error, "
+                "not only by training. Give the bfloat16 model that the base was "
                 "made from, if there is one."
             )
         names = () if checkpoint.name == BASE_NAME else (checkpoint.name,)

@@ -280,7 +280,7 @@ class PartsUrl(_PartsOutput):
         """Count bytes of an upload; raises Stopped when it is to end."""
         self._done_bytes += nbytes
         if self._given_up.is_set():
-            raise Stopped("Stopped as asked; what was uploaded is kept.")
+            raise Stopped("Stopped; uploaded files are kept.")
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
         while self._upload is not None:

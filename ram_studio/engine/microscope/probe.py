@@ -133,7 +133,7 @@ class ElementProbe:
             self.reason = str(error)
             return read
         if merged is None:
-            self.reason = "There are NaN or Inf among these elements: no merge takes this tensor."
+            self.reason = "These elements hold NaN or Inf: this tensor cannot be merged."
             return read
         self._stored.append(backend.stored(merged))
         self._arithmetics += [self._plan.arithmetic_of(piece)] * piece.n
@@ -242,7 +242,7 @@ def _missing(
         return "It needs sums of |tau|, which this analysis does not hold; analyze again."
     if Need.MAGNITUDES in needs and settings.scope == "tensor":
         return (
-            "Trimmed tensor by tensor it needs all magnitudes of this tensor; the analysis has "
+            "To trim by tensor it needs all magnitudes of this tensor; the analysis has only "
             "those of the whole model (scope global)."
         )
     if from_counts - {Need.MAGNITUDES} and find_grid_index(settings.epsilon) is None:

@@ -177,8 +177,8 @@ def read_receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
             first = next(iter(receipts.values()), receipt).header
             if header.facts != first.facts:
                 raise PlanError(
-                    "it was merged from another analysis, or other Fisher files, than part "
-                    f"{first.part}; merge all parts from the same."
+                    "it was merged with another analysis or other Fisher files than part "
+                    f"{first.part}; use the same for all parts."
                 )
         receipts[unit] = receipt
     return receipts
@@ -227,5 +227,5 @@ def _check_shards(
         raise PlanError(
             f"{plan.text(*sorted(set(wrong.values()))).capitalize()}: "
             f"{shown_list([printable(name) for name in wrong])} not as written (missing, or of "
-            "another size or digest). Merge what is named again, then finish."
+            "another size or digest). Merge those parts again, then finish."
         )

@@ -272,7 +272,7 @@ def open_plan(
     if stale:
         raise PlanError(
             f"{plural(len(stale), 'source')} changed since the plan was made: "
-            f"{shown_list(stale)}. Restore what was planned, or plan and analyze again."
+            f"{shown_list(stale)}. Restore the old files, or plan and analyze again."
         )
     return OpenPlan(plan, MergeJob(report, plan.recipe, run), analysis)
 

@@ -239,7 +239,7 @@ def _result(ray: Any, task: Any, name: str) -> Any:
     except ray.exceptions.RayError as error:
         reason = " ".join(str(error).split())[:200]
         raise SettingsError(
-            f"{name.capitalize()}: its worker died and was started {RETRIES} times again "
+            f"{name.capitalize()}: its worker died and was restarted {RETRIES} times "
             f"({type(error).__name__}: {reason}). Look at the node's memory and disk, and run "
             "again: what is done is kept."
         ) from error

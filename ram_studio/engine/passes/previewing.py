@@ -33,7 +33,7 @@ def preview_recipe(analysis: Analysis, recipe: Recipe) -> dict[str, Any]:
     if recipe.method not in scaling.RULES:
         raise SettingsError(
             f"The method is {recipe.method}; weights and filters are previewed for "
-            f"{', '.join(scaling.RULES)}. Merge instead, which measures the same."
+            f"{', '.join(scaling.RULES)}. Run the merge: it measures the same."
         )
     analysis = analysis.select(tuple(recipe.agents))
     choices = recipe.choices(analysis.names) or [TensorChoice()] * len(analysis.tensors)
@@ -69,12 +69,12 @@ def _point(settings: Any) -> int:
     point = find_grid_index(settings.epsilon)
     if point is None:
         raise SettingsError(
-            f"epsilon {settings.epsilon:g} is not on the analysis's grid; preview a value of "
-            "`ram-studio preview --json`, or merge, which takes any."
+            f"epsilon {settings.epsilon:g} is not on the analysis's grid; take a value of "
+            "`ram-studio preview --json`, or merge with any epsilon."
         )
     if settings.shared != "mean":
         raise SettingsError(
-            'shared is "ties", which previews do not support; merge instead, which measures it.'
+            'shared is "ties", which previews do not support; run the merge: it measures it.'
         )
     return point
 

@@ -126,8 +126,8 @@ def refuse_other_bases(found: Sequence[Finding]) -> None:
     """Raise CompatibilityError where there are such warnings."""
     if found:
         raise CompatibilityError(
-            f"{shown_list(texts(found), separator=' ')} Give the base it was trained from; where "
-            f"this is the one, {OPTION_WORDS['other base']} to merge nevertheless."
+            f"{shown_list(texts(found), separator=' ')} Give the base it was trained from; if "
+            f"this is that base, {OPTION_WORDS['other base']} to merge anyway."
         )
 
 

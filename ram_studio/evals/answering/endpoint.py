@@ -284,7 +284,7 @@ class EndpointEngine:
             ) from None
         if status in (401, 403):
             raise EvaluationError(
-                f"{self.url} refused access with status {status}. Give the token it wants."
+                f"{self.url} refused access with status {status}. Give its access token."
             )
         text = content.decode("utf-8", "replace")
         if status == 429 or status >= 500:
@@ -401,7 +401,7 @@ def _checked_url(url: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise EvaluationError(
             f"The URL of the endpoint {host} holds a user name or password, which would be kept "
-            "with the answers. Give the token apart from it."
+            "with the answers. Give the token separately."
         )
     return url.rstrip("/")
 

@@ -201,7 +201,7 @@ class LocalEngine:
         for told in (said, *(m["content"] for m in messages if m["role"] != "assistant")):
             if told.strip() not in text:
                 raise EvaluationError(
-                    f"The chat template of {self.path} leaves out what the user says: the text "
+                    f"The chat template of {self.path} drops the user's message: the text "
                     f"{told[:60]!r} does not occur in its output {text[:60]!r}. It belongs to "
                     "another model; repair it, or use chat 'none'."
                 )
@@ -248,7 +248,7 @@ class LocalEngine:
         fitting, refused = [], []
         for question in questions:
             if should_stop is not None and should_stop():
-                raise Stopped("Stopped as asked; answers that were complete are kept.")
+                raise Stopped("Stopped; complete answers are kept.")
             prompt, ids = self._ids_of(question)
             needed = len(ids) + self._room(question)
             if not ids:

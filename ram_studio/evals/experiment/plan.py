@@ -172,10 +172,10 @@ class Plan(ABC):
         if isinstance(self.settings.limit, dict):
             raise SettingsError("An experiment has one limit for all suites. Give a number.")
         if self.settings.engine != "transformers":
-            raise SettingsError("Merges made in memory answer by the engine 'transformers'.")
+            raise SettingsError("Merges made in memory need the engine 'transformers'.")
         if self.settings.is_harness:
             raise SettingsError(
-                "Merges made in memory are not asked by lm-eval. Write them, then evaluate them."
+                "lm-eval cannot ask merges made in memory. Write them, then evaluate them."
             )
         at_least("held-out questions", self.held, 0)
         if self.minutes is not None and not self.minutes > 0:

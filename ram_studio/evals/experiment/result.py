@@ -367,7 +367,7 @@ def _found(result: ExperimentResult) -> list[str]:
     elif result.ending == "running":
         return said + _at_chance(result, best)
     elif result.held_out == 0:
-        said.append("No questions were held out, so how optimistic that is stays unknown.")
+        said.append("No questions were held out, so the optimism was not measured.")
     else:
         why = "stopped" if result.ending == "stopped" else "out of time"
         said.append(
@@ -385,7 +385,7 @@ def _tried(result: ExperimentResult) -> str:
     if same := rows.count("duplicate"):
         parts.append(f"{same} more gave the same merge as one of them")
     if dropped := rows.count("dropped"):
-        parts.append(f"{dropped} clearly losing were dropped early")
+        parts.append(f"{_count(dropped, 'clear loser was', 'clear losers were')} dropped early")
     if open_rows and result.ending != "running":
         parts.append(f"{open_rows} were not finished")
     tests = _count(result.tests, "test was", "tests were")
@@ -430,7 +430,7 @@ def _rechecked(recheck: Recheck, best: Row) -> list[str]:
         f"There the setting it started from scores {_interval(recheck.start)}: "
         f"{'no significant difference' if outcome == 'inconclusive' else outcome} "
         f"({counts.wins} gained, {counts.losses} lost, p {counts.p_value:.2g}; one comparison, on "
-        "questions that nothing was chosen by)."
+        "questions not used for choosing)."
     )
     return said
 
@@ -455,8 +455,8 @@ def _not_worse(result: ExperimentResult) -> str:
     text = f"These questions do not show {result.winner} to be better than {shown}."
     if result.search != "grid":
         return (
-            f"{text} Settings were proposed by earlier answers to the same questions, so what was "
-            "dropped is a guide and no proof."
+            f"{text} Settings were proposed by earlier answers to the same questions, so drops "
+            "are a guide, not a proof."
         )
     if result.ending != "done":
         return text

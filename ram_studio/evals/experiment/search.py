@@ -176,7 +176,7 @@ class SlimSearch:
                 "by optuna or as a grid."
             )
         if any(axis.name.startswith("ramp.") for axis in axes):
-            raise SettingsError("SLIM has one weight an agent; search ramps by optuna.")
+            raise SettingsError("SLIM has one weight per agent; use optuna for ramps.")
         self._space, self._axes = space, axes
         self._ends = [(axis.low or 0.0, axis.high or 0.0) for axis in axes]
         n = len(axes)

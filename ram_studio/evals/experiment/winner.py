@@ -35,7 +35,7 @@ class Winner(NamedTuple):
         if set(given) != set(self.agents):
             raise SettingsError(
                 f"The sweep merged {', '.join(self.agents)}; the agents here are "
-                f"{', '.join(given)}. Give each the name that it has there."
+                f"{', '.join(given)}. Give each its name in the sweep."
             )
 
 

@@ -54,7 +54,7 @@ def score_files(
     runs = list(stored_scores(store, own, sources_in(store, provenance)))
     if not runs:
         raise EvaluationError(
-            f"The store {store.path} has no scores of {printable(folder)}. Ask it first: "
+            f"The store {store.path} has no scores of {printable(folder)}. Run first: "
             f"ram-studio evaluate {printable(folder)}"
         )
     files, results = hub_results(store, runs)

@@ -123,8 +123,8 @@ sdk: static
 pinned: false
 ---
 
-What a merge of {title} does to each agent's update, at every setting: one page that asks nothing of
-any server, made by RAM Studio {version} (Reinforced Agent Merging, arXiv 2601.13572).
+What a merge of {title} does to each agent's update, at every setting: one page that makes no
+requests, made by RAM Studio {version} (Reinforced Agent Merging, arXiv 2601.13572).
 """
 
 

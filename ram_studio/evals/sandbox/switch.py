@@ -82,8 +82,8 @@ def check_code_allowed(code: CodeSwitch = "auto") -> None:
     if system != "Linux":
         raise EvaluationError(
             f"Code that a model wrote cannot be run on {system}, whatever the code switch says: "
-            f"Linux's Landlock and seccomp lock it up, and {system} has nothing like them that "
-            "holds for one process. Leave the suite out, or run RAM Studio in Linux: a container, "
+            f"the sandbox needs Linux's Landlock and seccomp, and {system} has nothing like them "
+            "for one process. Leave the suite out, or run RAM Studio in Linux: a container, "
             "a virtual machine, WSL 2."
         )
     if code == "auto" and os.environ.get("SPACE_ID"):
@@ -93,7 +93,7 @@ def check_code_allowed(code: CodeSwitch = "auto") -> None:
         )
     if code == "auto" and not is_sealed():
         raise EvaluationError(
-            "This system cannot lock up a process (Linux with Landlock and seccomp is needed), so "
+            "This system cannot sandbox a process (Linux with Landlock and seccomp is needed), so "
             "code that a model wrote is not run. Leave the suite out, or set code to 'on' inside "
             "a container or virtual machine you can throw away."
         )

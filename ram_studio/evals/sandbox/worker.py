@@ -99,7 +99,7 @@ class Worker:
     def _too_busy(self, what: str) -> WorkerError:
         return WorkerError(
             f"The process that {self._job.does} {what} within {self.patience:g} s: this machine is "
-            "too busy. Run the same again when it does less."
+            "too busy. Run the same again when it is free."
         )
 
     def _running(self) -> subprocess.Popen[str]:
@@ -127,8 +127,7 @@ class Worker:
                 raise self._too_busy("did not start")
             raise WorkerError(
                 f"The process that {job.does} ended while it started (status {process.returncode})."
-                f" Look whether `import {job.library}` works here, and install it again if it does "
-                "not."
+                f" Check that `import {job.library}` works here; if it fails, install it again."
             )
         return process
 

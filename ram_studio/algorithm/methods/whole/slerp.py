@@ -87,8 +87,8 @@ def spherical_mean(base: Tensor, taus: Tensor, settings: WarpSettings, weights: 
 def _prepare(settings: Any, facts: Facts) -> Prepared:
     if len(facts.agents) != 1:
         raise SettingsError(
-            f"slerp goes from the base to one agent, and there are {len(facts.agents)}: choose "
-            "one, or warp, which takes several."
+            f"slerp takes the base and one agent, not {len(facts.agents)}: choose "
+            "one, or use warp for several."
         )
     return Prepared(settings, facts)
 
