@@ -117,7 +117,7 @@ def margins() -> str:
         for seed, row, rival in zip(seeds, rows, best, strict=True)
         if row["RAM+"] - row[rival] >= ASKED / 100
     ]
-    told = "so it is" if len(reached) == len(seeds) else f"so it is on {listed(reached)}"
+    told = "met" if len(reached) == len(seeds) else f"met on {listed(reached)}"
     outcomes = {
         own["rows"][name]["versus"]["outcome"]
         for own in seeds.values()
@@ -130,7 +130,7 @@ def margins() -> str:
         f"points above the best of the listed rivals ({', '.join(dict.fromkeys(best))}), and "
         f"{listed([_points(row, UNTRIMMED) for row in rows])} above "
         f"{UNTRIMMED}, which is not among the paper's kept ratios: each beyond chance on the same "
-        f"questions. We had asked for {ASKED} points over the listed ones on every seed: {told}."
+        f"questions. We aimed at {ASKED} points over the listed ones on every seed: {told}."
     )
 
 
@@ -354,9 +354,9 @@ def order() -> str:
         for seed, own in seeds.items()
         if all(own["rows"][name]["versus"]["outcome"] == "worse" for name in LISTED)
     ]
-    came = "**The order comes back**" if len(beyond) == len(seeds) else "**It comes back in part**"
+    came = "**The order repeats**" if len(beyond) == len(seeds) else "**It repeats in part**"
     if not beyond:
-        came = "**It does not come back**"
+        came = "**It does not repeat**"
     sums = listed([share(row["sum"]) for row in rows])
     bases = listed(list(dict.fromkeys(share(row["base"]) for row in rows)))
     return (
