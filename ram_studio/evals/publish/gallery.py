@@ -332,5 +332,5 @@ def _readme(title: str, merges: int) -> str:
     return (
         f"---\ntitle: {shown}\nemoji: 🧭\ncolorFrom: blue\ncolorTo: yellow\nsdk: static\n"
         f"pinned: false\n---\n\n{merges} merges of RL-trained agents, with their settings, scores "
-        f"and canvas: pages that make no requests, made by RAM Studio {__version__}.\n"
+        f"and canvas: pages that send no requests, made by RAM Studio {__version__}.\n"
     )

@@ -123,7 +123,7 @@ sdk: static
 pinned: false
 ---
 
-What a merge of {title} does to each agent's update, at every setting: one page that makes no
+What a merge of {title} does to each agent's update, at every setting: one page that sends no
 requests, made by RAM Studio {version} (Reinforced Agent Merging, arXiv 2601.13572).
 """
 
