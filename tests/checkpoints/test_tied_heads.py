@@ -95,7 +95,7 @@ def test_a_head_trained_apart_from_a_tied_base_is_an_error(tmp_path, base_stores
     assert pair(report, EMBEDDING) == ((EMBEDDING,), True, None)
     if base_stores == "same":
         assert pair(report, HEAD) == ((EMBEDDING,), False, EMBEDDING)
-    assert any("left out, as asked" in w for w in report.warnings)
+    assert any("left out (extra: ignore)" in w for w in report.warnings)
 
 
 def test_heads_that_differ_in_the_last_byte_only_are_found(tmp_path):

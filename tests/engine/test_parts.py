@@ -163,7 +163,7 @@ def test_parts_merged_with_other_fisher_files_are_refused(zoo, tmp_path):
     merge_part(plan, 1, tmp_path / "out", **CPU)
     write_fisher_files(zoo, folder, seed=1)
     merge_part(plan, 2, tmp_path / "out", **CPU)
-    with pytest.raises(PlanError, match=r"^Part 2 of 2: .*other Fisher files, than part 1"):
+    with pytest.raises(PlanError, match=r"^Part 2 of 2: .*other Fisher files than part 1"):
         finish(plan, tmp_path / "out", **CPU)
 
 
