@@ -45,7 +45,7 @@ PAPER_MOST = 1.4
 """lambda at r 0.2 and alpha 2, the largest of the paper's Table 2."""
 
 LITTLE_UNIQUE = 0.1
-"""Below this unique share RAM is averaging in effect."""
+"""Below this unique share RAM mostly averages."""
 
 ALIKE = 0.3
 """From this mean cosine on agents share an update, not only places."""
@@ -298,7 +298,7 @@ def _little_unique(merge: _Merge) -> Verdict | None:
     return Verdict(
         "averaging",
         "warn",
-        f"Only {_share(unique)} of the change, by energy, is unique: RAM is averaging in effect.",
+        f"Only {_share(unique)} of the change, by energy, is unique: RAM mostly averages.",
         f"{_directions(merge.analysis, cosine)}Compare it with the sum (task arithmetic, scale 1).",
     )
 

@@ -149,7 +149,7 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
 
 
 def parse_weights(pairs: list[str] | None) -> dict[str, float | list[float]]:
-    """Return the weights of ``--weight AGENT=W``; several numbers run over the layers.
+    """Return the weights of ``--weight AGENT=W``; several numbers: one gradient over all layers.
 
     Raises: typer.BadParameter (exit code 2) for what is not a number, and as ``parse_pairs``.
     """

@@ -31,7 +31,7 @@ def preview(
         list[str] | None,
         typer.Option(
             metavar="AGENT=W[,W...]",
-            help="Weight of an agent's task vector; several numbers run over the layers.",
+            help="Weight of an agent's task vector; several numbers: one gradient over all layers.",
         ),
     ] = None,
     recipe: Annotated[
