@@ -11,6 +11,7 @@ from engine_zoo import read_folder
 from random_zoo import random_elements, write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
+from ram_studio.algorithm.methods.whole import sce as whole_sce
 from ram_studio.checkpoints.own_methods import bring_method
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.merge import merge
@@ -154,3 +155,13 @@ def test_what_cannot_be_merged_is_refused(changes, said, tmp_path):
     zoo = write_zoo(tmp_path / "zoo", 1)
     with pytest.raises(SettingsError, match=said):
         MergeJob(zoo.load(), zoo.recipe(**changes)).plan()
+
+
+@pytest.mark.parametrize("select", [0.4, 1.0])
+def test_sce_in_pieces_is_sce_at_once(monkeypatch, select):
+    rng = np.random.default_rng(5)
+    base, agents = rng.normal(size=50), rng.normal(size=(3, 50))
+    monkeypatch.setattr(whole_sce, "_PIECE", 7)
+    expected = sce(base, agents, np.ones(3), select)
+    found = merged_by("sce", {"select": select}, base, agents)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
 import pytest
 from real_set_folder import make_agents
 
 from ram_studio.evals.answering import decode
 from training.real_set import grpo, measure, model, report
-from training.real_set.measure import AnswerFile, Job, ask_all
+from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
 from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS
 
@@ -79,6 +82,11 @@ def test_two_processes_answer_as_one(base, tmp_path):
     ]
     assert found[0] == found[1]
     assert set(found[0]) == {"base", "math", "ram+"}
+
+
+def test_a_process_that_dies_ends_in_an_error():
+    with pytest.raises(BrokenProcessPool):
+        list(side_by_side(partial, (os._exit,), [1, 1, 1], processes=2))
 
 
 def test_updates_tell_density_and_what_rounding_keeps(folder, monkeypatch):

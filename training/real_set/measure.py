@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,9 +158,14 @@ def side_by_side(
     if processes == 1 and jobs:
         yield from map(make(*args), jobs)
     elif jobs:
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(min(processes, len(jobs)), _start, (make, args)) as pool:
-            yield from pool.imap_unordered(_do, jobs)
+        count, spawn = min(processes, len(jobs)), multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(count, spawn, _start, (make, args)) as pool:
+            asked = [pool.submit(_do, job) for job in jobs]
+            try:
+                # Raises where a process died, as one that took all memory: run again to go on.
+                yield from (future.result() for future in as_completed(asked))
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 _made: list[Callable[[Any], Any]] = []

@@ -22,8 +22,8 @@ def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **tol
     """Return the method that merges each tensor, of any shape, by ``merge_one``.
 
     Args:
-        merge_one: base, float64 (n,), task vectors times their weights (agents, n), settings and
-            weights (agents,) -> the merged task vector (n,).
+        merge_one: base, float64 (n,), task vectors (agents, n), settings and weights (agents,) ->
+            the merged task vector (n,).
         told: other fields of the method.
 
     Elements where the merged task vector is 0 stay as in the base.

@@ -14,6 +14,7 @@ c_t are as published. Where the tau cancel exactly the base stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -24,6 +25,9 @@ from ram_studio.algorithm.methods.whole.formulas import tensor_method
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_PIECE = 1 << 22
 
 
 class SceSettings(MethodSettings):
@@ -42,24 +46,34 @@ class SceSettings(MethodSettings):
 
 
 def select_and_merge(base: Tensor, taus: Tensor, settings: SceSettings, weights: Tensor) -> Tensor:
-    """Return the merged task vector."""
+    """Return the merged task vector.
+
+    Piece by piece: of an embedding every whole temporary takes gigabytes.
+    """
     import torch
 
-    taus = taus * weights[:, None]
+    weights = weights[:, None]
+    chosen = torch.ones_like(base, dtype=torch.bool)
     if settings.select < 1:
-        variance = taus.var(dim=0, unbiased=False)
+        variance = (taus * weights).var(dim=0, unbiased=False)
         k = int(settings.select * int((variance > 0).sum()))
-        chosen = torch.zeros_like(base, dtype=torch.bool)
-        chosen[variance.sort(descending=True, stable=True).indices[:k]] = True
-        taus = torch.where(chosen, taus, 0.0)
-    squares = taus.square().sum(1)
+        chosen[variance.sort(descending=True, stable=True).indices[k:]] = False
+
+    def pieces() -> Iterator[Tensor]:
+        for own, is_chosen in zip(taus.split(_PIECE, 1), chosen.split(_PIECE), strict=True):
+            yield torch.where(is_chosen, own * weights, 0.0)
+
+    squares = torch.stack([own.square().sum(1) for own in pieces()]).sum(0)
     if not squares.sum() > 0:
         return torch.zeros_like(base)
     shares = (squares / squares.sum())[:, None]
-    agrees = taus * taus.sum(0) > 0
-    total = torch.where(agrees, shares, 0.0).sum(0)
-    mean = torch.where(agrees, shares * taus, 0.0).sum(0) / total
-    return settings.scale * torch.where(total > 0, mean, 0.0)
+    merged = []
+    for own in pieces():
+        agrees = own * own.sum(0) > 0
+        total = torch.where(agrees, shares, 0.0).sum(0)
+        mean = torch.where(agrees, shares * own, 0.0).sum(0) / total
+        merged.append(settings.scale * torch.where(total > 0, mean, 0.0))
+    return torch.cat(merged)
 
 
 SCE = tensor_method(
