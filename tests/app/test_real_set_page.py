@@ -94,6 +94,7 @@ def test_description_is_honest_about_how_it_was_made() -> None:
     text = watch_html("real")
     for fact in ("GGUF", "1 steps of GRPO", "second seed", "SFT", "greedy", COMMAND, "seed: 0"):
         assert fact in text, fact
+    assert "humaneval, to see what was forgotten: base 3, ram+ 3 of 4." in text
 
 
 @pytest.mark.usefixtures("real")

@@ -33,7 +33,8 @@ def folder(base, tmp_path_factory):
 @pytest.fixture(scope="module")
 def shipped(folder):
     """The set made of it."""
-    run(ship, folder, "--out", str(folder / "real"), "--note", "Nothing else.")
+    options = ("--note", "Nothing else.", "--processes", "1")
+    run(ship, folder, "--out", str(folder / "real"), *options)
     return folder / "real"
 
 
@@ -93,7 +94,7 @@ def test_factors_are_those_of_the_merge_and_measured_once(folder, shipped):
 
     file, before = folder / "measure" / "factors.jsonl", (shipped / "skills.json.gz").read_bytes()
     lines = file.read_text()
-    run(ship, folder, "--out", str(folder / "again"))
+    run(ship, folder, "--out", str(folder / "again"), "--processes", "1")
     assert file.read_text() == lines
     assert (folder / "again" / "skills.json.gz").read_bytes() == before
 
@@ -110,6 +111,8 @@ def test_record_says_how_it_was_made_and_what_was_not(shipped):
     assert record["evaluation"]["texts"]["memory"] < N
     assert record["not_done"][-1] == "Nothing else."
     assert "second seed" in record["not_done"][0]
+    assert record["other_suites"] == {"humaneval": {"base": [3, 4], "ram+": [3, 4]}}
+    assert not [text for text in record["not_done"] if "forgetting" in text]
 
 
 def test_skills_that_were_asked_more_give_their_first_questions(folder, tmp_path):

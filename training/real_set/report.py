@@ -128,7 +128,7 @@ def curves_of(logs: Path) -> go.Figure:
                 col=col,
             )
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
-    return figure.update_layout(template="plotly_white", width=1000, height=360)
+    return figure.update_layout(template="plotly_white", width=1000, height=340, margin_t=40)
 
 
 def training_tables(logs: Path) -> str:

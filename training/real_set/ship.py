@@ -274,12 +274,13 @@ def build_record(
     scores, validation = measured.scores("test"), measured.scores("validation")
     training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
     others = [name for name in training if name not in sources]
+    others_asked = read_other_suites(folder / "measure" / "other_suites.json")
     asked = {skill: measured.count("test", skill) for skill in measured.skills}
     left_out = {
         "No agent was trained with a second seed.": any("seed" in name for name in others),
         "No agent was trained by SFT on the same questions.": any("sft" in name for name in others),
         "Nothing but these skills was asked, so forgetting was not measured.": (
-            not set(measured.skills) <= set(sources)
+            bool(others_asked) or not set(measured.skills) <= set(sources)
         ),
     }
     return {
@@ -310,6 +311,7 @@ def build_record(
         "merges": {name: own for name, own in scores.items() if name not in sources},
         "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
         "rival": tuned_rival(validation, sources),
+        "other_suites": others_asked,
         "not_done": [*(text for text, is_done in left_out.items() if not is_done), *notes],
     }
 
@@ -325,6 +327,16 @@ def tuned_rival(validation: Mapping[str, Mapping[str, float]], agents: Sequence[
         if own and name not in ("base", *agents) and not name.startswith("ram")
     }
     return max(means, key=means.__getitem__, default=None)
+
+
+def read_other_suites(file: Path) -> dict[str, dict[str, list[int]]]:
+    """Return [right, asked] by suite and model of what `ram-studio evaluate --json` wrote."""
+    found: dict[str, dict[str, list[int]]] = {}
+    if file.exists():
+        for model, result in json.loads(file.read_text("utf-8"))["models"].items():
+            for suite, own in result["domains"].items():
+                found.setdefault(suite, {})[model] = [own["correct"], own["n"]]
+    return found
 
 
 def read_training(log: Path) -> dict[str, Any]:
