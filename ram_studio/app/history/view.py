@@ -24,7 +24,7 @@ from ram_studio.engine.merge_log import PastMerge
 from ram_studio.evals.report.skill_table import TUNED
 
 _PUBLIC = "Only you see these, and only until your session expires."
-_PRIVATE = "Answers are stored in your user folder. ram-studio history prints the same list."
+_PRIVATE = "Answers are stored in your user folder. The same list as a command: ram-studio history."
 
 
 def list_html(
