@@ -72,6 +72,21 @@ test("what the best other setting shows against RAM+ is said as it is", () => {
   assert.match(rivalText(profiles.dense), /^Sum \(scale 1\): .* It solves more than RAM\+, beyond chance\.$/);
 });
 
+test("the best of many settings has to beat as many tests", () => {
+  const usual = profiles["shared-style"];
+  const paper = paperRow(usual);
+  const wrong = [...paper.right.keys()].filter((i) => !paper.right[i]).slice(0, 6);
+  const said = (tried) => {
+    const better = { ...rivalRow(usual), right: paper.right.map((x, i) => (wrong.includes(i) ? 1 : x)), total: 999 };
+    const others = usual.skills.merges.filter(({ set }) => !set.method.startsWith("ram")).slice(0, tried - 1);
+    const ram = usual.skills.merges.filter(({ set }) => set.method.startsWith("ram"));
+    return rivalText({ ...usual, skills: { ...usual.skills, merges: [...ram, better, ...others] } });
+  };
+  assert.equal(wrong.length, 6); // 6 : 0 is p .03
+  assert.match(said(1), /best of 1 settings.* It solves more than RAM\+, beyond chance\.$/);
+  assert.match(said(100), /best of 100 settings.* It does not differ significantly from RAM\+\.$/);
+});
+
 test("of models that nobody asked the overlap says what to expect, and on what evidence", () => {
   const untested = (name, settings) => said(name, settings, { ...profiles[name], skills: undefined });
   const { key, lead, rest } = untested("shared-style", at("shared-style", "ram+"));

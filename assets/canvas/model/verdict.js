@@ -148,7 +148,7 @@ const expectationLine = (profile, result) => {
 };
 
 /** The best of all other methods' settings, honestly: of how many it was picked, on which questions, and whether it
- * differs from RAM+ at the paper's setting beyond chance. "" without one. */
+ * differs from RAM+ at the paper's setting beyond chance, the best of so many tests (Bonferroni). "" without one. */
 export const rivalText = (profile) => {
   const [rival, paper] = [rivalRow(profile), paperRow(profile)];
   if (!rival) return "";
@@ -156,7 +156,7 @@ export const rivalText = (profile) => {
   const picked = `${settingsText(rival.set, profile)}: the best of ${tried} settings, picked on these same questions.`;
   if (!paper) return picked;
   const { lost, won, p } = compareRows(rival, paper);
-  if (p >= LEVEL) return `${picked} It does not differ significantly from RAM+.`;
+  if (tried * p >= LEVEL) return `${picked} It does not differ significantly from RAM+.`;
   return `${picked} It solves ${won > lost ? "more" : "fewer"} than RAM+, beyond chance.`;
 };
 
