@@ -46,7 +46,7 @@ def test_an_analysis_opens_from_a_repository(
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "model.safetensors").write_bytes(b"x")
     hub.add("lab/empty", tmp_path / "empty")
-    with pytest.raises(HubError, match="lab/empty holds none of the files"):
+    with pytest.raises(HubError, match="Analysis files in lab/empty: none"):
         analysis_at("lab/empty", PRIVATE)
     with pytest.raises(HubError, match="is not on"):
         analysis_at("lab/nothing", PRIVATE)

@@ -148,7 +148,7 @@ def test_a_soup_of_float32_files_is_their_mean(tmp_path):
     [
         ({"method": "linear", "settings": {"normalize": False}}, "add up to 3; they must add up"),
         ({"method": "linear", "weights": {"tool": -2}}, "add up to 0"),
-        ({"method": "slerp"}, "there are 3: choose one, or warp"),
+        ({"method": "slerp"}, "one agent, not 3: choose one, or use warp"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(changes, said, tmp_path):

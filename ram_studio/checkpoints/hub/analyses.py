@@ -110,7 +110,7 @@ def _fetch(source: str, most: int) -> Path:
         if len(names) != 1:
             what = shown_list(names, separator=", ", show=quoted) or "none"
             raise HubError(
-                f"{repository} holds these analysis files: {what}; expected one called "
+                f"Analysis files in {repository}: {what}; expected one called "
                 "analysis.safetensors. Give the path of one instead."
             )
         if sizes[names[0]] > most:
