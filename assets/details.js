@@ -2,7 +2,7 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
-import { lossesOf, usualFormat } from "./canvas/model/rounding.js";
+import { cardRetained, lossesOf, usualFormat } from "./canvas/model/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
   count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,
@@ -73,7 +73,7 @@ const drawRounding = () => {
     const said = lost.map(({ name, retained, asked }) => `${name} ${factor(retained)} instead of ${factor(asked)}`);
     line.textContent = `Rounding to nearest in ${dtype} takes part of the rescaling: ${said.join("; ")}. `
       + "Stochastic rounding or float32 keeps it.";
-  } else if (result.agents.some((agent) => agent.lambda > 1)) {
+  } else if (result.agents.some(({ lambda }, t) => cardRetained(profile, state.point, t, lambda)?.asked > 1)) {
     line.textContent = `Stored in ${dtype} to nearest, every agent keeps at least nine tenths of it.`;
   } else {
     line.textContent = `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;
