@@ -201,25 +201,28 @@ def with_known_factors(table: Mapping[str, Any], folder: Path, processes: int) -
     agents = [row["method"] for row in table["rows"] if row["kind"] == "source"]
     paths = {name: folder / "agents" / name for name in agents if name != "base"}
     # What is stored otherwise has the same factors but for rounding, and is not on the map.
-    own = [r for r in table["rows"] if not has_formula(r) and not r["method"].startswith("ram")]
-    unknown = [row for row in own if _factors_key(row) not in known] if processes else []
+    keys = [
+        None if has_formula(row) or row["method"].startswith("ram") else _factors_key(row)
+        for row in table["rows"]
+    ]
+    wanted = [key for key in keys if processes and key and key not in known]
     args = folder / "base", paths
-    for key, factors in side_by_side(_FactorsOfRow, args, unknown, processes):
+    for key, factors in side_by_side(_FactorsOf, args, wanted, processes):
         known[key] = factors
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps({"row": key, "factors": factors}) + "\n")
         print(f"factors of {key}", flush=True)
-    keys = {id(row): _factors_key(row) for row in own}
-    rows = [{**row, "factors": known.get(keys.get(id(row), ""))} for row in table["rows"]]
+    pairs = zip(table["rows"], keys, strict=True)
+    rows = [{**row, "factors": known.get(key) if key else None} for row, key in pairs]
     return {**table, "rows": rows}
 
 
-class _FactorsOfRow:
+class _FactorsOf:
     def __init__(self, base: Path, agents: Mapping[str, Path]) -> None:
         self._meter = FactorMeter(base, agents)
 
-    def __call__(self, row: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return _factors_key(row), self._meter.factors(row["method"], row["settings"])
+    def __call__(self, key: str) -> tuple[str, dict[str, Any]]:
+        return key, self._meter.factors(*json.loads(key))
 
 
 def _factors_key(row: Mapping[str, Any]) -> str:
