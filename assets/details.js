@@ -2,7 +2,7 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
-import { cardRetained, lossesOf, usualFormat } from "./canvas/model/rounding.js";
+import { lossesOf, roundingSentence, usualFormat } from "./canvas/model/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
   count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,
@@ -59,25 +59,11 @@ const drawRounding = () => {
   const { profile, state, result } = shown;
   const line = part("rounding-line");
   part("rounding-more").hidden = !profile.rounding;
-  line.dataset.tone = "plain";
-  if (!profile.rounding) {
-    line.textContent = "This analysis has no statistics of rounding. Analyze the models again to see "
-      + "what is retained.";
-    return;
-  }
-  const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);
-  const lost = lossesOf(profile, state.point, result.agents);
-  // As rounding_meter.rounding_advice words it.
-  if (lost.length) {
-    line.dataset.tone = "note";
-    const said = lost.map(({ name, retained, asked }) => `${name} ${factor(retained)} instead of ${factor(asked)}`);
-    line.textContent = `Rounding to nearest in ${dtype} takes part of the rescaling: ${said.join("; ")}. `
-      + "Stochastic rounding or float32 keeps it.";
-  } else if (result.agents.some(({ lambda }, t) => cardRetained(profile, state.point, t, lambda)?.asked > 1)) {
-    line.textContent = `Stored in ${dtype} to nearest, every agent keeps at least nine tenths of it.`;
-  } else {
-    line.textContent = `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;
-  }
+  line.dataset.tone = profile.rounding && lossesOf(profile, state.point, result.agents).length ? "note" : "plain";
+  line.textContent = profile.rounding
+    ? roundingSentence(profile, state.point, result.agents)
+    : "This analysis has no statistics of rounding. Analyze the models again to see what is retained.";
+  if (!profile.rounding) return;
   if (!isOpen("rounding")) return;
   drawRetainedTable();
   drawRetainedByLayer();

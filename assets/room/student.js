@@ -128,7 +128,7 @@ const VIEWS = {
   },
   done: () => {
     put(main(), "h1", { tabindex: "-1" }, "The lesson is over");
-    put(main(), "p", {}, "Nothing of it is stored. Go on by yourself:");
+    put(main(), "p", {}, "Nothing of it was stored. You can go on alone:");
     put(put(main(), "p"), "a", { class: "rm-main", href: "./?lesson=1" }, "Open the lesson");
     speak("The lesson is over.");
   },

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lossesOf } from "../../assets/canvas/model/rounding.js";
+import { lossesOf, roundingSentence } from "../../assets/canvas/model/rounding.js";
 
 // Updates of one unit in the last place round back to 1; those of ten hold 1.2 as it is.
 const curve = (delta) => ({ cells: [[delta, 1, 0]], loose: 0, spread: 0, noise: 0 });
@@ -25,4 +25,15 @@ test("nothing is lost where nothing is rescaled or known", () => {
   assert.deepEqual(losses(1, 1), []);
   assert.deepEqual(losses(null, null), []);
   assert.deepEqual(lossesOf({ ...profile, rounding: null }, 0, [{ lambda: 1.2 }]), []);
+});
+
+test("one sentence says who loses lambda, or that nobody does", () => {
+  const said = (own, ...lambdas) => roundingSentence(own, 0, lambdas.map((lambda) => ({ lambda })));
+  assert.match(said(profile, 1.2, 1.2), /^Rounding to nearest in bfloat16 takes .*: small 1\.000 instead of 1\.200\./);
+  assert.match(said(profile, 1, 1.2), /^Stored in bfloat16 to nearest, every agent keeps/);
+  assert.match(said(profile, 1, 1), /^Nothing is rescaled/);
+  // Without unique weights lambda is 1.2 and scales nothing.
+  const none = [null, null].map(() => ({ points: [0], curves: [null] }));
+  const rounding = { ...profile.rounding, agents: profile.rounding.agents.map((a) => [a[0], none[0]]) };
+  assert.match(said({ ...profile, rounding }, 1.2, 1.2), /^Nothing is rescaled/);
 });

@@ -30,6 +30,7 @@ def diff(
     Lists which modules, layers or experts changed, by how much, and which are bit-identical.
     Reads both models once; memory does not grow with them.
     """
+    from ram_studio.checkpoints.read.describe import plural
     from ram_studio.engine.diff import diff as compare_models
 
     with progress_bars(quiet=as_json) as (on_progress, _):
@@ -67,7 +68,7 @@ def diff(
         print(f"Bit-identical to the base: {', '.join(equal[:12])}{more}.")
     for names, what in ((found.missing, "lacks"), (found.extra, "has besides")):
         if names:
-            print(f"note: the model {what} {len(names)} tensors, as {names[0]}.")
+            print(f"note: the model {what} {plural(len(names), 'tensor')}, such as {names[0]}.")
     for note in found.notes:
         print(f"note: {note}")
     print(found.verdict)

@@ -53,8 +53,8 @@ def plan(
     )
     if idle := [part.part for part in made.parts if not part.shards]:
         print(
-            f"note: {made.text(*idle)} with nothing to do: the output has fewer files; a smaller "
-            "--max-shard-size gives more."
+            f"note: nothing is left for {made.text(*idle)}: the output has fewer files than there "
+            "are parts. A smaller --max-shard-size makes more files."
         )
     print(
         f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan {out} "

@@ -53,7 +53,8 @@ def verify(
         f"{plural(result.files, 'other file')} are as the provenance says."
     )
     if result.source_files:
-        print(f"MATCH: {plural(result.source_files, 'source file')} are those of the merge.")
+        files = plural(result.source_files, "source file")
+        print(f"MATCH: the merge read {files} with the same content.")
     if result.compared_bytes:
         print(
             f"MATCH: {result.compared_bytes:,} of {result.total_bytes:,} bytes recomputed from the "
