@@ -257,6 +257,13 @@ def test_no_number_of_one_entry_stops_the_others(
     assert (tmp_path / "site/merges/merged.html").stat().st_size > 10_000
 
 
+def test_merges_of_equal_names_have_pages_of_their_own(zoo: Zoo, tmp_path: Path) -> None:
+    places = ("one/same", "two/Same", "three/same.2")
+    folders = [merge(zoo.recipe(), tmp_path / place).out for place in places]
+    built = build_gallery([str(folder) for folder in folders], tmp_path / "site")
+    assert [entry.key for entry in built.entries] == ["same", "Same.2", "same.2.2"]
+
+
 def test_regexes_of_others_are_never_run(zoo: Zoo, tmp_path: Path) -> None:
     merged = merge(zoo.recipe(), tmp_path / "merged").out
     rewritten(merged, filters=[{"match": ["re:((.*)*)*!"], "keep": "base"}])

@@ -157,7 +157,7 @@ def _entries(
 ) -> tuple[list[Entry], dict[str, str]]:
     entries: list[Entry] = []
     left_out: dict[str, str] = {}
-    keys: Counter[str] = Counter()
+    taken: set[str] = set()  # names of pages, as a file system without case tells them apart
     for source in dict.fromkeys(sources):
         try:
             if len(entries) >= MOST_ENTRIES:
@@ -169,10 +169,10 @@ def _entries(
             why = str(error).replace(source.rstrip("/"), name)
             left_out[printable(name, 120)] = printable(why, 400)
             continue
-        keys[entry.key.lower()] += 1
-        if (times := keys[entry.key.lower()]) > 1:
-            entry = replace(entry, key=f"{entry.key}.{times}")
-        entries.append(entry)
+        keys = (entry.key, *(f"{entry.key}.{n}" for n in range(2, MOST_ENTRIES + 1)))
+        key = next(key for key in keys if key.lower() not in taken)
+        taken.add(key.lower())
+        entries.append(replace(entry, key=key))
     return entries, left_out
 
 
