@@ -8,11 +8,11 @@ import { mountLesson as takeHost, takeLesson } from "./lesson/lesson.js";
 import { mountVerdicts } from "./verdicts.js";
 import { outcomeOf } from "./canvas/model/outcome.js";
 import { state } from "./canvas/store.js";
-import { dropEpsilon, lookAt, mergeForm, mount, remember, setProfile, settings, show, update } from "./tune.js";
+import { dropEpsilon, giveSettings, lookAt, mergeForm, mount, remember, setProfile, show, update } from "./tune.js";
 
 // For events of the page and tests, as members of window.RAM.
 export const members = {
-  ...numbers, askedPlace, askNumber, dropEpsilon, mergeForm, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, settings, update,
+  ...numbers, askedPlace, askNumber, dropEpsilon, giveSettings, mergeForm, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, update,
 };
 
 /** The lesson on the app's page. @param {(step: string) => void} open goes to a step

@@ -19,7 +19,9 @@ const WRITE = 200; // ms after which the address does
 
 let root = null;
 let [timer, writing, saying] = [0, 0, 0];
-let recorded = ""; // the value of record
+let held = ""; // the value of record, as its last change said
+/** @type {string[]} what the stage gave it since, in this order: each is to come back as a change */
+const given = [];
 let told = ""; // what Merge's form was told last
 /** @type {any} what it said before there was anything to show */
 let wanted = null;
@@ -99,13 +101,17 @@ const follow = () => {
 
 const record = () => {
   clearTimeout(timer);
-  if (!state.settings || settings() === recorded) return;
-  recorded = settings();
-  press("record-settings");
+  if (state.settings && settings() !== (given.at(-1) ?? held)) press("record-settings");
 };
 
 /** Read by Gradio when the button above is pressed: one JSON value. */
-export const settings = () => JSON.stringify({ ...state.settings, ...METHODS[state.settings.method].fixed });
+export const giveSettings = () => {
+  const text = settings();
+  if (text !== (given.at(-1) ?? held)) given.push(text);
+  return text;
+};
+
+const settings = () => JSON.stringify({ ...state.settings, ...METHODS[state.settings.method].fixed });
 
 /** The value of record with epsilon 0, for Merge. */
 export const dropEpsilon = () => {
@@ -115,8 +121,11 @@ export const dropEpsilon = () => {
 
 /** The value of record changed: by a link, a recipe, a reload, or because the stage said so. It may say a part. */
 export const update = (text) => {
-  if (!text || text === recorded) return; // an echo
-  recorded = text;
+  if (!text || text === held) return;
+  held = text;
+  const echo = given.indexOf(text);
+  given.splice(0, echo + 1); // those before it were overtaken
+  if (echo >= 0) return; // the stage may have moved on
   const said = JSON.parse(text);
   if (state.profile) accept(said);
   else wanted = { ...wanted, ...said };

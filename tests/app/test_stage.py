@@ -476,6 +476,29 @@ def test_each_verdict_is_said_on_the_page(example) -> None:
             assert str(sum(case["scores"])) in found["said"]
 
 
+# Other settings arrive while the page is still about to take those that the stage gave it.
+_OVERTAKEN = """(point) => {
+  const give = RAM.giveSettings;
+  RAM.giveSettings = () => {
+    const text = give();
+    RAM.giveSettings = give;
+    queueMicrotask(() => RAM.update(JSON.stringify({ point })));
+    return text;
+  };
+  RAM.update(JSON.stringify({ point: point + 10 }));
+}"""
+
+
+def test_a_late_echo_does_not_take_settings_back(example) -> None:
+    page = example.page
+    page.evaluate(_OVERTAKEN, 20)
+    page.wait_for_function(
+        "() => JSON.parse(document.querySelector('#settings textarea').value).point === 20",
+        timeout=20_000,
+    )
+    assert json.loads(page.evaluate("() => RAM.giveSettings()"))["point"] == 20
+
+
 def test_a_prompt_that_just_broke_comes_forward(example, table) -> None:
     page = example.page
     page.focus("#epsilon-line")

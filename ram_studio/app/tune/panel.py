@@ -47,5 +47,5 @@ class TunePanel:
             trigger_mode="multiple",
             show_progress="hidden",
         )
-        record.click(fn=None, outputs=value, js="() => window.RAM.settings()")
+        record.click(fn=None, outputs=value, js="() => window.RAM.giveSettings()")
         shared.loaded.listen([live], lambda session: {live: profile_of(session.models)})
