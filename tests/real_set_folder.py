@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from training.real_set import measure, ship
+from training.real_set import measure
 from training.real_set.merges import merges
 from training.real_set.tasks import SKILLS, Question, draw, is_right
 
@@ -112,10 +112,3 @@ def run(module: object, folder: Path, *options: str) -> None:
         module.main()  # type: ignore[attr-defined]
     finally:
         sys.argv = before
-
-
-def make_set(folder: Path, assets: Path) -> Path:
-    """Return assets/real, made of a new folder of the real set; no model is asked."""
-    make_answers(make_agents(make_base(folder / "new"), folder / "real-set"))
-    run(ship, folder / "real-set", "--out", str(assets / "real"), "--processes", "1")
-    return assets / "real"

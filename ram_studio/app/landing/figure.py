@@ -19,7 +19,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app import templates
 from ram_studio.app.landing.outcomes import Outcome, Outcomes, Setting, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
-from ram_studio.app.session.sets import DEFAULT_SET, REAL, TITLES, record_of
+from ram_studio.app.session.sets import DEFAULT_SET, record_of
 from ram_studio.errors import AnalysisError, RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
@@ -177,7 +177,4 @@ def landing_html() -> Markup:
         }
     except RamStudioError:
         pass  # told to whoever opens the set
-    has_real = REAL in TITLES
-    return templates.render(
-        "landing/landing.html.j2", figure=figure, example=DEFAULT_SET, has_real=has_real
-    )
+    return templates.render("landing/landing.html.j2", figure=figure, example=DEFAULT_SET)

@@ -13,26 +13,17 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.app.session.session import Loaded
 from ram_studio.checkpoints.record.analysis_file import load_analysis
-from ram_studio.errors import CheckpointError
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 
 REAL = "real"
 """The set of a real model's agents: measured, and too large for their weights to be shipped."""
 
-
-def _is_there(folder: str) -> bool:
-    try:
-        return asset_path(folder).is_dir()
-    except CheckpointError:
-        return False
-
-
 TITLES = {
     "shared-style": "the shared-style agents",
     "independent": "the independent agents",
     "dense": "the dense agents",
-    **({REAL: "the agents of a real 0.5B model"} if _is_there(REAL) else {}),
+    REAL: "the agents of a real 0.5B model",
 }
 """The shipped sets as links, the API and assets/ name them; the first is the default."""
 
