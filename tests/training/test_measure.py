@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 import pytest
-from real_set_folder import make_agents
+from real_set_folder import make_agents, run
 
-from ram_studio.evals.answering import decode
-from training.real_set import grpo, measure, model, report
+from training.real_set import grpo, measure, report
 from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
 from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS
@@ -26,15 +24,7 @@ def folder(base, tmp_path, monkeypatch):
     """The base and three agents that moved every fifth, fourth and third element."""
     monkeypatch.setattr(measure, "QUESTIONS", COUNTS)
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
-    # A busy machine times threads differently, and a random model's answers hang on the last bits.
-    monkeypatch.setattr(decode, "_fastest", lambda *_: 1)
-    monkeypatch.setattr(model, "_seconds", lambda _: 1.0)
     return make_agents(base, tmp_path)
-
-
-def run(module, folder, monkeypatch, *options):
-    monkeypatch.setattr(sys, "argv", ["x", "--folder", str(folder), *options])
-    module.main()
 
 
 def test_merges_are_many_and_labels_differ():
@@ -43,8 +33,8 @@ def test_merges_are_many_and_labels_differ():
     assert Merge("ties", {"density": 0.2, "scale": 1.0}).label == "ties density=0.2 scale=1"
 
 
-def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, monkeypatch, capsys):
-    run(measure, folder, monkeypatch, "--limit", str(LIMIT), "--processes", "1")
+def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, capsys):
+    run(measure, folder, "--limit", str(LIMIT), "--processes", "1")
     file = folder / "measure" / "answers.jsonl"
     whole = file.read_bytes()
     lines = [json.loads(line) for line in whole.splitlines()]
@@ -56,21 +46,22 @@ def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, monkeypatch
     assert set(keys) == wanted
     assert len(keys) == len(wanted)
 
-    run(measure, folder, monkeypatch, "--limit", str(LIMIT), "--processes", "1")
+    run(measure, folder, "--limit", str(LIMIT), "--processes", "1")
     assert file.read_bytes() == whole
     # Torn in the middle of a line, and of a skill's answers.
     file.write_bytes(whole[: len(whole) * 2 // 5])
-    run(measure, folder, monkeypatch, "--limit", str(LIMIT), "--processes", "1")
+    run(measure, folder, "--limit", str(LIMIT), "--processes", "1")
     again = {json.dumps(json.loads(line)) for line in file.read_bytes().splitlines()}
     assert again == {json.dumps(line) for line in lines}
 
     capsys.readouterr()
-    run(report, folder, monkeypatch)
+    run(report, folder)
     assert "| ram+ |" in capsys.readouterr().out
     results = json.loads((folder / "measure" / "results.json").read_text())
     assert {row["model"] for row in results["rows"]} == models
 
 
+@pytest.mark.slow
 def test_two_processes_answer_as_one(base, tmp_path):
     folder = make_agents(base, tmp_path)
     sources = measure.Sources(folder / "base", folder / "agents")
@@ -89,8 +80,8 @@ def test_a_process_that_dies_ends_in_an_error():
         list(side_by_side(partial, (os._exit,), [1, 1, 1], processes=2))
 
 
-def test_updates_tell_density_and_what_rounding_keeps(folder, monkeypatch):
-    run(measure, folder, monkeypatch, "--limit", "0", "--processes", "1")
+def test_updates_tell_density_and_what_rounding_keeps(folder):
+    run(measure, folder, "--limit", "0", "--processes", "1")
     found = json.loads((folder / "measure" / "updates.json").read_text())
     agents = found["bfloat16"]["0"]["agents"]
     assert agents["math"]["density"] == pytest.approx(1 / 5, abs=0.01)

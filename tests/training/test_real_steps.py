@@ -15,9 +15,8 @@ from real_set_folder import make_agents, run
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from ram_studio.evals.answering import decode
 from ram_studio.resources import asset_path
-from training.real_set import grpo, measure, model, ship, train
+from training.real_set import grpo, measure, ship, train
 from training.real_set.grpo import Settings
 from training.real_set.tasks import SKILLS
 
@@ -64,8 +63,6 @@ def test_two_steps_from_the_real_base(tmp_path, skill):
 def test_rows_come_out_again_and_those_of_other_weights_do_not(base, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "QUESTIONS", {"test": 3, "validation": 1})
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
-    monkeypatch.setattr(decode, "_fastest", lambda *_: 1)
-    monkeypatch.setattr(model, "_seconds", lambda _: 1.0)
     folder, out = make_agents(base, tmp_path / "all"), tmp_path / "real"
     run(measure, folder, "--limit", "3", "--processes", "1")
     run(ship, folder, "--out", str(out), "--no-factors")

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from ram_studio.evals.answering.decode import Sampling, decode
+from ram_studio.evals.answering.decode import Sampling, decode, use_threads
 from ram_studio.evals.answering.load import ending_ids, padding_id
 from training.real_set.tasks import (
     MAX_NEW_TOKENS,
@@ -48,7 +48,7 @@ class Settings:
     temperature: of the policy; at 1 a small model answers far worse than greedily.
     kl: weight of the KL to the base. warmup: the first steps are shorter. Training ends after
     max_steps, or when stop_at of the validation questions were right at a check (every check_every
-    steps).
+    steps). threads: of a CPU, that compute answers; another number draws others.
     """
 
     skill: str
@@ -65,6 +65,7 @@ class Settings:
     check_every: int = 6
     validation: int = 40
     stop_at: float = 0.9
+    threads: int = 2
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Trainer:
             settings,
             base,
         )
+        use_threads(model, settings.threads)
         self.weights = dict(model.named_parameters())
         self.masters = {
             name: p.detach().to(torch.float32, copy=True) for name, p in self.weights.items()

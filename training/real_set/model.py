@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,8 @@ def get_base(folder: Path) -> Path:
 def open_model(folder: Path, dtype: torch.dtype | None = None) -> Any:
     """Return a model on the device that DEVICE names (cpu), which computes in `dtype`.
 
-    dtype: None takes bfloat16, or float32 on a CPU that multiplies such matrices sooner: many have
-    no instructions for bfloat16 (7 to 10 times slower was measured). Either holds the same weights.
+    dtype: None takes bfloat16, or float32 on a CPU without instructions for bfloat16 (there it was
+    measured to be 7 to 10 times as fast). Either holds the same weights.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -54,22 +53,17 @@ def open_model(folder: Path, dtype: torch.dtype | None = None) -> Any:
     logging.disable_progress_bar()
     device = os.environ.get("DEVICE", "cpu")
     if dtype is None:
-        is_slow = device == "cpu" and _seconds(torch.float32) < _seconds(torch.bfloat16)
+        is_slow = device == "cpu" and not _has_bfloat16()
         dtype = torch.float32 if is_slow else torch.bfloat16
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(
         device
     )
 
 
-def _seconds(dtype: torch.dtype) -> float:
-    """Return how long one of the model's layers takes for 256 tokens, the best of three."""
-    rows, layer = torch.ones(256, 896, dtype=dtype), torch.ones(4864, 896, dtype=dtype)
-    found = []
-    for _ in range(3):
-        start = time.perf_counter()
-        torch.nn.functional.linear(rows, layer)
-        found.append(time.perf_counter() - start)
-    return min(found)
+def _has_bfloat16() -> bool:
+    """Return whether this processor has instructions for bfloat16."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 def _make_base(folder: Path, out: Path) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -42,6 +41,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=Settings("math").learning_rate)
     parser.add_argument("--prompts", type=int, default=Settings("math").prompts, help="a step")
     parser.add_argument("--group", type=int, default=Settings("math").group, help="answers to each")
+    parser.add_argument("--threads", type=int, default=Settings("math").threads, help="of answers")
     parser.add_argument("--kl", type=float, default=0.0, help="weight of the KL to the base")
     parser.add_argument("--save-minutes", type=float, default=15.0, help="between saved steps")
     args = parser.parse_args()
@@ -55,6 +55,7 @@ def main() -> None:
             prompts=args.prompts,
             group=args.group,
             kl=args.kl,
+            threads=args.threads,
             max_steps=args.max_steps,
         )
         train(settings, base, args.folder, save_seconds=60 * args.save_minutes)
@@ -81,7 +82,7 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
     else:
         best.unlink(missing_ok=True)
     # What was logged after the saved step is done again.
-    write_log(log, settings, trainer.curve)
+    write_log(log, trainer)
     saved = time.monotonic()
     with ending() as ended:
         while not trainer.is_done:
@@ -122,9 +123,10 @@ def write_prompts(folder: Path) -> None:
             (folder / f"{skill}-{split}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def write_log(log: Path, settings: Settings, curve: list[dict[str, Any]]) -> None:
-    """Write the settings and the steps so far."""
-    lines = [{"settings": asdict(settings), "torch": torch.__version__}, *curve]
+def write_log(log: Path, trainer: Trainer) -> None:
+    """Write what other agents may come from, and the steps so far."""
+    first = {"settings": asdict(trainer.settings), "torch": torch.__version__}
+    lines = [{**first, "dtype": str(trainer.model.dtype)}, *trainer.curve]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 

@@ -255,7 +255,8 @@ _found: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 def fitting_threads(model: Any, rows: int = 1) -> Iterator[None]:
     """Use as many torch threads inside the block as suit a model on a CPU; restore after.
 
-    rows: how many answers are decoded together; the first time decides for the model.
+    rows: how many answers are decoded together; the first time decides for the model, where
+        `use_threads` did not.
     """
     import torch
 
@@ -268,6 +269,14 @@ def fitting_threads(model: Any, rows: int = 1) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def use_threads(model: Any, count: int) -> None:
+    """Let a model on a CPU answer with so many threads, however fast others are.
+
+    Each number rounds sums in its own way, so that a choice by time may answer otherwise each time.
+    """
+    _found[model] = count
 
 
 def _fastest(model: Any, rows: int, most: int) -> int:
