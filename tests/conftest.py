@@ -64,13 +64,13 @@ os.environ.update(
 
 
 def _checked_modules() -> list[str]:
-    """Return the algorithm modules whose array annotations are checked at each call.
+    """Return the algorithm modules that annotate arrays, which is checked at each call.
 
     numba compiles functions from their own code, so the loops are left out.
     """
-    package = ROOT / "ram_studio"
-    paths = sorted((package / "algorithm").rglob("*.py"))
-    kept = [path for path in paths if path.parent.name != "loops"]
+    paths = sorted((ROOT / "ram_studio" / "algorithm").rglob("*.py"))
+    others = [path for path in paths if path.parent.name != "loops"]
+    kept = [path for path in others if "from jaxtyping import" in path.read_text("utf-8")]
     names = [path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in kept]
     return [name for name in names if not name.endswith("__init__")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -303,7 +304,11 @@ def test_what_was_stored_of_every_agent_is_that_of_a_plain_loop(block, shared):
     merged = twin.merge(rule, base, agents, arithmetic="float64")
     told = torch.from_numpy(float32_of(out).copy())
     whole = [slice(0, 17), slice(17, size)]
-    on_torch = twin.measure(base, agents, told, merged, whole).sum(0).numpy()
+    by_group = twin.measure(base, agents, told, merged, whole)
+    on_torch = by_group.sum(0).numpy()
+    with mock.patch.object(twin, "PIECE", 50):  # a large tensor is measured in pieces
+        pieces = twin.measure(base, agents, told, merged, whole)
+    torch.testing.assert_close(pieces, by_group, rtol=1e-12, atol=1e-300)
     # Up to a thousand products, of which float32 holds eight digits; errors are differences, small
     # beside the changes that they are of.
     near = {"float32": 1e-4, "float64": 1e-12}[arithmetic]

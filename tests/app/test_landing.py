@@ -275,7 +275,9 @@ _WATCH_PLACES = """() => {
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((1280, 800), marks=pytest.mark.slow), (390, 844)], ids=str
+)
 def test_the_landing_page_is_for_everybody(visit: Any, size: tuple[int, int]) -> None:
     it = visit(size=size)
     page = it.page

@@ -74,7 +74,9 @@ def test_its_canvas_is_exported_with_every_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((1280, 800), marks=pytest.mark.slow), (390, 844)], ids=str
+)
 def test_stage_reads_well_and_steps_say_what_is_missing(visit: Any, size: tuple[int, int]) -> None:
     it = visit(size)
     page = it.page

@@ -20,6 +20,9 @@ from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MASK32 = 0xFFFFFFFF
 
+PIECE = 1 << 23
+"""Elements that are measured at a time: of a whole embedding all temporaries take many times it."""
+
 
 class Merged(NamedTuple):
     """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element.
@@ -31,6 +34,12 @@ class Merged(NamedTuple):
     values: Float[Tensor, " n"]
     pattern: Int64[Tensor, " n"]
     own: Callable[[int], Tensor] | None = None
+
+    def part(self, piece: slice) -> Merged:
+        """Return what is said of a piece of the elements."""
+        own = self.own
+        told = None if own is None else lambda t: own(t)[piece]
+        return Merged(self.values[piece], self.pattern[piece], told)
 
 
 def find_patterns(
@@ -185,6 +194,14 @@ def measure(
     merged: whose ``own`` may be None: there are no own parts. Then error is what rounding did to
     the merged values, [3] is of (change - error) tau, [7] of change**2, [8] of (change - error)**2.
     """
+    if len(base) > PIECE:
+        groups, found = list(groups), []
+        for at in range(0, len(base), PIECE):
+            piece = slice(at, at + PIECE)
+            own = [slice(max(0, g.start - at), max(0, g.stop - at)) for g in groups]
+            part = merged.part(piece)
+            found.append(measure(base[piece], agents[:, piece], stored[piece], part, own))
+        return torch.stack(found).sum(0)
     x = base.double()
     change = stored.double() - x
     none = torch.zeros_like(x)

@@ -148,7 +148,7 @@ class BlockInput(NamedTuple):
     def task_vectors(self) -> tuple[Float64[Tensor, " n"], Float64[Tensor, "agents n"]]:
         """Return the base and every agent's task vector, not weighted."""
         base = self.base.double()
-        return base, self.agents.double() - base
+        return base, self.agents - base  # in float64, which the base is in
 
     def weighted(self, taus: Tensor) -> Tensor:
         """Return task vectors (agents, ...) times their agents' weights."""
