@@ -198,9 +198,9 @@ def measure(
         groups, found = list(groups), []
         for at in range(0, len(base), PIECE):
             piece = slice(at, at + PIECE)
-            own = [slice(max(0, g.start - at), max(0, g.stop - at)) for g in groups]
+            within = [slice(max(0, g.start - at), max(0, g.stop - at)) for g in groups]
             part = merged.part(piece)
-            found.append(measure(base[piece], agents[:, piece], stored[piece], part, own))
+            found.append(measure(base[piece], agents[:, piece], stored[piece], part, within))
         return torch.stack(found).sum(0)
     x = base.double()
     change = stored.double() - x
