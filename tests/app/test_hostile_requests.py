@@ -271,7 +271,7 @@ def test_invented_clients_take_a_bounded_memory(watched: Watched, clients: int) 
 
     grown = tell(story())
     print(grown / 1e6)
-    assert grown < max(25_000_000, 100_000 * clients)
+    assert grown < 50_000_000
 
 
 async def open_analysis_file(user: HttpUser, file: Path) -> str:
