@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from ram_studio.app.landing.outcomes import Outcomes, Setting
 from ram_studio.app.session.deep_link import AVERAGE
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
-from training.real_set import ship
+from training.real_set import restore, ship
 from training.real_set.merges import merges
 from training.real_set.tasks import SKILLS, draw
 from training.shipped.table_factors import has_formula
@@ -52,6 +54,28 @@ def test_table_holds_every_answer_beside_its_question(folder, shipped):
         i = SKILLS.index(line["skill"]) * N + line["question"]
         assert table["answers"][i][row["answers"][i]] == line["answer"]
         assert row["right"][i] == str(int(line["right"]))
+
+
+def test_measuring_goes_on_from_what_is_shipped(base, folder, shipped, tmp_path):
+    lines = (folder / "measure" / "answers.jsonl").read_text().splitlines()
+    asked = [json.loads(line) for line in lines]
+    again = make_agents(base, tmp_path / "again")
+    run(restore, again, "--out", str(shipped))
+    found = map(json.loads, (again / "measure" / "answers.jsonl").read_text().splitlines())
+    key = itemgetter("model", "skill", "question")
+    assert sorted(found, key=key) == sorted(
+        (line for line in asked if line["split"] == "test"), key=key
+    )
+    with pytest.raises(SystemExit, match="goes on from it"):
+        run(restore, again, "--out", str(shipped))
+    run(ship, again, "--out", str(tmp_path / "new"), "--no-factors")
+    old, new = (load_table(place / "skills.json.gz") for place in (shipped, tmp_path / "new"))
+    assert old["rows"] == new["rows"]
+    others = make_agents(base, tmp_path / "others")
+    for file in (others / "agents" / "tool").glob("*.safetensors"):
+        shutil.copy(file, others / "agents" / "math")
+    with pytest.raises(SystemExit, match="answer otherwise"):
+        run(restore, others, "--out", str(shipped))
 
 
 def test_rows_are_found_where_tune_looks_for_them(shipped):

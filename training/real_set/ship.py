@@ -202,7 +202,7 @@ def with_known_factors(table: Mapping[str, Any], folder: Path, processes: int) -
     paths = {name: folder / "agents" / name for name in agents if name != "base"}
     # What is stored otherwise has the same factors but for rounding, and is not on the map.
     keys = [
-        None if has_formula(row) or row["method"].startswith("ram") else _factors_key(row)
+        None if has_formula(row) or row["method"].startswith("ram") else factors_key(row)
         for row in table["rows"]
     ]
     wanted = [key for key in keys if processes and key and key not in known]
@@ -225,7 +225,8 @@ class _FactorsOf:
         return key, self._meter.factors(*json.loads(key))
 
 
-def _factors_key(row: Mapping[str, Any]) -> str:
+def factors_key(row: Mapping[str, Any]) -> str:
+    """Return what tells a row's factors from those of others."""
     return json.dumps([row["method"], row["settings"]], sort_keys=True)
 
 
@@ -245,7 +246,7 @@ def differing(
     table = load_table(out / "skills.json.gz")
     n = table["n"]
     chosen = random.Random(seed).sample(table["rows"], min(number, len(table["rows"])))
-    made = {_key(row_of(merge, {})): merge for merge in merges()}
+    made = rows_of_merges()
     counts = dict.fromkeys(table["domains"], min(n, items or n))
     sources = Sources(folder / "base", folder / "agents")
     wrong = of = 0
@@ -265,8 +266,10 @@ def differing(
     return wrong, of
 
 
-def _key(row: Measured) -> tuple[str, str]:
-    return row.method, str(dict(row.settings))
+def rows_of_merges() -> dict[tuple[str, str], Merge]:
+    """Return the merges by method and settings of their rows in a table."""
+    rows = ((row_of(merge, {}), merge) for merge in merges())
+    return {(row.method, str(dict(row.settings))): merge for row, merge in rows}
 
 
 def build_record(
