@@ -70,7 +70,8 @@ def _checked_modules() -> list[str]:
     """
     paths = sorted((ROOT / "ram_studio" / "algorithm").rglob("*.py"))
     others = [path for path in paths if path.parent.name != "loops"]
-    kept = [path for path in others if "from jaxtyping import" in path.read_text("utf-8")]
+    shapes = ("from jaxtyping import", "from ram_studio.algorithm.shapes import")
+    kept = [path for path in others if any(one in path.read_text("utf-8") for one in shapes)]
     names = [path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in kept]
     return [name for name in names if not name.endswith("__init__")]
 

@@ -175,8 +175,13 @@ def _exporting(name: str) -> str:
     return f"./canvas/{found.relative_to(root).as_posix()}"
 
 
+_QUICK = ("shared-style", "real")
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize(
+    "name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TITLES]
+)
 def test_the_nearest_measured_row_is_the_canvas_own(page: Any, name: str) -> None:
     grid = list(
         itertools.product(("ram", "ram+", "ram+s"), (0, 5, 22, 23, 36, 47, 57), (0.1, 0.37))
