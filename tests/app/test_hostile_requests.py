@@ -252,7 +252,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 @needs_proc
-@pytest.mark.parametrize("clients", [70, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients", [120, pytest.param(500, marks=pytest.mark.slow)])
 def test_invented_clients_take_a_bounded_memory(watched: Watched, clients: int) -> None:
     async def story() -> int:
         async with HttpUser(watched.url, "127.0.0.2") as user:

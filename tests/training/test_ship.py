@@ -56,7 +56,7 @@ def test_table_holds_every_answer_beside_its_question(folder, shipped):
         assert row["right"][i] == str(int(line["right"]))
 
 
-def test_measuring_goes_on_from_what_is_shipped(base, folder, shipped, tmp_path):
+def test_measuring_goes_on_from_what_is_shipped(base, folder, shipped, tmp_path, monkeypatch):
     lines = (folder / "measure" / "answers.jsonl").read_text().splitlines()
     asked = [json.loads(line) for line in lines]
     again = make_agents(base, tmp_path / "again")
@@ -71,6 +71,11 @@ def test_measuring_goes_on_from_what_is_shipped(base, folder, shipped, tmp_path)
     run(ship, again, "--out", str(tmp_path / "new"), "--no-factors")
     old, new = (load_table(place / "skills.json.gz") for place in (shipped, tmp_path / "new"))
     assert old["rows"] == new["rows"]
+    monkeypatch.setattr(restore, "draw", lambda skill, split, n: draw(skill, "train", n))
+    (again / "measure" / "answers.jsonl").unlink()
+    with pytest.raises(SystemExit, match="other questions"):
+        run(restore, again, "--out", str(shipped))
+    assert not (again / "measure" / "answers.jsonl").exists()
     others = make_agents(base, tmp_path / "others")
     for file in (others / "agents" / "tool").glob("*.safetensors"):
         shutil.copy(file, others / "agents" / "math")

@@ -68,10 +68,14 @@ def _answers(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     found, n, names = [], table["n"], rows_of_merges()
     for row in table["rows"]:
         merge = names.get((row["method"], str(row["settings"])))
+        if merge is None and row["kind"] != "source":
+            raise SystemExit(f"{row['method']} {row['settings']} is not a merge of merges.py.")
         model = merge.label if merge else row["method"]
         for place, skill in enumerate(table["domains"]):
             for number, question in enumerate(draw(skill, "test", n)):
                 i = place * n + number
+                if question.prompt != table["prompts"][i]:
+                    raise SystemExit("The table has other questions than tasks.py: measure anew.")
                 answer = table["answers"][i][row["answers"][i]]
                 line = {"model": model, "split": "test", "skill": skill, "question": number}
                 found.append({**line, "right": is_right(question, answer), "answer": answer})

@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=Settings("math").learning_rate)
     parser.add_argument("--prompts", type=int, default=Settings("math").prompts, help="a step")
     parser.add_argument("--group", type=int, default=Settings("math").group, help="answers to each")
-    parser.add_argument("--threads", type=int, default=Settings("math").threads, help="of answers")
+    parser.add_argument(
+        "--threads", type=int, default=Settings("math").threads, help="that answer, on a CPU"
+    )
     parser.add_argument("--kl", type=float, default=0.0, help="weight of the KL to the base")
     parser.add_argument("--save-minutes", type=float, default=15.0, help="between saved steps")
     args = parser.parse_args()
