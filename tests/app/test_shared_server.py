@@ -117,6 +117,18 @@ def quiet_room(server: SharedServer) -> Iterator[None]:
     gc.collect()
 
 
+def test_a_free_server_seldom_looks_for_events(server: SharedServer, monkeypatch) -> None:
+    from gradio.queueing import Queue
+
+    looks, count = [], Queue.__len__
+    monkeypatch.setattr(Queue, "__len__", lambda queue: looks.append(None) or count(queue))
+    start = time.monotonic()
+    while len(looks) < 10:
+        time.sleep(0.01)
+    # Gradio's own 1 ms would be 8 % of a core, page or none.
+    assert len(looks) < 2 + 100 * (time.monotonic() - start)
+
+
 async def merging(server: SharedServer, *users: HttpUser) -> list[asyncio.Task[Any]]:
     """Have users open the page and ask for a merge, each once the one before is queued."""
     tasks = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -113,6 +114,16 @@ def test_details_say_what_projection_would_remove(mixed, tmp_path) -> None:
     _, loaded = mixed
     gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
     assert "Not measured" in details.projection_html(gone)
+
+
+def test_projection_is_measured_once_for_all_epsilons(monkeypatch) -> None:
+    loaded = dataclasses.replace(load_set("independent"), set_name=None)
+    asked = []
+    removed = details.removed_shares
+    monkeypatch.setattr(details, "removed_shares", lambda r: (asked.append(r), removed(r))[1])
+    drawn = [details.shown(loaded, point, False)[0] for point in (DEFAULT_INDEX, 40)]
+    assert all("61.7" in html for html in drawn)
+    assert len(asked) == 1
 
 
 def test_the_file_check_of_the_example_finds_no_problem() -> None:

@@ -239,7 +239,11 @@ def test_a_projection_has_densities_by_agent_and_filter(tmp_path) -> None:
 def test_the_meter_says_what_projecting_an_agent_alone_removes(tmp_path, monkeypatch) -> None:
     zoo = write_zoo(tmp_path / "zoo", 4, dtype=torch.float32)
     report = zoo.load()
+    before, threads = torch.get_num_threads(), []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     found = removed_shares(report)
+    # Two of them take 30 times as long where something else holds a core.
+    assert threads == [1, before]
     for agent, tensors in zoo.agents.items():
         kept = norm2 = 0.0
         for name, start in zoo.base.items():

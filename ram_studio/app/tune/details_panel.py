@@ -65,7 +65,12 @@ def projection_html(loaded: Loaded) -> Markup:
     """Return what the method Project would remove of each agent's update, where that is quick."""
     shares = None
     with contextlib.suppress(RamStudioError):  # such as files that are gone
-        shares = removed_shares(open_loaded(loaded))
+        report = open_loaded(loaded)
+        # They hang on no epsilon; another report of the same models drops them.
+        key = ("removed", id(report))
+        if key not in loaded.opened:
+            loaded.opened[key] = removed_shares(report)
+        shares = loaded.opened[key]
     return templates.render("tune/projection.html.j2", shares=shares)
 
 

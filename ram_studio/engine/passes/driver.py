@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -16,7 +14,7 @@ from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.passes.cpu_backend import CpuBackend
 from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-from ram_studio.engine.reading.devices import choose_device, devices_of, settled
+from ram_studio.engine.reading.devices import choose_device, devices_of, one_torch_thread, settled
 from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.residence import Residence, fitting_block, plan_residence
 from ram_studio.engine.reading.sources import Sources
@@ -156,7 +154,7 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     read = sum(block.nbytes for block in work.blocks(run.block_elements))
     meter = Meter(work.stage, read, len(work.tensors))
     opened = Sources(*report.checkpoints, check=run.cancel.raise_if_cancelled)
-    with opened as sources, settled(run.devices), _one_torch_thread(run.device):
+    with opened as sources, settled(run.devices), one_torch_thread(run.device):
         _run_threads(_Thread(work, run, sources, meter, _Locked(work.blocks(run.block_elements))))
         sources.check_unchanged()
         if run.residence is not None:
@@ -244,18 +242,3 @@ class _Locked:
     def __next__(self) -> Block:
         with self._lock:
             return next(self._items)
-
-
-@contextlib.contextmanager
-def _one_torch_thread(device: str) -> Iterator[None]:
-    """Keep torch to one thread per call while blocks are dealt to threads of our own."""
-    torch = sys.modules.get("torch")
-    if torch is None or device != "cpu":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

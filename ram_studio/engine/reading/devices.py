@@ -110,3 +110,23 @@ def settle(devices: Iterable[str]) -> None:
         import torch
 
         torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def one_torch_thread(device: str) -> Iterator[None]:
+    """Keep torch to one thread per call on a CPU.
+
+    For blocks that are dealt to threads of our own, and for small matrices: a second thread wins
+    little there, and takes 30 times as long where something else holds its core.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or device != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+

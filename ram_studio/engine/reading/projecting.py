@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 
 from ram_studio.algorithm.methods.whole.matrices import is_linear
 from ram_studio.algorithm.methods.whole.project import ProjectSettings, projected, strongest
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.engine.reading.devices import one_torch_thread
 from ram_studio.engine.reading.sources import Sources
 
 MOST_WORK = 2e9
@@ -28,8 +30,9 @@ def removed_shares(report: CompatibilityReport) -> dict[str, float | None] | Non
     work = sum(t.numel * min(t.shape[-2:]) for t in linear) * (1 + len(report.agents))
     if not report.is_local or importlib.util.find_spec("torch") is None or work > MOST_WORK:
         return None
+    importlib.import_module("torch")  # which `one_torch_thread` looks for
     sums = [(0.0, 0.0)] * len(report.agents)
-    with Sources(*report.checkpoints, read_ahead=False) as sources:
+    with Sources(*report.checkpoints, read_ahead=False) as sources, one_torch_thread("cpu"):
         for tensor in linear:
             for t, own in enumerate(_sums(sources, tensor, settings)):
                 sums[t] = (sums[t][0] + own[0], sums[t][1] + own[1])
