@@ -189,7 +189,8 @@ $(VENV)/.real-stamp: $(VENV)/.test-stamp
 	@touch $@
 
 # What every app and most merges run, compiled once before several processes would do it at once.
-$(VENV)/.loops-stamp: $(wildcard ram_studio/algorithm/kernels/loops/*.py) $(VENV)/.app-stamp
+$(VENV)/.loops-stamp: $(wildcard ram_studio/algorithm/kernels/loops/*.py) $(VENV)/.test-stamp
+	$(BIN)/python -m compileall -q ram_studio
 	$(BIN)/python -c 'from ram_studio.algorithm.kernels.warming import warm; warm()'
 	@touch $@
 

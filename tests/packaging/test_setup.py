@@ -118,7 +118,9 @@ def test_the_ci_check_is_lint_and_the_readmes_test_command(clone, failing):
     shutil.copy(ROOT / ".ci" / "run", place)
     commands = clone / "commands"
     commands.mkdir()
-    fake_command(commands / "make", f'echo "make $*"; pwd; test "$1" != {failing} || exit 2')
+    fake_command(
+        commands / "make", f'echo "make $*"; pwd; case " $* " in *" {failing} "*) exit 2;; esac'
+    )
     done = subprocess.run(
         [str(place / "run")],
         cwd="/",
@@ -127,8 +129,10 @@ def test_the_ci_check_is_lint_and_the_readmes_test_command(clone, failing):
         text=True,
         check=False,
     )
-    said = [w for task in ("lint", "test") for w in ("make", task, str(clone.resolve()))]
-    assert done.stdout.split() == (said if failing == "test" else said[:3])
+    said = done.stdout.splitlines()
+    assert said[1::2] == [str(clone.resolve())] * (2 if failing == "test" else 1)
+    assert " lint " in said[0]
+    assert said[2:3] == (["make test"] if failing == "test" else [])
     assert done.returncode == 2, "a failing run must fail the check"
 
 
