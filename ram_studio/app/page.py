@@ -50,8 +50,10 @@ def build_page(workspace: Workspace) -> gr.Blocks:
             panel(shared)
         shared.connect()
     app.queue(max_size=200, default_concurrency_limit=8, api_open=False)
-    # Gradio looks a thousand times a second whether an event waits: 8 % of a core for nothing.
-    app._queue.sleep_when_free = 0.02
+    # Gradio looks a thousand times a second whether an event waits, 8 % of a core for nothing; on
+    # Windows it looks as seldom as here.
+    app._queue.sleep_when_free = 0.05
+    app._queue.progress_update_sleep_when_free = 0.1
     app.is_public = workspace.settings.is_public
     app.ram_workspace = workspace
     return app
