@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS
 from training.real_set.tasks import SKILLS
 
@@ -83,8 +84,10 @@ def _all() -> Iterator[Merge]:
 
 
 def _ram_family() -> Iterator[Merge]:
+    # The analysis has figures at its grid points only: so Tune draws these merges on its curve.
+    fine, coarse = (EPSILON_GRID[snap(near)] for near in (1e-6, 1e-4))
     yield Merge("ram+", {"r": 1.0})
-    yield Merge("ram+", {"epsilon": 1e-4})
+    yield Merge("ram+", {"epsilon": coarse})
     yield Merge("ram", {"shared": "ties"})
     yield Merge("ram+", {"r": 0.2})
     yield Merge("ram+s", {"r": 0.5})
@@ -95,13 +98,13 @@ def _ram_family() -> Iterator[Merge]:
         yield Merge("ram+m", {"r": r})
     yield Merge("ram+", {"shared": "ties"})
     yield Merge("ram+", {"scope": "layer"}, {"rounding": "stochastic"})
-    yield Merge("ram+", {"epsilon": 1e-6})
+    yield Merge("ram+", {"epsilon": fine})
     for r in (0.1, 1.0):
         yield Merge("ram+s", {"r": r})
     yield Merge("ram+", {"r": 0.05})
     for r in (0.05, 0.5, 0.2, 1.0):
         yield Merge("ram+", {"r": r, "alpha": 1.0})
-    for epsilon in (1e-6, 1e-4):
+    for epsilon in (fine, coarse):
         yield Merge("ram", {"epsilon": epsilon})
     yield Merge("ram+", {"scope": "layer"})
     yield Merge("ram+", {"scope": "tensor"})
