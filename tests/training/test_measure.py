@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from real_set_folder import make_agents, run
 
-from training.real_set import grpo, measure, report
+from training.real_set import grpo, measure, report, search
 from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
 from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS
@@ -59,6 +59,22 @@ def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, capsys):
     assert "| ram+ |" in capsys.readouterr().out
     results = json.loads((folder / "measure" / "results.json").read_text())
     assert {row["model"] for row in results["rows"]} == models
+
+
+def test_a_search_of_weights_goes_on_and_asks_its_best(folder, capsys):
+    run(search, folder, "--trials", "2")
+    told = capsys.readouterr().out
+    file = folder / "measure" / "searched.jsonl"
+    whole = file.read_bytes()
+    lines = [json.loads(line) for line in whole.splitlines()]
+    best = {line["model"] for line in lines if line["split"] == "test"}
+    assert len({line["model"] for line in lines}) == 2
+    assert [f"Best: {name};" in told for name in best] == [True]
+    # Torn, it proposes the same again.
+    file.write_bytes(whole[: len(whole) // 2])
+    run(search, folder, "--trials", "2")
+    assert file.read_bytes() == whole
+    assert capsys.readouterr().out == told
 
 
 @pytest.mark.slow

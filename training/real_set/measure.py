@@ -236,6 +236,10 @@ class AnswerFile:
         own = self._right[model, split, skill]
         return [own[number] for number in range(QUESTIONS[split])]
 
+    def right_by_skill(self, model: str, split: Split) -> dict[str, list[bool]]:
+        """Return `right` of every skill."""
+        return {skill: self.right(model, split, skill) for skill in SKILLS}
+
     def score(self, model: str, split: Split, skill: str) -> float:
         """Return the share of right answers."""
         right = self.right(model, split, skill)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,25 @@ def table(answers: AnswerFile) -> list[dict[str, Any]]:
     names = answers.models("test")
     for name in names:
         scores = {skill: answers.score(name, "test", skill) for skill in SKILLS}
-        right = {skill: answers.right(name, "test", skill) for skill in SKILLS}
+        right = answers.right_by_skill(name, "test")
         spans = {skill: score_of(skill, own).ci95 for skill, own in right.items()}
         mean = sum(scores.values()) / len(SKILLS)
         rows.append({"model": name, "scores": scores, "intervals": spans, "mean": mean})
     if RIVAL in names:
         others = [row for row in rows if row["model"] != RIVAL]
-        pairs = [compare(answers, row["model"], RIVAL) for row in others]
+        right = {name: answers.right_by_skill(name, "test") for name in names}
+        pairs = [compare(right[row["model"]], right[RIVAL]) for row in others]
         adjusted = holm([pair.p_value for pair in pairs])
         for row, pair, p in zip(others, pairs, adjusted, strict=True):
             row["against"] = {**as_json(pair), "rival": RIVAL, "p_adjusted": p}
     return rows
 
 
-def compare(answers: AnswerFile, a: str, b: str) -> PairedCounts:
-    """Return how two models do on the same questions of all skills."""
-    pairs = {skill: [answers.right(model, "test", skill) for model in (a, b)] for skill in SKILLS}
+def compare(own: Mapping[str, list[bool]], rival: Mapping[str, list[bool]]) -> PairedCounts:
+    """Return how two models do on the same test questions, given by skill."""
     return PairedCounts.over(
-        PairedCounts.of(zip(*own, strict=True), clusters_of(skill, len(own[0])))
-        for skill, own in pairs.items()
+        PairedCounts.of(zip(right, rival[skill], strict=True), clusters_of(skill, len(right)))
+        for skill, right in own.items()
     )
 
 
