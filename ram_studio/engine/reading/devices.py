@@ -129,4 +129,3 @@ def one_torch_thread(device: str) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
