@@ -124,6 +124,10 @@ def test_projection_is_measured_once_for_all_epsilons(monkeypatch) -> None:
     drawn = [details.shown(loaded, point, False)[0] for point in (DEFAULT_INDEX, 40)]
     assert all("61.7" in html for html in drawn)
     assert len(asked) == 1
+    # Files that changed are opened anew.
+    loaded.opened[next(iter(loaded.opened))] = dataclasses.replace(asked[0])
+    details.projection_html(loaded)
+    assert len(asked) == 2
 
 
 def test_the_file_check_of_the_example_finds_no_problem() -> None:

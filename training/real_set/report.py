@@ -47,16 +47,14 @@ def main() -> None:
 def table(answers: AnswerFile) -> list[dict[str, Any]]:
     """Return a row for every model: scores, intervals, mean, and tests against `RIVAL`."""
     rows = []
-    names = answers.models("test")
-    for name in names:
+    right = {name: answers.right_by_skill(name, "test") for name in answers.models("test")}
+    for name, by_skill in right.items():
         scores = {skill: answers.score(name, "test", skill) for skill in SKILLS}
-        right = answers.right_by_skill(name, "test")
-        spans = {skill: score_of(skill, own).ci95 for skill, own in right.items()}
+        spans = {skill: score_of(skill, own).ci95 for skill, own in by_skill.items()}
         mean = sum(scores.values()) / len(SKILLS)
         rows.append({"model": name, "scores": scores, "intervals": spans, "mean": mean})
-    if RIVAL in names:
+    if RIVAL in right:
         others = [row for row in rows if row["model"] != RIVAL]
-        right = {name: answers.right_by_skill(name, "test") for name in names}
         pairs = [compare(right[row["model"]], right[RIVAL]) for row in others]
         adjusted = holm([pair.p_value for pair in pairs])
         for row, pair, p in zip(others, pairs, adjusted, strict=True):

@@ -48,7 +48,7 @@ def main() -> None:
     own = ask(asker, store, best, "test")
     print(f"Best: {best.label}; of the test questions {sum(map(sum, own.values()))}")
     known = AnswerFile(args.folder / "measure" / "answers.jsonl")
-    for rival in set(RIVALS) & set(known.models("test")):
+    for rival in (name for name in known.models("test") if name in RIVALS):
         pair = compare(own, known.right_by_skill(rival, "test"))
         print(f"against {rival}: {pair.wins} : {pair.losses}, p {pair.p_value:.2g}")
 

@@ -66,11 +66,11 @@ def projection_html(loaded: Loaded) -> Markup:
     shares = None
     with contextlib.suppress(RamStudioError):  # such as files that are gone
         report = open_loaded(loaded)
-        # They hang on no epsilon; another report of the same models drops them.
-        key = ("removed", id(report))
-        if key not in loaded.opened:
-            loaded.opened[key] = removed_shares(report)
-        shares = loaded.opened[key]
+        # The same at every epsilon, so measured once for a report.
+        known = loaded.opened.get("removed")
+        if known is None or known[0] is not report:
+            known = loaded.opened["removed"] = (report, removed_shares(report))
+        shares = known[1]
     return templates.render("tune/projection.html.j2", shares=shares)
 
 

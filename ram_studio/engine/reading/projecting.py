@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 
 from ram_studio.algorithm.methods.whole.matrices import is_linear
