@@ -2,11 +2,19 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
+from marked_report import ANSWERS
 from scipy.stats import binomtest
 
 from ram_studio.evals.experiment.race import ERROR, level_for, loss_to, sign_test, stage_shares
+from ram_studio.evals.question import CLUSTER
+
+
+def answers(**marks: str) -> dict:
+    """Return answers by item, of marks as those of `marked_report`."""
+    return {item: ANSWERS[mark] for item, mark in marks.items()}
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(0, 0), (0, 9), (3, 14), (9, 0), (40, 61)])
@@ -17,19 +25,20 @@ def test_the_test_is_the_one_sided_exact_sign_test(wins, losses):
 
 
 def test_only_items_that_both_answered_count():
-    own = {"a": False, "b": False, "c": True, "d": True}
-    theirs = {"a": True, "b": True, "c": True, "z": False}
+    own, theirs = answers(a="0", b="0", c="1", d="1", e="0"), answers(a="1", b="1", c="1", z="0")
+    # One that could not be asked was not answered.
+    theirs |= answers(e="x")
     loss = loss_to("rival", theirs, own, level=0.25)
     assert (loss.items, loss.wins, loss.losses, loss.p_value) == (3, 0, 2, 0.25)
     assert loss_to("rival", theirs, own, level=0.2499) is None
 
 
 def test_items_of_one_document_are_one_loss():
-    own, theirs = dict.fromkeys("abcdefgh", False), dict.fromkeys("abcdefgh", True)
+    own, theirs = (answers(**dict.fromkeys("abcdefgh", mark)) for mark in "01")
     assert loss_to("rival", theirs, own, level=0.01).p_value == 0.5**8
-    pairs = {item: item in "abcd" for item in own}
-    assert loss_to("rival", theirs, own, level=0.24, clusters=pairs) is None
-    assert loss_to("rival", theirs, own, level=0.25, clusters=pairs).p_value == 0.25
+    halves = {i: replace(a, facts={CLUSTER: str(i in "abcd")}) for i, a in own.items()}
+    assert loss_to("rival", theirs, halves, level=0.24) is None
+    assert loss_to("rival", theirs, halves, level=0.25).p_value == 0.25
 
 
 def test_stages_end_with_all_items_and_small_sweeps_have_one():
@@ -45,13 +54,15 @@ def _race(scores: list[float], items: int, draw: random.Random) -> set[int]:
     # One draw per item, shared: settings are right on easy items and wrong on hard ones.
     hardness = [draw.random() for _ in range(items)]
     noise = [[draw.random() < 0.15 for _ in range(items)] for _ in scores]
-    verdicts = [
-        {i: (hardness[i] < p) != noise[k][i] for i in range(items)} for k, p in enumerate(scores)
+    given = [
+        {i: ANSWERS["01"[(hardness[i] < p) != noise[k][i]]] for i in range(items)}
+        for k, p in enumerate(scores)
     ]
     alive = set(range(len(scores)))
     for size in (math.ceil(items * share) for share in shares):
-        seen = [{i: v[i] for i in range(size)} for v in verdicts]
-        leader = max(sorted(alive), key=lambda k: sum(seen[k].values()))
+        seen = [{i: own[i] for i in range(size)} for own in given]
+        right = [sum(answer.is_correct for answer in own.values()) for own in seen]
+        leader = max(sorted(alive), key=right.__getitem__)
         alive -= {k for k in alive - {leader} if loss_to(str(leader), seen[leader], seen[k], level)}
     return set(range(len(scores))) - alive
 

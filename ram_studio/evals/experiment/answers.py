@@ -32,7 +32,7 @@ from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.result import Row
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.fisher import with_fisher_files
-from ram_studio.evals.question import CLUSTER, Answer, QuestionsBySuite
+from ram_studio.evals.question import Answer, QuestionsBySuite
 from ram_studio.evals.report.chance_level import TrivialBaselines
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, Suite
@@ -159,16 +159,6 @@ class Entry(Row):
             candidate=candidate,
             merge={"recipe": recipe},
         )
-
-    @property
-    def verdicts(self) -> dict[str, bool]:
-        """Question id -> whether the answer is right; what was not asked is left out."""
-        return {q: answer.is_correct for q, answer in self.answers.items() if answer.is_scored}
-
-    @property
-    def clusters(self) -> dict[str, str]:
-        """Question id -> what it shares with others, where it does."""
-        return {q: a.facts[CLUSTER] for q, a in self.answers.items() if CLUSTER in a.facts}
 
     @property
     def is_alive(self) -> bool:

@@ -19,12 +19,12 @@ random. A search chooses later settings by earlier answers to the same items: th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
-from ram_studio.evals.report.comparison import PairedCounts, flip_test
+from ram_studio.evals.question import Answer
+from ram_studio.evals.report.comparison import flip_test, paired_counts
 
 ERROR = 0.05
 SHARES = (0.25, 0.5, 1.0)
@@ -63,22 +63,16 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def loss_to(
-    rival: str,
-    theirs: Mapping[str, bool],
-    own: Mapping[str, bool],
-    level: float,
-    clusters: Mapping[str, Hashable] = MappingProxyType({}),
+    rival: str, theirs: Mapping[str, Answer], own: Mapping[str, Answer], level: float
 ) -> Loss | None:
     """Return the loss of a setting to a rival on the items both answered, None if not clear.
 
     Args:
-        theirs, own: item -> whether the answer is right.
+        theirs, own: answers by item.
         level: of the test, see `level_for`.
-        clusters: item -> what it shares with others, see `PairedCounts`.
     """
     both = [item for item in own if item in theirs]
-    alike = (clusters.get(item, (item,)) for item in both)
-    pairs = PairedCounts.of(((own[item], theirs[item]) for item in both), alike)
+    pairs = paired_counts([own[item] for item in both], [theirs[item] for item in both])
     if pairs.clusters is None:
         p = sign_test(pairs.wins, pairs.losses)
     else:

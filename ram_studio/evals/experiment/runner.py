@@ -345,8 +345,8 @@ class Runner:
             if entry is leader or not entry.is_alive or leader.stages < entry.stages:
                 continue
             made += 1
-            theirs, own, level = leader.verdicts, entry.verdicts, self.result.level
-            entry.loss = race.loss_to(leader.label, theirs, own, level, entry.clusters)
+            theirs, own, level = leader.answers, entry.answers, self.result.level
+            entry.loss = race.loss_to(leader.label, theirs, own, level)
             if entry.loss is not None:
                 entry.status = "worse" if final else "dropped"
         self.result = replace(self.result, tests=self.result.tests + made)
