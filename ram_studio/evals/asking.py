@@ -14,6 +14,8 @@ from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import (
     CLUSTER,
     NO_ANSWER,
+    PARAPHRASES,
+    SAMPLES,
     Answer,
     Question,
     QuestionsBySuite,
@@ -21,7 +23,7 @@ from ram_studio.evals.question import (
     Verdict,
 )
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines
-from ram_studio.evals.report.score import with_paraphrases, with_samples
+from ram_studio.evals.report.score import with_marks
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
@@ -242,7 +244,8 @@ def ask_suites(
     told: list[tuple[Question, Answer]] = []
     for plan, rows in zip(plans, found, strict=True):
         drawn = sum(not wording for _, wording in plan)
-        told += with_paraphrases(with_samples(rows[:drawn]), [rows[0], *rows[drawn:]])
+        first = with_marks(rows[0], SAMPLES, rows[:drawn])
+        told += with_marks(first, PARAPHRASES, [rows[0], *rows[drawn:]])
     return told
 
 

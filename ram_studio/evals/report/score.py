@@ -200,20 +200,22 @@ class SampleScores:
     pass_at: dict[str, float]
 
 
-def with_samples(
-    samples: Sequence[Sequence[tuple[Question, Answer]]],
+def with_marks(
+    answered: Sequence[tuple[Question, Answer]],
+    what: str,
+    rounds: Sequence[Sequence[tuple[Question, Answer]]],
 ) -> list[tuple[Question, Answer]]:
-    """Return the first sample's answers, each with what became of all samples of its question.
+    """Return answers, each with whether its question was answered right in each of several rounds.
 
-    samples: the same questions in the same order.
+    Args: what: SAMPLES or PARAPHRASES, the fact that tells it. rounds: of samples or wordings, the
+        same questions in the same order; one of them alone tells nothing more.
     """
-    if len(samples) == 1:
-        return list(samples[0])
+    if len(rounds) == 1:
+        return list(answered)
     result = []
-    for row in zip(*samples, strict=True):
-        question, first = row[0]
-        marks = [answer.is_correct for _, answer in row if answer.is_scored]
-        result.append((question, replace(first, facts={**first.facts, SAMPLES: marks})))
+    for (question, answer), *row in zip(answered, *rounds, strict=True):
+        marks = [one.is_correct for _, one in row if one.is_scored]
+        result.append((question, replace(answer, facts={**answer.facts, what: marks})))
     return result
 
 
@@ -283,23 +285,6 @@ class ParaphraseScores:
     mean: float
     ci95: tuple[float, float]
     spread: float
-
-
-def with_paraphrases(
-    answered: Sequence[tuple[Question, Answer]],
-    wordings: Sequence[Sequence[tuple[Question, Answer]]],
-) -> list[tuple[Question, Answer]]:
-    """Return answers, each with what became of all wordings of its question, in the same order."""
-    if len(wordings) == 1:
-        return list(answered)
-    marks = [
-        [answer.is_correct for _, answer in row if answer.is_scored]
-        for row in zip(*wordings, strict=True)
-    ]
-    return [
-        (question, replace(answer, facts={**answer.facts, PARAPHRASES: own}))
-        for (question, answer), own in zip(answered, marks, strict=True)
-    ]
 
 
 def paraphrase_scores(answers: Iterable[Answer]) -> ParaphraseScores | None:
