@@ -228,8 +228,7 @@ class Runner:
             elif any(e.label == entry.label for e in self.entries[:-1]):
                 self.entries.pop()
             known = entry.source
-            own = [self._asked[question] for question in known.answers]
-            score = _average(known, own) if own else 0.0
+            score = round(known.average.score, 12) if known.n else 0.0
             is_finished = known.stages == len(self._shares)
             search.tell(score, is_dropped=not is_finished, stage=known.stages)
         if isinstance(search, SlimSearch):
@@ -301,10 +300,7 @@ class Runner:
         entry = next(e for e in self.entries if e.label == label)
         more = [e for e in self.entries if e.candidate.draw_of == label]
         own = [e.source for e in (entry, *more) if e.source.answers.keys() >= entry.answers.keys()]
-        is_sampled = self.plan.settings.samples > 1
         if not isinstance(self.plan, ComparePlan) or not entry.answers:
-            return
-        if len(own) < 2 and not is_sampled:
             return
         draws = {e.candidate.recipe.seed if e.candidate.recipe else 0: e.answers for e in own}
         asked = [self._asked[question] for question in entry.answers]
@@ -312,8 +308,7 @@ class Runner:
         entry.domains = mean_scores(asked, every)
         entry.average = Average.over(entry.domains[d] for d in entry.domains if d in skills)
         entry.merge_draws = spread_over_merges(asked, draws, skills)
-        if is_sampled:
-            entry.answer_draws = spread_over_samples(asked, every, seed, skills)
+        entry.answer_draws = spread_over_samples(asked, every, seed, skills)
 
     # ------------------------------------------------------------------ comparing
 
@@ -414,7 +409,7 @@ class Runner:
         self.result = replace(
             self.result,
             rows=tuple(e.snapshot() for e in self.entries if not e.candidate.draw_of),
-            answers=sum(len(e.answers) for e in self.entries if e.duplicate_of is None),
+            answers=sum(len(entry.answers) for entry in self.entries),
             seconds=time.monotonic() - self._began,
         )
         return self.result
