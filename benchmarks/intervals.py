@@ -100,7 +100,7 @@ def report_of(rights: dict[str, np.ndarray], domains: int = 1) -> EvalReport:
         )
         for name, own in rights.items()
     }  # fmt: skip
-    return EvalReport("simulated", 0, n, items, models)
+    return EvalReport("simulated", 0, items, models)
 
 
 def _drawn(

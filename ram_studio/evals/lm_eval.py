@@ -106,7 +106,7 @@ def evaluate_with_harness(
         results[model] = ModelAnswers.of(
             model, str(folder), answered, suites, seconds=seconds, settings=runner.asked
         )
-    report = EvalReport.of(names, 0, {"": items}, results)
+    report = EvalReport.of(names, 0, items, results)
     return replace(report, suite=f"{HARNESS}{report.suite}")
 
 

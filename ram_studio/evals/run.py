@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ class _Evaluation:
             if self.health is not None:
                 self.health.close()
         ordered = {name: results[name] for name in models}
-        return EvalReport.of(settings.suites, settings.seed, self.questions, ordered)
+        asked = chain.from_iterable(self.questions.values())
+        return EvalReport.of(settings.suites, settings.seed, asked, ordered)
 
     def ask(self, name: str, source: Source) -> ModelAnswers:
         """Return a model's row."""

@@ -200,7 +200,7 @@ def _report(**rights: str) -> EvalReport:
         )
         for name, marks in rights.items()
     }
-    return EvalReport("math", 1, n, {"math": items}, models)
+    return EvalReport("math", 1, {"math": items}, models)
 
 
 def test_the_heat_table_says_better_and_worse_without_color() -> None:

@@ -18,4 +18,4 @@ def marked_report(rows: Mapping[str, Mapping[str, str]], seed: int = 0) -> EvalR
         name: ModelAnswers(name, None, {d: tuple(ANSWERS[m] for m in own[d]) for d in items}, 1.5)
         for name, own in rows.items()
     }
-    return EvalReport(",".join(items), seed, max(map(len, items.values())), items, models)
+    return EvalReport(",".join(items), seed, items, models)

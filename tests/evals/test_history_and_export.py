@@ -32,7 +32,7 @@ def make_report(text: str = HOSTILE, name: str = "m<b>") -> EvalReport:
         label: ModelAnswers(label, None, {"tool": (answer,)}, 1.0, ("tool",))
         for label, answer in ((name, right), ("other", wrong))
     }
-    return EvalReport("tool", 0, 1, {"tool": (item,)}, models)
+    return EvalReport("tool", 0, {"tool": (item,)}, models)
 
 
 def test_the_page_escapes_everything_and_is_self_contained():

@@ -41,7 +41,7 @@ def result() -> EvalResult:
             said[0] = dataclasses.replace(said[0], facts={"f1": 0.5}, finish="length", note="cut")
             answers[domain] = (*said, Answer("", False, "too many", finish="refused"))
         models[model] = ModelAnswers(model, "/m", answers, 1.0, ("tool",), settings={"chat": True})
-    return EvalResult.of(EvalReport("tool,memory", 0, 6, items, models))
+    return EvalResult.of(EvalReport("tool,memory", 0, items, models))
 
 
 NAMES = {"base": "base", "owner/merge: 1": "owner-merge-1"}

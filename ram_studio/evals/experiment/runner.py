@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ram_studio.algorithm.analysis import BASE
@@ -359,7 +360,7 @@ class Runner:
         found: dict[str, Mapping[str, Answer]] = {}
         for side, entry in sides.items():  # a stop between the two keeps what the first answered
             found[side] = self._answers.ask(entry, self._held_out)
-            report = self._report(found, self._held_out)
+            report = self._report(found, [*chain(*self._held_out.values())])
             rows = report.models.items()
             self._held = {f"{sides[one].label}, held out": row for one, row in rows}
         self.result = replace(self.result, recheck=Recheck.of(report))
@@ -377,7 +378,8 @@ class Runner:
             elif entry is not known:
                 entry.status, entry.note = known.status, known.note
         answers = {entry.label: entry.source.answers for entry in finished}
-        report = replace(self._report(answers, self.questions), until=self.result.until)
+        report = self._report(answers, [*chain(*self.questions.values())])
+        report = replace(report, until=self.result.until)
         for entry in rows:
             if entry in finished:
                 self._score(entry, report.models[entry.label])
@@ -415,13 +417,13 @@ class Runner:
         return self.result
 
     def _report(
-        self, rows: Mapping[str, Mapping[str, Answer]], questions: QuestionsBySuite
+        self, rows: Mapping[str, Mapping[str, Answer]], questions: Sequence[Question]
     ) -> EvalReport:
         """Return rows by label, with the answers that each gave to all of these questions."""
-        names, every = self.plan.settings.suites, [q for own in questions.values() for q in own]
+        names = self.plan.settings.suites
         models = {
             label: ModelAnswers.of(
-                label, None, [(q, answers[q.id]) for q in every], names, settings=self.settings
+                label, None, [(q, answers[q.id]) for q in questions], names, settings=self.settings
             )
             for label, answers in rows.items()
         }
@@ -430,7 +432,7 @@ class Runner:
     def _alone(self, entry: Entry) -> EvalReport:
         """Return the report of one row on the questions that it answered."""
         own = [self._asked[question] for question in entry.answers]
-        return self._report({entry.label: entry.answers}, {"": own})
+        return self._report({entry.label: entry.answers}, own)
 
     def _reproducibility(self) -> Reproducibility | None:
         """Return what the rows rest on, those on held-out questions with them."""
@@ -443,7 +445,7 @@ class Runner:
             return None
         rows = {e.label: self._alone(e).models[e.label] for e in answered}
         asked = dict.fromkeys(question for entry in answered for question in entry.answers)
-        held = [q for own in self._held_out.values() for q in own] if self._held else []
+        held = [*chain(*self._held_out.values())] if self._held else []
         return Reproducibility.of(
             self.plan.settings.seed, [self._asked[q] for q in asked], rows | self._held, held
         )

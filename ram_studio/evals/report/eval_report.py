@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Answer, Question, QuestionsBySuite
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.chance_level import BASELINES, chance_level
 from ram_studio.evals.report.comparison import (
     Comparison,
@@ -116,14 +116,13 @@ def skills_of(suites: Collection[str], domains: Iterable[str]) -> tuple[str, ...
 class EvalReport:
     """Models that answered the same questions: suite, seed, questions by domain, a row per model.
 
-    n: questions of the largest domain. chance_levels: by domain, see `chance_level`; without an
-    entry where it is not known. seed: None where it is not known. until: how asking until decided
-    ended; None where as many questions were asked as the settings say.
+    chance_levels: by domain, see `chance_level`; without an entry where it is not known. seed: None
+    where it is not known. until: how asking until decided ended; None where as many questions were
+    asked as the settings say.
     """
 
     suite: str
     seed: int | None
-    n: int
     items: dict[str, tuple[Question, ...]]
     models: dict[str, ModelAnswers]
     chance_levels: Mapping[str, float] = field(default_factory=dict)
@@ -133,18 +132,17 @@ class EvalReport:
     def of(
         suites: Sequence[str],
         seed: int | None,
-        asked: QuestionsBySuite,
+        questions: Iterable[Question],
         models: dict[str, ModelAnswers],
     ) -> EvalReport:
-        """Return the report of these questions by suite; chance levels are those the answers have.
+        """Return the report of these questions; chance levels are those the answers have.
 
-        Args: asked: questions by suite. models: rows with an answer to each of them.
+        Args: models: rows with an answer to each question.
         """
         items: dict[str, list[Question]] = {}
-        for question in (q for questions in asked.values() for q in questions):
+        for question in questions:
             items.setdefault(question.domain, []).append(question)
-        n = max((len(questions) for questions in items.values()), default=0)
-        fixed = {domain: tuple(questions) for domain, questions in items.items()}
+        fixed = {domain: tuple(own) for domain, own in items.items()}
         levels = {}
         for domain in fixed:
             each = zip(*(model.answers[domain] for model in models.values()), strict=True)
@@ -154,9 +152,14 @@ class EvalReport:
             ]
             if (level := chance_level(facts)) is not None:
                 levels[domain] = level
-        return EvalReport(",".join(suites), seed, n, fixed, models, levels)
+        return EvalReport(",".join(suites), seed, fixed, models, levels)
 
     # ------------------------------------------------------------------ queries
+
+    @property
+    def n(self) -> int:
+        """Questions of the largest domain."""
+        return max(map(len, self.items.values()), default=0)
 
     @property
     def skills(self) -> tuple[str, ...]:

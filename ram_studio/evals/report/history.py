@@ -144,7 +144,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         rows[names[run.fingerprint]].setdefault(
             run.suite, {(row.question.id, row.digest): row for row in own}
         )
-    asked: dict[str, list[Question]] = {}
+    asked: list[Question] = []
     answers: dict[str, list[tuple[Question, Answer]]] = {name: [] for name in rows}
     for suite in suites:
         missing = [name for name, held in rows.items() if suite not in held]
@@ -157,7 +157,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
             for name, held in rows.items():
                 row = held[suite][key]
                 answers[name].append((row.question, row.answer))
-            asked.setdefault(suite, []).append(row.question)
+            asked.append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
     settings = {
         names[run.fingerprint]: {
