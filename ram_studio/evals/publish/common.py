@@ -9,7 +9,7 @@ questions. Every domain has as many; answers to other questions, or asked otherw
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,23 +83,18 @@ def find_common(
         prints: of base and agents, by name. merges: fingerprints of merges of these models.
         needs_merge: whether base and agents alone make none.
     """
-    best: Common | None = None
+    tables: list[Common] = []
     for runs in _alike(store.runs()):
-        if not set(prints.values()) <= runs.keys():
-            continue
-        asked = {
-            fingerprint: _answers(store, own)
-            for fingerprint, own in runs.items()
-            if fingerprint in merges or fingerprint in prints.values()
-        }
-        sources = {name: asked[fingerprint] for name, fingerprint in prints.items()}
-        tried = {f: own for f, own in asked.items() if f in merges}
-        found = _largest(sources, tried)
-        if found is None and not needs_merge:
-            found = _of_sources(sources)
-        if found and (best is None or _size(found) > _size(best)):
-            best = found
-    return best
+        if set(prints.values()) <= runs.keys():
+            asked = {
+                fingerprint: _answers(store, own)
+                for fingerprint, own in runs.items()
+                if fingerprint in merges or fingerprint in prints.values()
+            }
+            sources = {name: asked[fingerprint] for name, fingerprint in prints.items()}
+            tables += _tables(sources, {f: own for f, own in asked.items() if f in merges})
+    wanted = (table for table in tables if table.merges or not needs_merge)
+    return max(wanted, key=_size, default=None)
 
 
 def replies(asked: Iterable[StoredAnswer]) -> dict[str, Answer]:
@@ -119,13 +114,6 @@ def common_table(common: Common, merges: Sequence[Measured]) -> dict[str, Any]:
 
 def _size(common: Common) -> tuple[int, int]:
     return len(common.questions) * len(common.merges), len(common.questions)
-
-
-def _of_sources(sources: Mapping[str, Answered]) -> Common | None:
-    """Return what base and agents all answered, while no merge has."""
-    by_all = set.intersection(*(set(own) for own in sources.values()))
-    questions = _even(by_all, next(iter(sources.values())))
-    return Common(questions, sources, {}) if questions else None
 
 
 def _alike(runs: Iterable[StoredRun]) -> list[dict[str, list[StoredRun]]]:
@@ -155,18 +143,15 @@ def _answers(store: AnswerStore, runs: Sequence[StoredRun]) -> dict[Key, StoredA
     return found
 
 
-def _largest(sources: Mapping[str, Answered], merges: Mapping[str, Answered]) -> Common | None:
+def _tables(sources: Mapping[str, Answered], merges: Mapping[str, Answered]) -> Iterator[Common]:
+    """Yield a table of what base and agents all answered, and one of what each merge did, too."""
     by_all = set.intersection(*(set(own) for own in sources.values()))
     one = next(iter(sources.values()))
-    candidates = {_even(by_all & set(own), one) for own in merges.values()} - {()}
-    best: Common | None = None
-    for questions in sorted(candidates):
+    shared = [by_all, *(by_all & own.keys() for own in merges.values())]
+    for questions in sorted({_even(keys, one) for keys in shared} - {()}):
         wanted = set(questions)
         rows = {f: own for f, own in merges.items() if wanted <= own.keys()}
-        found = Common(questions, sources, rows)
-        if best is None or _size(found) > _size(best):
-            best = found
-    return best
+        yield Common(questions, sources, rows)
 
 
 def _even(keys: set[Key], answers: Answered) -> tuple[Key, ...]:
