@@ -136,17 +136,10 @@ def stored_scores(
     """
     agents = {own: name for own, name in sources.items() if name != BASE}
     runs = store.runs()
-    chosen: dict[str, StoredRun] = {}
-    for run in runs:
-        if run.fingerprint != fingerprint or run.suite == HEALTH or not run.answered:
-            continue
-        other = chosen.get(run.suite)
-        if other is None or (run.suite_version, run.answered) > (
-            other.suite_version,
-            other.answered,
-        ):
-            chosen[run.suite] = run
-    for suite, run in sorted(chosen.items()):
+    asked = [r for r in runs if r.fingerprint == fingerprint and r.suite != HEALTH and r.answered]
+    # The last of equals stays: the newest.
+    asked.sort(key=lambda run: (run.suite_version, run.answered, run.id))
+    for suite, run in sorted({run.suite: run for run in asked}.items()):
         same = (suite, run.suite_version, run.settings)
         beside = [
             (agents[other.fingerprint], store.answers(other.id))
