@@ -15,7 +15,10 @@ from ram_studio.evals.report.canvas_page import canvas_data, canvas_page, export
 def test_a_space_is_a_page_and_its_readme(tmp_path: Path) -> None:
     page = export_canvas("dense", tmp_path / "space")
     assert sorted(file.name for file in page.parent.iterdir()) == ["README.md", "index.html"]
-    assert "sdk: static" in (page.parent / "README.md").read_text()
+    readme = (page.parent / "README.md").read_text()
+    assert 'title: "RAM Studio: ' in readme
+    assert "sdk: static" in readme
+    assert f"\nWhat a merge of {canvas_data('dense')['title']} does" in readme
     assert page.stat().st_size < 1_500_000
     with pytest.raises(OutputError, match=r"index\.html and README\.md"):
         export_canvas("dense", tmp_path / "space")

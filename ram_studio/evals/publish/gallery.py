@@ -30,7 +30,7 @@ from ram_studio.checkpoints.write.output_folder import (
 from ram_studio.errors import EvaluationError, RamStudioError
 from ram_studio.evals.publish.entry import Entry, Verified, read_entry, source_name, verify_entry
 from ram_studio.evals.publish.scores import StatedScore
-from ram_studio.evals.report.canvas_page import canvas_page
+from ram_studio.evals.report.canvas_page import canvas_page, space_readme
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path, templates
@@ -125,7 +125,11 @@ def build_gallery(
                 page = _canvas(entry)
                 (folder / "merges" / f"{entry.key}.html").write_text(page, encoding="utf-8")
         (folder / "index.html").write_text(gallery_page(entries, left_out, title), "utf-8")
-        (folder / "README.md").write_text(_readme(title, len(entries)), "utf-8")
+        about = (
+            f"{len(entries)} merges of RL-trained agents, with their settings, scores and canvas: "
+            f"pages that send no requests, made by RAM Studio {__version__}."
+        )
+        (folder / "README.md").write_text(space_readme(title, about), "utf-8")
         verified = {verified_key(e): asdict(e.verified) for e in entries if e.verified}
         (folder / VERIFIED_FILE).write_text(json.dumps(verified, indent=1), "utf-8")
         folder.replace(target)
@@ -325,12 +329,3 @@ def _number(value: float | None) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _readme(title: str, merges: int) -> str:
-    shown = json.dumps(title, ensure_ascii=False)
-    return (
-        f"---\ntitle: {shown}\nemoji: 🧭\ncolorFrom: blue\ncolorTo: yellow\nsdk: static\n"
-        f"pinned: false\n---\n\n{merges} merges of RL-trained agents, with their settings, scores "
-        f"and canvas: pages that send no requests, made by RAM Studio {__version__}.\n"
-    )

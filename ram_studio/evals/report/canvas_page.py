@@ -123,9 +123,13 @@ sdk: static
 pinned: false
 ---
 
-What a merge of {title} does to each agent's update, at every setting: one page that sends no
-requests, made by RAM Studio {version} (Reinforced Agent Merging, arXiv 2601.13572).
+{about}
 """
+
+
+def space_readme(title: str, about: str) -> str:
+    """Return the README of a static Space, with the title as its front matter takes it."""
+    return _SPACE.format(title=json.dumps(title, ensure_ascii=False), about=about)
 
 
 def export_canvas(source: str, out: str | Path) -> Path:
@@ -140,8 +144,12 @@ def export_canvas(source: str, out: str | Path) -> Path:
     data, target = canvas_data(source), Path(out)
     files = {target: canvas_page(data)}
     if target.suffix.lower() not in (".html", ".htm"):
-        title = json.dumps(f"RAM Studio: {data['title']}", ensure_ascii=False)
-        readme = _SPACE.format(title=title, version=__version__)
+        about = (
+            f"What a merge of {data['title']} does to each agent's update, at every setting: one "
+            f"page that sends no\nrequests, made by RAM Studio {__version__} (Reinforced Agent "
+            "Merging, arXiv 2601.13572)."
+        )
+        readme = space_readme(f"RAM Studio: {data['title']}", about)
         files = {target / PAGE_FILE: files[target], target / "README.md": readme}
         taken = [file.name for file in files if file.exists()]
         if taken:
