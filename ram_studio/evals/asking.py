@@ -43,7 +43,8 @@ class SuiteRun:
     baselines: judged on every question for the chance level; None leaves it out.
     on_marks: told how a domain's questions stand, whenever answers to it came in.
     wording: of the questions, 0 for their own, see `paraphrases`.
-    run: id in the store, None before `answers` or without a store; runs: all of several samples.
+    run: id in the store, None before `answers` or without a store; runs: all of several samples and
+    wordings, which what asks the wordings shares.
     """
 
     name: str
@@ -58,7 +59,7 @@ class SuiteRun:
     on_marks: OnMarks | None = None
     wording: int = 0
     run: int | None = field(default=None, init=False)
-    runs: dict[int, None] = field(default_factory=dict, init=False)
+    runs: dict[int, None] = field(default_factory=dict)
 
     def check(self, questions: Sequence[Question]) -> None:
         """Raise EvaluationError for a suite of which the model can be asked nothing at all.

@@ -58,10 +58,15 @@ def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, tmp_
     json.dumps(said, allow_nan=False)
 
 
-def test_a_comparison_tells_the_spread_of_its_wordings(recipe):
+def test_a_comparison_tells_the_spread_of_its_wordings(recipe, tmp_path):
     seen = []
     how = {"suites": "math", "limit": 2, "paraphrases": 3, "max_tokens": 4, "device": "cpu"}
-    table = compare_methods({"ram+": recipe}, on_progress=lambda *told: seen.append(told), **how)
+    how["on_progress"] = lambda *told: seen.append(told)
+    with AnswerStore(tmp_path / "s") as store:
+        table = compare_methods({"ram+": recipe}, store=store, **how)
+        # How the merge was made is known of the run of each wording.
+        made = [run.merge for run in store.runs() if run.model == "ram+"]
+    assert [set(merge["agents"]) for merge in made] == [{"coding"}] * 3
     assert {row.paraphrases["math"].questions for row in table.rows} == {2}
     ((what, texts),) = table.sample_rows
     assert what == "math: mean of 3 wordings"
