@@ -60,7 +60,7 @@ def evaluate(
         on_tokens: called while a local model answers, with what `decode_steps` yields.
         on_marks: called with (model, domain, a letter for each question), see `asking.marks_of`.
         should_stop: polled before each batch and token.
-        **fields: further fields of `EvalSettings`, beside suites.
+        **fields: further fields of `EvalSettings`, beside suites or in place of what settings say.
 
     Raises:
         EvaluationError: unusable settings, a model that cannot be asked, code that may not run.

@@ -218,9 +218,9 @@ class EvalSettings(BaseModel):
 
     @classmethod
     def of(cls, given: EvalSettings | str | Sequence[str] | None, **fields: Any) -> EvalSettings:
-        """Return settings as they are given, or made of suites and further fields."""
+        """Return settings as they are given, or made of suites, with further fields."""
         if isinstance(given, EvalSettings):
-            return given
+            return cls(**{**dict(given), **fields}) if fields else given
         return cls(**fields) if given is None else cls(suites=given, **fields)
 
     @model_validator(mode="after")

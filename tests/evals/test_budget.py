@@ -189,3 +189,12 @@ def test_lengths_and_budgets_are_read_for_all_suites_or_each():
                 EvalSettings(suites="math", **{name: bad})
     with pytest.raises(EvaluationError, match="lengths is 'many'; choose lengths in tokens"):
         EvalSettings(lengths="many")
+
+
+def test_fields_beside_whole_settings_count():
+    whole = EvalSettings(suites="math,tool", limit={"math": 9}, lengths="1k", seed=3)
+    assert EvalSettings.of(whole) is whole
+    found = EvalSettings.of(whole, samples=2, temperature=1.0)
+    assert found == EvalSettings(**{**dict(whole), "samples": 2, "temperature": 1.0})
+    with pytest.raises(EvaluationError, match="samples is 0"):
+        EvalSettings.of(whole, samples=0)

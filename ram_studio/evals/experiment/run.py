@@ -35,7 +35,7 @@ def sweep(
             `["r=0:0.5:6"]`, see `space`.
         on_update: called with the result so far after every stage of every setting.
         options: fields of `SweepPlan` (minutes, search, trials, ...), of `EvalSettings` (suites,
-            limit, device, ...; or all of them as settings) and of `Setup` (analysis, store, ...).
+            limit, device, ...; also all of them as settings) and of `Setup` (analysis, store, ...).
 
     Returns: The last result. Stopping and time being up are no errors: its `ending` tells.
 
@@ -69,7 +69,7 @@ def compare_methods(
             the same name being the same source in all of them.
         on_update: called with the result so far after every row.
         options: arguments of `ComparePlan.of` (reference, sources), fields of `EvalSettings`
-            (suites, limit, ...; or all of them as settings) and of `Setup` (analysis, store).
+            (suites, limit, ...; also all of them as settings) and of `Setup` (analysis, store).
 
     Raises: SettingsError for rows that do not go together, before any work, or when no row could be
         merged; what merging and asking raise; Stopped when no merge was scored yet.
@@ -136,10 +136,10 @@ def _checked(result: ExperimentResult) -> ExperimentResult:
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], EvalSettings]:
-    """Take fields of `Setup` and the settings, whole or by field, out of options; return both."""
+    """Take fields of `Setup` and the settings, whole and by field, out of options; return both."""
 
     def take(names: Iterable[str]) -> dict[str, Any]:
         return {name: options.pop(name) for name in names if name in options}
 
     setup, fields = take(Setup.__annotations__), take(EvalSettings.model_fields)
-    return setup, options.pop("settings", None) or EvalSettings(**fields)
+    return setup, EvalSettings.of(options.pop("settings", None), **fields)
