@@ -10,6 +10,7 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan, by_stage, draw_items
+from ram_studio.evals.experiment.run import sweep
 from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, lattice
 from ram_studio.evals.experiment.space import Space, parse_axes
 from ram_studio.evals.settings import EvalSettings
@@ -195,6 +196,9 @@ def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, messag
     axes = parse_axes(["r=0:1:3"])
     with pytest.raises(error, match=message):
         SweepPlan(recipe(), EvalSettings(**fields), axes=axes, **rest).candidates()
+    # Settings given whole do not hide what is given beside them.
+    with pytest.raises(error, match=message):
+        sweep(recipe(), {"r": "0:1:3"}, settings=EvalSettings(), **changes)
     if not rest.keys() & {"held_out", "search", "max_settings"}:
         with pytest.raises(error, match=message):
             ComparePlan.of({"ram+": recipe()}, EvalSettings(**fields), **rest).candidates()

@@ -61,6 +61,7 @@ class Runner:
     def __init__(
         self, plan: Plan, *, should_stop: Callable[[], bool] | None = None, **setup: Any
     ) -> None:
+        self._candidates, self._start = plan.candidates(), plan.start()
         self.plan = plan
         self.sweep = plan if isinstance(plan, SweepPlan) else None
         self.entries: list[Entry] = []
@@ -71,7 +72,6 @@ class Runner:
             search=self.sweep.search if self.sweep else "grid",
             reference=plan.reference if isinstance(plan, ComparePlan) else None,
         )
-        self._candidates, self._start = plan.candidates(), plan.start()
         self._should_stop, self._setup = should_stop, Setup(**setup)
         self._answers: Answers | None = None
         self._deadline: float | None = None
