@@ -314,6 +314,7 @@ class ComparePlan(Plan):
         *,
         reference: str | None = None,
         sources: bool = True,
+        draws: int = DEFAULT_DRAWS,
         **plan: Any,
     ) -> ComparePlan:
         """Return the plan of a comparison.
@@ -321,12 +322,12 @@ class ComparePlan(Plan):
         Args:
             reference: label; default the first "ram+" row, else the first row.
             sources: whether the base and the agents get rows too.
+            draws: see `ComparePlan`.
             plan: further fields of `ComparePlan`.
 
         Raises: SettingsError, EvaluationError for rows that do not go together.
         """
         recipe = _common_recipe(rows)
-        draws = plan.setdefault("draws", DEFAULT_DRAWS)
         at_least("draws", draws, 1)
         if settings.temperature and settings.samples == 1:
             settings = settings.model_copy(update={"samples": draws})
@@ -337,8 +338,16 @@ class ComparePlan(Plan):
             raise SettingsError(
                 f"The reference row is {reference!r}; it must be one of {', '.join(rows)}."
             )
-        own: dict[str, Any] = {"rows": dict(rows), "reference": reference, "held_out": 0}
-        return cls(recipe, settings, has_sources=sources, **own, **plan)
+        return cls(
+            recipe,
+            settings,
+            held_out=0,
+            rows=dict(rows),
+            reference=reference,
+            has_sources=sources,
+            draws=draws,
+            **plan,
+        )
 
     @property
     def agents(self) -> tuple[str, ...]:
