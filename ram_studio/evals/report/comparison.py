@@ -223,13 +223,6 @@ def pairs_of(
     return pairs
 
 
-def corrected(pairs: Sequence[Pair], counts: Sequence[PairedCounts]) -> tuple[Comparison, ...]:
-    """Return comparisons with their p-values corrected for the number of them (Holm)."""
-    adjusted = holm([count.p_value for count in counts])
-    rows = zip(pairs, counts, adjusted, strict=True)
-    return tuple(Comparison(*pair, count, p) for pair, count, p in rows)
-
-
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values adjusted by Holm's step-down method, in the same order."""
     adjusted = [1.0] * len(p_values)

@@ -18,7 +18,7 @@ from ram_studio.evals.report.comparison import (
     Pair,
     PairedCounts,
     answered_by_all,
-    corrected,
+    holm,
     paired_counts,
     pairs_of,
 )
@@ -228,7 +228,9 @@ class EvalReport:
             (judged if judged and against == "specialist" else self).compare(a, b)[domain]
             for domain, a, b, against in pairs
         ]
-        return corrected(pairs, counts)
+        adjusted = holm([count.p_value for count in counts])
+        rows = zip(pairs, counts, adjusted, strict=True)
+        return tuple(Comparison(*pair, count, p) for pair, count, p in rows)
 
     def compare_all(
         self,

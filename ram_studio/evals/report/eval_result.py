@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, InstanceOf, computed_field
@@ -302,6 +301,7 @@ class EvalResult:
         verdicts: Iterable[SkillVerdict] = (),
         margin: float = MARGIN,
         judged: EvalReport | None = None,
+        damage: tuple[Damage, ...] = (),
     ) -> EvalResult:
         """Return what a table of answers shows."""
         questions = [question for items in report.items.values() for question in items]
@@ -319,6 +319,7 @@ class EvalResult:
             report.until,
             report,
             judged or report,
+            damage,
         )
 
     @computed_field
@@ -409,7 +410,6 @@ def judge(
         margin=margin,
         chosen_on=chosen.chosen_on,
     )
-    result = EvalResult.of(report, pairs, verdicts, margin, chosen.judged)
     own = {agent: [d for d, best in agents.items() if best == agent] for agent in agents.values()}
     lost = damages(report, base, list(own) if everyone is None else everyone, own)
-    return replace(result, damage=lost)
+    return EvalResult.of(report, pairs, verdicts, margin, chosen.judged, lost)
