@@ -143,16 +143,16 @@ class Runner:
         self.looks = len(self._shares)
         self._stages = {name: by_stage(qs, self._shares) for name, qs in items.chosen_by.items()}
         self._asked = {q.id: q for qs in items.chosen_by.values() for q in qs}
-        start = None if self._start is None else self._add(self._start, is_start=True)
         for candidate in self._candidates:
             self._add(candidate)
-        same = [e for e in self.entries if start is not None and e.duplicate_of is start]
-        if start is not None and same:
-            # The start is a point of the grid: it goes by the name it has there.
+        if self._start is not None:
+            start = self._add(self._start, is_start=True)
             self.entries.remove(start)
-            same[0].is_start, same[0].duplicate_of, same[0].status = True, None, "waiting"
-            for entry in same[1:]:
-                entry.duplicate_of = same[0]
+            if start.duplicate_of is None:
+                self.entries.insert(0, start)
+            else:
+                # A point of the grid: it goes by the name it has there.
+                start.duplicate_of.is_start = True
         settings = sum(entry.duplicate_of is None for entry in self.entries)
         if self.sweep is not None and self.sweep.is_search:
             # The start, and what a search proposes.
