@@ -55,8 +55,8 @@ def spread_over_merges(
     """Return what the merges' seeds make of a score; None for a single draw."""
     if len(draws) < 2:
         return None
-    means = {seed: mean_scores(questions, [own]) for seed, own in draws.items()}
-    return Spread({str(seed): _average(own, skills) for seed, own in means.items()})
+    means = {str(seed): mean_scores(questions, [own]) for seed, own in draws.items()}
+    return Spread({seed: Average.over_skills(own, skills).score for seed, own in means.items()})
 
 
 def spread_over_samples(
@@ -80,7 +80,3 @@ def spread_over_samples(
         ]
         found[str(seed + place)] = Average.over(parts).score
     return Spread(found)
-
-
-def _average(scores: Mapping[str, DomainScore], skills: Sequence[str]) -> float:
-    return Average.over(scores[d] for d in scores if d in skills).score

@@ -307,7 +307,7 @@ class Runner:
         asked = [self._asked[question] for question in entry.answers]
         every, skills, seed = list(draws.values()), self.result.skills, self.plan.settings.seed
         entry.domains = mean_scores(asked, every)
-        entry.average = Average.over(entry.domains[d] for d in entry.domains if d in skills)
+        entry.average = Average.over_skills(entry.domains, skills)
         entry.merge_draws = spread_over_merges(asked, draws, skills)
         entry.answer_draws = spread_over_samples(asked, every, seed, skills)
 

@@ -88,9 +88,8 @@ class ModelAnswers:
 
     @property
     def average(self) -> Average:
-        """The mean of the skills' scores; what stands apart from them is no part of it."""
-        own = self.domains
-        return Average.over(own[domain] for domain in own if domain in self.skills)
+        """The mean of the skills' scores."""
+        return Average.over_skills(self.domains, self.skills)
 
     @property
     def retention(self) -> float:

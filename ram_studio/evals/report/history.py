@@ -105,8 +105,7 @@ def merge_of(run: StoredRun) -> PastMerge | None:
 
 def score_of(run: StoredRun) -> Average:
     """Return a run's average over its suite's skills, as a check shows it."""
-    skills = skills_of([run.suite], run.domains)
-    return Average.over(run.domains[domain] for domain in skills)
+    return Average.over_skills(run.domains, skills_of([run.suite], run.domains))
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:

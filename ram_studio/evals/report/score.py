@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from statistics import NormalDist
 from typing import Any
@@ -156,6 +156,11 @@ class Average(DomainScore):
         """Return the mean of these scores; domains without an answer are left out."""
         asked = tuple(part for part in parts if part.n)
         return Average(sum(part.n for part in asked), sum(part.correct for part in asked), asked)
+
+    @staticmethod
+    def over_skills(domains: Mapping[str, DomainScore], skills: Collection[str]) -> Average:
+        """Return the mean over the domains that are skills; what stands apart is no part of it."""
+        return Average.over(score for domain, score in domains.items() if domain in skills)
 
     @computed_field
     @property
