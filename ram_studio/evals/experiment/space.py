@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
@@ -251,21 +251,23 @@ class Space:
 
     recipe: Recipe
     axes: tuple[Axis, ...]
-    methods: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        chosen = [axis.values for axis in self.axes if axis.name == "method"]
-        methods = chosen[0] if chosen else (self.recipe.method,)
-        object.__setattr__(self, "methods", methods)
         if not self.axes:
             raise SettingsError(f"Nothing to sweep over was given. {_HOW}.")
         object.__setattr__(self, "axes", tuple(_of_agents(self.axes, self.recipe.agents)))
         for axis in self.axes:
-            if axis.name != "method" and not any(axis in self.axes_of(m) for m in methods):
+            if axis.name != "method" and not any(axis in self.axes_of(m) for m in self.methods):
                 raise SettingsError(
-                    f"None of the methods {', '.join(methods)} has a setting {axis.key!r} to "
+                    f"None of the methods {', '.join(self.methods)} has a setting {axis.key!r} to "
                     "sweep over. Leave it out, or add a method that has it."
                 )
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that are tried: the axis of that name, else the recipe's own."""
+        chosen = (axis.values for axis in self.axes if axis.name == "method")
+        return next(chosen, (self.recipe.method,))
 
     def axes_of(self, method: str) -> tuple[Axis, ...]:
         """Return the axes that are varied for a method; its own ones replace those for all."""
