@@ -157,20 +157,16 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
                 row = held[suite][key]
                 answers[name].append((row.question, row.answer))
             asked.append(row.question)
-    paths = {names[run.fingerprint]: run.path for run in runs}
-    settings = {
-        names[run.fingerprint]: {
-            **run.settings,
-            **stored_wording(run.settings),
-            "begun": run.created,
-        }
-        for run in runs
-    }
+    last = {names[run.fingerprint]: run for run in runs}
     models = {
-        name: ModelAnswers.of(name, paths[name], own, suites, settings=settings[name])
+        name: ModelAnswers.of(name, last[name].path, own, suites, settings=_settings_of(last[name]))
         for name, own in answers.items()
     }
     return EvalReport.of(suites, None, asked, models)
+
+
+def _settings_of(run: StoredRun) -> dict[str, Any]:
+    return {**run.settings, **stored_wording(run.settings), "begun": run.created}
 
 
 def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
