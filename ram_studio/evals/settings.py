@@ -266,6 +266,7 @@ class EvalSettings(BaseModel):
         if self.is_harness:
             wrong = {
                 "the interval width": self.ci_width is not None,
+                "limits by suite": isinstance(self.limit, dict),
                 "the mode": self.mode != "whole",
                 f"the engine {self.engine}": self.engine != "transformers",
             }

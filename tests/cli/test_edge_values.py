@@ -34,6 +34,10 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
             *(65, "asks its tasks whole, by transformers. Leave out the interval width."),
         ),
         (
+            ("evaluate", BASE, "--suite", "gsm8k", "--prompts", "lm-eval", "--limit", "gsm8k=5"),
+            *(65, "asks its tasks whole, by transformers. Leave out limits by suite."),
+        ),
+        (
             ("compare", *SOURCES, "--batch-size", "0", "--limit", "1"),
             65,
             "batch_size is 0; choose at least 1",
