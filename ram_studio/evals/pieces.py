@@ -95,21 +95,14 @@ class _Reading:
         """Return what the model is asked next: to read a piece, or to answer."""
         if self.question.reading is None:
             return self.question
-        asked = self.question.reading[1]
+        told = {"question": self.question.reading[1], "memory": self.memory}
+        asked = replace(self.question, reading=None)
         if self.read == len(self.pieces):
-            prompt = fill(self.sizes.answer, {"question": asked, "memory": self.memory})
-            most = self.sizes.answer_tokens
-            return replace(self.question, prompt=prompt, max_new_tokens=most, reading=None)
-        told = {"question": asked, "memory": self.memory, "chunk": self.pieces[self.read]}
-        prompt = fill(self.sizes.read, told)
+            prompt = fill(self.sizes.answer, told)
+            return replace(asked, prompt=prompt, max_new_tokens=self.sizes.answer_tokens)
+        prompt = fill(self.sizes.read, {**told, "chunk": self.pieces[self.read]})
         most = self.sizes.memory_tokens
-        own: dict[str, Any] = {
-            "prompt": prompt,
-            "max_new_tokens": most,
-            "reading": None,
-            "must_end": False,
-        }
-        return replace(self.question, **own)
+        return replace(asked, prompt=prompt, max_new_tokens=most, must_end=False)
 
     def take(self, reply: Reply) -> Reply | None:
         """Take what the model said; return the reply to the question once it is there."""
