@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     from ram_studio.evals.until import Until
 
 DEFAULT_SEED = 2026
+# Settings that tasks of lm-eval decide for themselves, or that it does not know.
+_NOT_OF_HARNESS = {
+    "ci_width": "the interval width",
+    "mode": "the mode",
+    "engine": "the engine",
+    "max_tokens": "the tokens per answer",
+    "think_tokens": "the tokens of thinking",
+    "temperature": "the temperature",
+    "top_p": "top-p",
+    "samples": "the samples",
+    "paraphrases": "the wordings",
+}
 
 
 def _names(given: Any) -> Any:
@@ -264,16 +276,13 @@ class EvalSettings(BaseModel):
             return [name for name in ALL_SUITES if is_a(name, what)]
 
         if self.is_harness:
-            wrong = {
-                "the interval width": self.ci_width is not None,
-                "limits by suite": isinstance(self.limit, dict),
-                "the mode": self.mode != "whole",
-                f"the engine {self.engine}": self.engine != "transformers",
-            }
-            if any(wrong.values()):
+            fields = type(self).model_fields
+            wrong = [w for f, w in _NOT_OF_HARNESS.items() if getattr(self, f) != fields[f].default]
+            wrong += ["limits by suite"] if isinstance(self.limit, dict) else []
+            if wrong:
                 raise EvaluationError(
-                    "lm-eval asks its tasks whole, by transformers. Leave out "
-                    f"{' and '.join(name for name, is_set in wrong.items() if is_set)}."
+                    "lm-eval asks its tasks whole, by transformers, and each task says how it is "
+                    f"answered. Leave out {' and '.join(wrong)}."
                 )
             return
         wanted = ["has_shots"] if self.shots else []

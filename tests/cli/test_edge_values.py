@@ -31,11 +31,15 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
                 "--suite",
                 "math",
             ),
-            *(65, "asks its tasks whole, by transformers. Leave out the interval width."),
+            *(65, "each task says how it is answered. Leave out the interval width."),
         ),
         (
             ("evaluate", BASE, "--suite", "gsm8k", "--prompts", "lm-eval", "--limit", "gsm8k=5"),
-            *(65, "asks its tasks whole, by transformers. Leave out limits by suite."),
+            *(65, "each task says how it is answered. Leave out limits by suite."),
+        ),
+        (
+            ("evaluate", BASE, "--tasks", "x", "--temperature", "1", "--samples", "2"),
+            *(65, "how it is answered. Leave out the temperature and the samples."),
         ),
         (
             ("compare", *SOURCES, "--batch-size", "0", "--limit", "1"),
