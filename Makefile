@@ -20,7 +20,11 @@ PORT ?= $(or $(GRADIO_SERVER_PORT),7860)
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --progress-bar off --constraint constraints.txt
+INSTALL := $(PIP) install --progress-bar off --no-compile --constraint constraints.txt
+
+# Bytecode of what was installed: pip would compile on one core. A package may hold a file that does
+# not compile, such as a template; pip leaves it alone, too.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 # Playwright's own browser, where one has to be downloaded, stays inside the clone.
 PLAYWRIGHT_BROWSERS_PATH ?= $(CURDIR)/.browser
@@ -152,10 +156,12 @@ $(VENV)/.venv-stamp:
 $(VENV)/.app-stamp: pyproject.toml constraints.txt | $(VENV)/.venv-stamp
 	$(INSTALL) hatchling
 	$(INSTALL) --no-build-isolation --editable .
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.test-stamp: pyproject.toml constraints.txt $(VENV)/.app-stamp
 	$(INSTALL) --no-build-isolation --editable '.[test]'
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.ray-stamp: $(VENV)/.test-stamp
