@@ -18,7 +18,7 @@ from typing import Any
 from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.engine import Engine
 from ram_studio.evals.prompts import fill
-from ram_studio.evals.question import NO_ANSWER, Question, Reply
+from ram_studio.evals.question import NO_ANSWER, Conversation, Question
 from ram_studio.evals.suites.suite import find_box, visible
 
 MODE = "memagent"
@@ -78,45 +78,24 @@ class Pieces:
         return {name: value for name, value in own.items() if name not in ("read", "answer")}
 
 
-@dataclass
-class _Reading:
-    """A question that is being read for: pieces left, and the memory so far.
+def _to_read(question: Question, sizes: Pieces, memory: str, piece: str) -> Question:
+    """Return the request to read a piece of a question's text."""
+    assert question.reading is not None
+    told = {"question": question.reading[1], "memory": memory, "chunk": piece}
+    return replace(
+        question,
+        prompt=fill(sizes.read, told),
+        max_new_tokens=sizes.memory_tokens,
+        reading=None,
+        must_end=False,
+    )
 
-    A question without a text is asked as it is.
-    """
 
-    question: Question
-    sizes: Pieces
-    pieces: list[str]
-    memory: str = NO_MEMORY
-    read: int = 0
-
-    def next(self) -> Question:
-        """Return what the model is asked next: to read a piece, or to answer."""
-        if self.question.reading is None:
-            return self.question
-        told = {"question": self.question.reading[1], "memory": self.memory}
-        asked = replace(self.question, reading=None)
-        if self.read == len(self.pieces):
-            prompt = fill(self.sizes.answer, told)
-            return replace(asked, prompt=prompt, max_new_tokens=self.sizes.answer_tokens)
-        prompt = fill(self.sizes.read, {**told, "chunk": self.pieces[self.read]})
-        most = self.sizes.memory_tokens
-        return replace(asked, prompt=prompt, max_new_tokens=most, must_end=False)
-
-    def take(self, reply: Reply) -> Reply | None:
-        """Take what the model said; return the reply to the question once it is there."""
-        if self.question.reading is None:
-            return reply
-        if self.read == len(self.pieces):
-            box = find_box(visible(reply.text))
-            return replace(reply, text=reply.text if box is None else box)
-        if reply.finish in NO_ANSWER:
-            note = f"at piece {self.read + 1} of {len(self.pieces)}: {reply.note}"
-            return replace(reply, note=note)
-        self.memory = visible(reply.text).strip() or self.memory
-        self.read += 1
-        return None
+def _to_answer(question: Question, sizes: Pieces, memory: str) -> Question:
+    """Return the request to answer a question from the memory."""
+    assert question.reading is not None
+    prompt = fill(sizes.answer, {"question": question.reading[1], "memory": memory})
+    return replace(question, prompt=prompt, max_new_tokens=sizes.answer_tokens, reading=None)
 
 
 class PieceReader(Conversations):
@@ -125,31 +104,45 @@ class PieceReader(Conversations):
     Questions without a text (`Question.reading`) go to the engine as they are.
     """
 
-    def __init__(self, engine: Engine, pieces: Pieces) -> None:
-        super().__init__(engine, self._opened)
-        self._pieces = pieces
+    def __init__(self, engine: Engine, sizes: Pieces) -> None:
+        super().__init__(engine, self._read)
+        self._sizes = sizes
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return why no piece, or no answer, fits the context with a full memory.
 
         The length of texts is free.
         """
-        most = self._pieces.memory_tokens
-        reading, answering = [], []
+        sizes, reading, answering = self._sizes, list[Question](), list[Question]()
         for question in questions:
-            state = self._opened(question)
-            if state.pieces:
-                # Any text of that many tokens.
-                state.memory = cut(state.pieces[0], most, self._engine.count_tokens)[0]
-            reading.append(state.next())
-            state.read = len(state.pieces)
-            answering.append(state.next())
+            first = last = question
+            if question.reading is not None:
+                pieces, memory = self._pieces_of(question.reading[0]), NO_MEMORY
+                if pieces:
+                    # Any text of that many tokens.
+                    memory = cut(pieces[0], sizes.memory_tokens, self._engine.count_tokens)[0]
+                last = _to_answer(question, sizes, memory)
+                first = _to_read(question, sizes, memory, pieces[0]) if pieces else last
+            reading.append(first)
+            answering.append(last)
         return self._engine.context_overflow(reading) or self._engine.context_overflow(answering)
 
-    def _opened(self, question: Question) -> _Reading:
-        text = "" if question.reading is None else question.reading[0]
-        pieces = cut(text, self._pieces.chunk_tokens, self._engine.count_tokens)
-        return _Reading(question, self._pieces, pieces)
+    def _read(self, question: Question) -> Conversation:
+        """Read a question's text piece by piece, then answer from the memory."""
+        if question.reading is None:
+            return (yield question)
+        pieces, memory = self._pieces_of(question.reading[0]), NO_MEMORY
+        for number, piece in enumerate(pieces, start=1):
+            reply = yield _to_read(question, self._sizes, memory, piece)
+            if reply.finish in NO_ANSWER:
+                return replace(reply, note=f"at piece {number} of {len(pieces)}: {reply.note}")
+            memory = visible(reply.text).strip() or memory
+        reply = yield _to_answer(question, self._sizes, memory)
+        box = find_box(visible(reply.text))
+        return replace(reply, text=reply.text if box is None else box)
+
+    def _pieces_of(self, text: str) -> list[str]:
+        return cut(text, self._sizes.chunk_tokens, self._engine.count_tokens)
 
 
 def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:

@@ -7,9 +7,9 @@ Plain data: no model, no file, no torch.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Finish = Literal["end", "length", "empty", "timed_out", "too_long", "refused", "failed"]
 UNSCORED: tuple[Finish, ...] = ("too_long", "refused", "failed")
@@ -93,14 +93,12 @@ class Reply:
     seconds: float = 0.0
 
 
-class Conversation(Protocol):
-    """A question that takes several requests to the model, as a suite leads it."""
+Conversation = Generator[Question, Reply, Reply]
+"""A question that takes several requests to the model, as a suite leads it.
 
-    def next(self) -> Question:
-        """Return what the model is asked next."""
-
-    def take(self, reply: Reply) -> Reply | None:
-        """Take the model's reply; return the reply to the whole question once it is there."""
+It yields what the model is asked next and is sent the model's reply; what it returns is the reply
+to the whole question.
+"""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from scripted import end_of
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply
@@ -82,12 +83,8 @@ def package(tmp_path: Path) -> Path:
 
 def talk(question: Question, turns: Sequence[Sequence[str]]) -> Reply:
     """Return the conversation of a model that says these steps in each turn, then ends the turn."""
-    episode = multi_turn.Episode(question)
-    for said in (text for steps in turns for text in (*steps, "Done.")):
-        episode.next()
-        if (reply := episode.take(Reply(said, "prompt", "end", 0.0))) is not None:
-            return reply
-    raise AssertionError("the conversation went on")
+    said = (text for steps in turns for text in (*steps, "Done."))
+    return end_of(multi_turn.converse(question), (Reply(text, "prompt", "end") for text in said))
 
 
 def is_right(question: Question, turns: Sequence[Sequence[str]]) -> bool:
@@ -124,7 +121,7 @@ def test_tasks_of_several_turns_are_judged_by_state(package: Path) -> None:
     assert multi_turn.judge(base, "").note == "empty answer"
     assert multi_turn.judge(base, "no conversation").note == "0 of 3 turns ended"
     # A function that is withheld comes with the turn that needs it.
-    names = {one["function"]["name"] for one in multi_turn.Episode(missing).next().tools}
+    names = {one["function"]["name"] for one in next(multi_turn.converse(missing)).tools}
     assert names == {"list_tickets", "open_ticket", "peek"}
     assert multi_turn._MORE_FUNCTIONS in talk(missing, RIGHT).text
 
@@ -134,15 +131,11 @@ def test_model_calls_stay_in_the_sandbox_and_end(
 ) -> None:
     monkeypatch.setattr(multi_turn, "MOST_STEPS", 3)
     base, *_ = multi_turn.make(SuiteSettings(len, data=package))
-    episode = multi_turn.Episode(base)
     secret = package / "secret"
     secret.write_text("secret")
-    assert episode.take(Reply(f"peek(path={str(secret)!r})", "p", "end", 0.0)) is None
-    assert "Error during execution" in episode.messages[-1]["content"]
-    reply = None
-    for _ in range(multi_turn.MOST_STEPS):
-        reply = episode.take(Reply("list_tickets()", "p", "end", 0.0))
-    assert reply is not None
+    reply = talk(base, [[f"peek(path={str(secret)!r})", *["list_tickets()"] * 3]])
+    _, refused, *_ = map(json.loads, reply.text.splitlines())
+    assert "Error during execution" in refused["content"]
     assert reply.note == "stopped after 3 replies in turn 1"
     assert multi_turn.judge(base, reply.text).note == "0 of 3 turns ended"
 

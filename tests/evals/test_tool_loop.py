@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from chat_model import TOOL_TEMPLATE, make_chat_model
 from loopback_endpoint import serve
+from scripted import end_of
 
 from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.endpoint import EndpointEngine
@@ -160,13 +161,12 @@ def test_seeds_are_endless_and_smaller_limits_are_parts():
 
 def test_a_conversation_beyond_the_context_is_wrong():
     (question,) = made(1)
-    episode = SUITE.converse(question)
-    assert episode.take(Reply(call("list_files"), "", "end")) is None
-    end = episode.take(Reply("", "", "too_long", "full"))
+    full = Reply("", "", "too_long", "full")
+    end = end_of(SUITE.converse(question), [Reply(call("list_files"), "", "end"), full])
     assert end.finish == "length"
     assert "list_files" in end.text
     # From the first request on, it was never asked.
-    assert SUITE.converse(question).take(Reply("", "", "too_long", "full")).finish == "too_long"
+    assert end_of(SUITE.converse(question), [full]) == full
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,8 @@ def test_arguments_that_json_cannot_say_end_no_evaluation(text):
     (question,) = made(1)
     question = replace(question, spec=dict(question.spec, state=dict(question.spec["state"])))
     question.spec["state"]["stock"] = {"tent": 5}
-    episode = SUITE.converse(question)
-    for said in (text, text, call("list_orders")):
-        episode.take(Reply(said, "", "end"))
-        json.dumps(episode.next().messages, ensure_ascii=False).encode()
-    end = next(filter(None, (episode.take(Reply("Done.", "", "end")) for _ in range(MOST_TURNS))))
+    said = (text, text, call("list_orders"), *["Done."] * (MOST_TURNS - 3))
+    end = end_of(SUITE.converse(question), (Reply(one, "", "end") for one in said))
     assert not SUITE.judge(question, end.text, "off").is_correct
 
 

@@ -24,7 +24,7 @@ class Conversations:
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
         """Return why not one conversation can begin; see `Engine.context_overflow`."""
-        return self._engine.context_overflow([self._begin(q).next() for q in questions])
+        return self._engine.context_overflow([next(self._begin(q)) for q in questions])
 
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
@@ -33,17 +33,19 @@ class Conversations:
 
         An answer's tokens and seconds are those of all its requests.
         """
-        waiting = {q.id: (q, self._begin(q), list[Reply]()) for q in questions}
-        while waiting:
-            asked = [talk.next() for _, talk, _ in waiting.values()]
-            for batch in self._engine.answer(asked, should_stop):
+        talks = {q.id: (q, self._begin(q), list[Reply]()) for q in questions}
+        requests = {key: next(talk) for key, (_, talk, _) in talks.items()}
+        while requests:
+            for batch in self._engine.answer(list(requests.values()), should_stop):
                 done = []
                 for request, said in batch:
-                    question, talk, replies = waiting[request.id]
+                    question, talk, replies = talks[request.id]
                     replies.append(said)
-                    if (reply := talk.take(said)) is not None:
-                        del waiting[request.id]
-                        done.append((question, _with_costs(reply, replies)))
+                    try:
+                        requests[question.id] = talk.send(said)
+                    except StopIteration as end:
+                        del requests[question.id]
+                        done.append((question, _with_costs(end.value, replies)))
                 if done:
                     yield done
 

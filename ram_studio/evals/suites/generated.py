@@ -266,6 +266,6 @@ CODE = _suite("code-generated", 1, "Code, generated", code, _function,
               code.PROMPTS["function"], runs_code=True,
               about="functions drawn from templates, new for each seed")  # fmt: skip
 LOOP = _suite("tool-loop", 1, "Tool loop", tool_loop, tool_loop.draw,
-              converse=tool_loop.Episode, summary=tool_loop.summary,
+              converse=tool_loop.converse, summary=tool_loop.summary,
               about="acting by functions, up to 8 turns, judged by the final state")  # fmt: skip
 SUITES = (MATH, TOOL, CODE, LOOP)

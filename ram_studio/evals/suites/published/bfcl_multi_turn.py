@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import NO_ANSWER, Question, Reply, Verdict
+from ram_studio.evals.question import NO_ANSWER, Conversation, Question, Verdict
 from ram_studio.evals.sandbox import AnswerFault, CodeSwitch, Limits, sealed_function
 from ram_studio.evals.suites.published.bfcl import DISTRIBUTION, MAX_NEW_TOKENS, question_of
 from ram_studio.evals.suites.suite import (
@@ -144,58 +144,39 @@ def _run(question: Question, call: str, values: Row, code: CodeSwitch) -> Any:
         return run()
 
 
-class Episode:
-    """A question being acted out; a `Conversation`."""
-
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.messages: list[dict[str, Any]] = []
-        self._steps: list[list[tuple[str, Any]]] = []
-        self._turn = self._replies = 0
-
-    def next(self) -> Question:
-        """Return what the model is asked next, with the functions that it has by now."""
-        later = self.question.spec["later"]
+def converse(question: Question) -> Conversation:
+    """Act out the calls of a model, turn by turn."""
+    spec, messages = question.spec, list[dict[str, Any]]()
+    steps: list[list[tuple[str, Any]]] = []
+    for turn, wish in enumerate(spec["user"]):
+        if turn:
+            messages.append({"role": "user", "content": wish})
+        # Those that it has by now.
         tools = tuple(
-            t for t in self.question.tools if later.get(t["function"]["name"], 0) <= self._turn
+            t for t in question.tools if spec["later"].get(t["function"]["name"], 0) <= turn
         )
-        return replace(self.question, messages=tuple(self.messages), tools=tools)
-
-    def take(self, reply: Reply) -> Reply | None:
-        """Take a reply; return the whole conversation once it is over."""
-        is_grown = bool(self.messages) and reply.finish == "too_long"
-        if reply.finish in NO_ANSWER and not is_grown:
-            return reply
-        note = "" if is_grown else self._say(visible(reply.text))
-        if note is None:
-            return None
-        lines = [json.dumps(message, ensure_ascii=False) for message in self.messages]
-        finish = "length" if is_grown else reply.finish
-        note = "; ".join(filter(None, (note, reply.note)))
-        return replace(reply, text="\n".join(lines), finish=finish, note=note)
-
-    def _say(self, text: str) -> str | None:
-        """Act out what the model says; return None while the conversation goes on."""
-        calls = tool.read_calls(self.next(), text)
-        said: dict[str, Any] = {"role": "assistant", "content": text}
-        if calls:
-            said["calls"] = [{"name": one.name, "arguments": one.arguments} for one in calls]
-        self.messages.append(said)
-        if not calls:
-            self._turn, self._replies = self._turn + 1, 0
-            wishes = self.question.spec["user"][self._turn :]
-            self.messages += [{"role": "user", "content": one} for one in wishes[:1]]
-            return None if wishes else ""
-        self._steps.append([(one.name, dict(one.arguments)) for one in calls])
-        self._replies += 1
-        try:
-            results = _run(self.question, "act", {"steps": self._steps}, "auto")
-        except AnswerFault as fault:
-            return f"the calls could not be made: {fault}"
-        for one, result in zip(calls, results, strict=True):
-            self.messages.append({"role": "tool", "name": one.name, "content": result})
-        over = self._replies > MOST_STEPS
-        return f"stopped after {MOST_STEPS} replies in turn {self._turn + 1}" if over else None
+        for _ in range(MOST_STEPS + 1):
+            request = replace(question, messages=tuple(messages), tools=tools)
+            reply = yield request
+            if reply.finish in NO_ANSWER:
+                return tool.whole_reply(reply, messages)
+            text = visible(reply.text)
+            calls = tool.read_calls(request, text)
+            messages.append(tool.message_of(text, calls))
+            if not calls:
+                break
+            steps.append([(one.name, dict(one.arguments)) for one in calls])
+            try:
+                results = _run(question, "act", {"steps": steps}, "auto")
+            except AnswerFault as fault:
+                note = f"the calls could not be made: {fault}"
+                return tool.whole_reply(reply, messages, note)
+            for one, result in zip(calls, results, strict=True):
+                messages.append({"role": "tool", "name": one.name, "content": result})
+        else:
+            note = f"stopped after {MOST_STEPS} replies in turn {turn + 1}"
+            return tool.whole_reply(reply, messages, note)
+    return tool.whole_reply(reply, messages)
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
@@ -235,5 +216,5 @@ def summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
 SUITE = Suite(
     NAME, 2, "BFCL, multi-turn", make, judge,
     "the leaderboard's tasks of several turns, judged by state",
-    runs_code=True, summary=summary, absent=absent, converse=Episode,
+    runs_code=True, summary=summary, absent=absent, converse=converse,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ram_studio.evals.question import NO_ANSWER, SAMPLES, Question, Reply, Verdict
+from ram_studio.evals.question import NO_ANSWER, SAMPLES, Conversation, Question, Reply, Verdict
 from ram_studio.evals.sandbox import CodeSwitch, Limits, run_program
 from ram_studio.evals.suites.code import PROMPTS, find_code
 from ram_studio.evals.suites.published.rows import DataSet, Row
@@ -99,39 +99,23 @@ def _suite(data: DataSet, title: str, about: str) -> Suite:
                 questions.append(question)
         return balanced(questions, settings.limit)
 
-    more: dict[str, Any] = {"converse": Draws, "summary": summary, "draws_samples": True}
+    more: dict[str, Any] = {"converse": converse, "summary": summary, "draws_samples": True}
     return data.suite(1, title, make, judge, about, runs_code=True, **more)
 
 
-class Draws:
-    """A problem's programs and tests being asked for, one after the other; a `Conversation`."""
-
-    def __init__(self, question: Question) -> None:
-        self.question, self.replies = question, list[Reply]()
-        self.samples = question.spec["samples"]
-
-    def next(self) -> Question:
-        """Return what the model is asked next."""
-        number = len(self.replies)
-        own = {} if number < self.samples else {"prompt": self.question.spec["test_prompt"]}
-        return replace(self.question, draw=number % self.samples, **own)
-
-    def take(self, reply: Reply) -> Reply | None:
-        """Take a reply; return all of them as one when the last is there."""
-        if reply.finish in NO_ANSWER and reply.finish != "timed_out":
-            return reply
-        self.replies.append(reply)
-        if len(self.replies) < 2 * self.samples:
-            return None
-        kinds = ["program"] * self.samples + ["test"] * self.samples
-        lines = [
-            json.dumps({kind: visible(one.text)}, ensure_ascii=False)
-            for kind, one in zip(kinds, self.replies, strict=True)
-        ]
-        first = self.replies[0]
-        late = sum(one.finish == "timed_out" for one in self.replies[1:])
-        notes = (first.note, f"{late} further requests timed out" if late else "")
-        return replace(first, text="\n".join(lines), note="; ".join(filter(None, notes)))
+def converse(question: Question) -> Conversation:
+    """Ask for a problem's programs and tests, one after the other; return all of them as one."""
+    replies, lines = list[Reply](), list[str]()
+    for kind, prompt in (("program", question.prompt), ("test", question.spec["test_prompt"])):
+        for draw in range(question.spec["samples"]):
+            reply = yield replace(question, prompt=prompt, draw=draw)
+            if reply.finish in NO_ANSWER and reply.finish != "timed_out":
+                return reply
+            replies.append(reply)
+            lines.append(json.dumps({kind: visible(reply.text)}, ensure_ascii=False))
+    late = sum(one.finish == "timed_out" for one in replies[1:])
+    notes = (replies[0].note, f"{late} further requests timed out" if late else "")
+    return replace(replies[0], text="\n".join(lines), note="; ".join(filter(None, notes)))
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:

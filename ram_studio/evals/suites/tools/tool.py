@@ -12,11 +12,13 @@ passes it too: it is a domain of its own, beside the average. An answer that was
 repeats itself, does not pass it. An empty answer is wrong everywhere.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.question import NO_ANSWER, Question, Reply, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.tools.tool_calls import Call, parse_calls
 
@@ -62,6 +64,27 @@ def read_calls(question: Question, text: str) -> list[Call]:
     }
     calls = parse_calls(text)
     return [call.named(keys[call.name]) if call.name in keys else call for call in calls]
+
+
+def message_of(text: str, calls: Sequence[Call]) -> dict[str, Any]:
+    """Return what a model said and called as a message, see `Question.messages`."""
+    said: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        said["calls"] = [{"name": one.name, "arguments": one.arguments} for one in calls]
+    return said
+
+
+def whole_reply(reply: Reply, messages: Sequence[Mapping[str, Any]], note: str = "") -> Reply:
+    """Return the last reply of a conversation as that to all of it: a message a line as JSON.
+
+    One that outgrows the context ends, and is judged as it is; one that never began has no text.
+    """
+    is_grown = bool(messages) and reply.finish == "too_long"
+    if reply.finish in NO_ANSWER and not is_grown:
+        return reply
+    text = "\n".join(json.dumps(message, ensure_ascii=False) for message in messages)
+    note = "; ".join(filter(None, (note, reply.note)))
+    return replace(reply, text=text, finish="length" if is_grown else reply.finish, note=note)
 
 
 def judge_calls(

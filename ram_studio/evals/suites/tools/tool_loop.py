@@ -20,7 +20,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
-from ram_studio.evals.question import NO_ANSWER, Question, Reply, Verdict
+from ram_studio.evals.question import NO_ANSWER, Conversation, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.suite import Tally, visible
 from ram_studio.evals.suites.tools import tool
@@ -201,7 +201,7 @@ def draw(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
 
 
 class Episode:
-    """A question being acted out; a `Conversation`."""
+    """A question's world, in which a model acts."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -210,35 +210,11 @@ class Episode:
         self.calls = self.faults = self.turns = 0
         self._wishes = list(question.spec["user"])
 
-    def next(self) -> Question:
-        """Return what the model is asked next: the question, with all that was said since."""
-        return replace(self.question, messages=tuple(self.messages))
-
-    def take(self, reply: Reply) -> Reply | None:
-        """Take a reply; return the whole conversation once it is over.
-
-        One that outgrows the context ends, and is judged as it is.
-        """
-        is_grown = self.turns > 0 and reply.finish == "too_long"
-        if reply.finish in NO_ANSWER and not is_grown:
-            return reply
-        is_over = is_grown or self.say(visible(reply.text))
-        if not is_over and self.turns < MOST_TURNS:
-            return None
-        text = "\n".join(json.dumps(message, ensure_ascii=False) for message in self.messages)
-        if is_grown:
-            return replace(reply, text=text, finish="length")
-        note = "" if is_over else f"stopped after {MOST_TURNS} turns"
-        return replace(reply, text=text, note="; ".join(filter(None, (note, reply.note))))
-
     def say(self, text: str) -> bool:
         """Act out what the model says; return whether the user is content, or gives up."""
         self.turns += 1
         calls = tool.read_calls(self.question, text)
-        said: dict[str, Any] = {"role": "assistant", "content": text}
-        if calls:
-            said["calls"] = [{"name": one.name, "arguments": one.arguments} for one in calls]
-        self.messages.append(said)
+        self.messages.append(tool.message_of(text, calls))
         for one in calls:
             found = call(self.state, one.name, one.arguments)
             self.calls += 1
@@ -249,6 +225,16 @@ class Episode:
             self.messages.append({"role": "user", "content": self._wishes.pop(0)})
             return False
         return not calls
+
+
+def converse(question: Question) -> Conversation:
+    """Let the model act until the user is content, or `MOST_TURNS` are over."""
+    episode = Episode(question)
+    for _ in range(MOST_TURNS):
+        reply = yield replace(question, messages=tuple(episode.messages))
+        if reply.finish in NO_ANSWER or episode.say(visible(reply.text)):
+            return tool.whole_reply(reply, episode.messages)
+    return tool.whole_reply(reply, episode.messages, f"stopped after {MOST_TURNS} turns")
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
