@@ -206,7 +206,9 @@ def reader_of(engine: Engine, suite: Suite, settings: EvalSettings) -> Engine | 
     """Return what is asked a suite's questions: the engine, or what leads conversations with it."""
     if pieces := settings.pieces_of(suite):
         return PieceReader(engine, pieces)
-    return Conversations(engine, suite.converse) if suite.converse else engine
+    if (converse := suite.converse) is None:
+        return engine
+    return Conversations(engine, lambda question: converse(question, settings.code))
 
 
 def ask_suites(

@@ -8,13 +8,17 @@ import random
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from loopback_endpoint import serve
 from scripted import end_of
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question, Reply
-from ram_studio.evals.sandbox import is_sealed
+from ram_studio.evals.run import evaluate
+from ram_studio.evals.sandbox import is_sealed, switch
 from ram_studio.evals.suites.published import bfcl_multi_turn as multi_turn
 from ram_studio.evals.suites.suite import SuiteSettings
 
@@ -138,6 +142,21 @@ def test_model_calls_stay_in_the_sandbox_and_end(
     assert "Error during execution" in refused["content"]
     assert reply.note == "stopped after 3 replies in turn 1"
     assert multi_turn.judge(base, reply.text).note == "0 of 3 turns ended"
+
+
+def test_with_code_on_calls_are_made_where_nothing_is_sealed(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switch, "is_sealed", lambda: False)
+
+    def say(body: dict[str, Any]) -> str:
+        return "Done." if body["messages"][1:] else "list_tickets()"
+
+    with serve(say) as server:
+        models = {"m": EndpointEngine(server.url)}
+        report = evaluate(models, "bfcl-multi-turn", data=package, limit=1, code="on")
+    (answer,) = report.models["m"].answers["bfcl-multi-turn"]
+    assert "tent" in answer.text
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,8 +67,8 @@ class Suite:
     absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this machine, ""
     where they are; asks no network. fetch: gets them from the Hub, where that has them.
     has_texts: its questions are about long texts of `SuiteSettings.lengths` (`Question.reading`).
-    converse: question -> the conversation that answers it; None: one request does. draws_samples:
-    that conversation draws all samples of a question, which is asked once.
+    converse: (question, code switch) -> the conversation that answers it; None: one request does.
+    draws_samples: that conversation draws all samples of a question, which is asked once.
     has_template: it may be asked by another template, see `prompts`; has_shots: after worked
     examples of a fixed split. harness: lm-eval's tasks that ask it as published.
     """
@@ -85,7 +85,7 @@ class Suite:
     absent: Callable[[str | Path | None], str] = lambda data: ""
     has_texts: bool = False
     fetch: Callable[[], object] | None = None
-    converse: Callable[[Question], Conversation] | None = None
+    converse: Callable[[Question, CodeSwitch], Conversation] | None = None
     draws_samples: bool = False
     has_template: bool = False
     has_shots: bool = False

@@ -144,8 +144,11 @@ def _run(question: Question, call: str, values: Row, code: CodeSwitch) -> Any:
         return run()
 
 
-def converse(question: Question) -> Conversation:
-    """Act out the calls of a model, turn by turn."""
+def converse(question: Question, code: CodeSwitch = "auto") -> Conversation:
+    """Act out the calls of a model, turn by turn.
+
+    Raises: EvaluationError: code may not run here.
+    """
     spec, messages = question.spec, list[dict[str, Any]]()
     steps: list[list[tuple[str, Any]]] = []
     for turn, wish in enumerate(spec["user"]):
@@ -167,7 +170,7 @@ def converse(question: Question) -> Conversation:
                 break
             steps.append([(one.name, dict(one.arguments)) for one in calls])
             try:
-                results = _run(question, "act", {"steps": steps}, "auto")
+                results = _run(question, "act", {"steps": steps}, code)
             except AnswerFault as fault:
                 note = f"the calls could not be made: {fault}"
                 return tool.whole_reply(reply, messages, note)

@@ -103,7 +103,7 @@ def _suite(data: DataSet, title: str, about: str) -> Suite:
     return data.suite(1, title, make, judge, about, runs_code=True, **more)
 
 
-def converse(question: Question) -> Conversation:
+def converse(question: Question, code: CodeSwitch = "auto") -> Conversation:
     """Ask for a problem's programs and tests, one after the other; return all of them as one."""
     replies, lines = list[Reply](), list[str]()
     for kind, prompt in (("program", question.prompt), ("test", question.spec["test_prompt"])):

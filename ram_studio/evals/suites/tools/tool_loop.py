@@ -227,7 +227,7 @@ class Episode:
         return not calls
 
 
-def converse(question: Question) -> Conversation:
+def converse(question: Question, code: CodeSwitch = "off") -> Conversation:
     """Let the model act until the user is content, or `MOST_TURNS` are over."""
     episode = Episode(question)
     for _ in range(MOST_TURNS):
