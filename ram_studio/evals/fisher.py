@@ -24,7 +24,7 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import whole_file
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
-from ram_studio.evals.answering.chat_template import RENDERER
+from ram_studio.evals.answering.chat_template import render_chat
 from ram_studio.evals.answering.decode import Sampling, decode
 from ram_studio.evals.answering.load import ending_ids, load_model
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
@@ -136,7 +136,7 @@ def _encoded(tokenizer: Any, prompt: str) -> list[int]:
     if not getattr(tokenizer, "chat_template", None):
         return list(tokenizer.encode(prompt))
     said, special = [{"role": "user", "content": prompt}], tokenizer.special_tokens_map
-    text = RENDERER.render(tokenizer.get_chat_template(), said, special=special)
+    text = render_chat(tokenizer.get_chat_template(), said, special=special)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 

@@ -2,12 +2,14 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.chat_template import TemplateRenderer
+from ram_studio.evals.answering import chat_template
+from ram_studio.evals.answering.chat_template import render_chat
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question
 
@@ -19,22 +21,29 @@ HUGE = "{{ 'x' * 10000000000 }}"
 
 
 @pytest.fixture(scope="module")
-def renderer():
-    made = TemplateRenderer(seconds=0.5)
-    made.render(TEMPLATE, SAID)
+def quick_worker():
+    made = replace(chat_template.WORKER, seconds=0.5)
     yield made
-    made.worker.close()
+    made.close()
 
 
-def test_prompts_equal_transformers_rendered_in_one_process(renderer):
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, quick_worker):
+    """Let prompts take half a second."""
+    monkeypatch.setattr(chat_template, "WORKER", quick_worker)
+    render_chat(TEMPLATE, SAID)
+    return quick_worker
+
+
+def test_prompts_equal_transformers_rendered_in_one_process(quick):
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    process, special = renderer.worker._process, {"bos_token": "<s>"}
+    process, special = quick._process, {"bos_token": "<s>"}
     for template in (TEMPLATE, TOOL_TEMPLATE, "{{ bos_token }}" + TEMPLATE):
         how = {"tools": TOOLS, "chat_template": template, "add_generation_prompt": True}
         (expected,), _ = render_jinja_template(conversations=[SAID], **how, **special)
-        assert renderer.render(template, SAID, tools=TOOLS, special=special) == expected
-    assert renderer.worker._process is process
+        assert render_chat(template, SAID, tools=TOOLS, special=special) == expected
+    assert quick._process is process
 
 
 @pytest.mark.parametrize(
@@ -47,35 +56,33 @@ def test_prompts_equal_transformers_rendered_in_one_process(renderer):
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
     ],
 )
-def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(renderer, template, reason):
+def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(template, reason):
     with pytest.raises(EvaluationError, match=reason):
-        renderer.render(template, SAID)
-    assert "Grüße" in renderer.render(TEMPLATE, SAID)
+        render_chat(template, SAID)
+    assert "Grüße" in render_chat(TEMPLATE, SAID)
 
 
-def test_a_model_whose_template_hangs_does_not_hang_the_engine(tmp_path, monkeypatch, renderer):
-    monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
+def test_a_model_whose_template_hangs_does_not_hang_the_engine(tmp_path):
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=ENDLESS))
     with pytest.raises(EvaluationError, match=r"chat template .* longer than 0.5 s"):
         list(engine.answer([HELLO]))
-    assert "Grüße" in renderer.render(TEMPLATE, SAID)
+    assert "Grüße" in render_chat(TEMPLATE, SAID)
 
 
-def test_a_busy_machine_makes_no_template_a_broken_one(tmp_path, monkeypatch, renderer):
-    monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
+def test_a_busy_machine_makes_no_template_a_broken_one(tmp_path, monkeypatch, quick):
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
     assert "hello" in engine.prompt_of(HELLO)
     # Stop acts between prompts.
     with pytest.raises(Stopped):
         list(engine.answer([HELLO], should_stop=lambda: True))
-    process = renderer.worker._process
+    process = quick._process
     assert process is not None
     # A process that gets no time at all computes nothing, however long it is waited for.
     os.kill(process.pid, signal.SIGSTOP)
     for patience, reason in ((0.3, "gave no answer"), (0.01, "did not start")):
         with monkeypatch.context() as short:
             # No Python starts in the second one.
-            short.setattr(renderer.worker, "patience", patience)
+            short.setattr(quick, "patience", patience)
             with pytest.raises(EvaluationError, match=f"{reason} within .* too busy") as found:
                 engine.prompt_of(HELLO)
             assert "Repair" not in str(found.value)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_nine_in_ten_hard_pairs_are_judged_rightly():
 
 @pytest.fixture(scope="module")
 def quick_worker():
-    made = worker.Worker(COMPARER._job, seconds=0.5)
+    made = replace(COMPARER, seconds=0.5)
     yield made
     made.close()
 
@@ -109,7 +110,7 @@ def trying(tmp_path, monkeypatch):
     module = folder / "inside" / "mathematics.py"
     module.write_text(module.read_text() + TRYING)
     monkeypatch.setattr(worker, "FOLDER", folder)
-    made = worker.Worker(COMPARER._job, seconds=5)
+    made = replace(COMPARER, seconds=5)
     yield lambda code: made.ask({"code": code})
     made.close()
 

@@ -19,7 +19,7 @@ from ram_studio.checkpoints.opening import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.chat_template import RENDERER
+from ram_studio.evals.answering.chat_template import render_chat
 from ram_studio.evals.answering.decode import OnTokens, Sampling, decode_steps
 from ram_studio.evals.answering.engine import (
     ChatMode,
@@ -178,14 +178,12 @@ class LocalEngine:
                 pass  # a template that knows no results of functions
         return self._rendered(question, native, in_words(question.messages))
 
-    def _rendered(
-        self, question: Question, native: bool, messages: Sequence[Mapping[str, str]]
-    ) -> str:
+    def _rendered(self, question: Question, native: bool, messages: list[dict[str, str]]) -> str:
         """Return the prompt by the chat template; messages: those after the first."""
         said = question.prompt if native else request_text(question)
         try:
             tools = [dict(tool) for tool in question.tools] if native else None
-            text = RENDERER.render(
+            text = render_chat(
                 self.tokenizer.get_chat_template(tools=tools),
                 [{"role": "user", "content": said}, *messages],
                 tools=tools,

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -42,33 +42,26 @@ class WorkerEnded(Exception):
     """The worker ended without an answer, most likely out of memory."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a worker does.
+@dataclass(eq=False)
+class Worker:
+    """Does one job, for all threads in turn; starts when needed, and again after it was ended.
 
-    module: of `sandbox.inside`, with its `answer`. does, library: in words, for errors. is_sealed:
-    locked as code that a model wrote, with an empty environment, wherever the kernel can.
+    module: of `sandbox.inside`, with its `answer`. does, library: in words, for errors. seconds: of
+    computing that one answer may take. is_sealed: locked as code that a model wrote, with an empty
+    environment, wherever the kernel can. patience: longest wait for an answer.
     """
 
     module: str
     does: str
     library: str
+    seconds: float
     memory_bytes: int
     is_sealed: bool = False
+    patience: float = PATIENCE
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
-
-class Worker:
-    """Does one job, for all threads in turn; starts when needed, and again after it was ended.
-
-    Args:
-        seconds: of computing that one answer may take.
-        patience: longest wait for an answer.
-    """
-
-    def __init__(self, job: Job, seconds: float, patience: float = PATIENCE) -> None:
-        self._job, self._seconds, self.patience = job, seconds, patience
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
         atexit.register(self.close)
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -88,17 +81,17 @@ class Worker:
         except OSError:
             self.close()
             raise WorkerEnded from None
-        answer, is_late = _read(process, self.patience if _COUNTS_COMPUTING else self._seconds)
+        answer, is_late = _read(process, self.patience if _COUNTS_COMPUTING else self.seconds)
         if answer is not None:
             return answer
         self.close()
         if process.returncode == _OUT_OF_TIME or (is_late and not _COUNTS_COMPUTING):
-            raise OutOfTime(f"it takes longer than {self._seconds:g} s")
+            raise OutOfTime(f"it takes longer than {self.seconds:g} s")
         raise self._too_busy("gave no answer") if is_late else WorkerEnded()
 
     def _too_busy(self, what: str) -> WorkerError:
         return WorkerError(
-            f"The process that {self._job.does} {what} within {self.patience:g} s: this machine is "
+            f"The process that {self.does} {what} within {self.patience:g} s: this machine is "
             "too busy. Run the same again when it is free."
         )
 
@@ -106,19 +99,18 @@ class Worker:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.close()
-        job = self._job
-        order = {"seconds": self._seconds, "memory_bytes": job.memory_bytes, "is_sealed": False}
-        if job.is_sealed:
+        order = {"seconds": self.seconds, "memory_bytes": self.memory_bytes, "is_sealed": False}
+        if self.is_sealed:
             order |= {"is_sealed": True, "open_files": OPEN_FILES, "file_bytes": 0}
             # Over the worker's life; the timer of an answer is the limit.
             order["cpu_seconds"] = 10**6
         self._process = process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(FOLDER), job.module, json.dumps(order)],
+            [sys.executable, "-P", "-c", _START, str(FOLDER), self.module, json.dumps(order)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             encoding="utf-8",
-            env={} if job.is_sealed and os.name == "posix" else None,
+            env={} if self.is_sealed and os.name == "posix" else None,
         )
         answer, is_late = _read(process, self.patience)
         if answer is None:
@@ -126,8 +118,9 @@ class Worker:
             if is_late:
                 raise self._too_busy("did not start")
             raise WorkerError(
-                f"The process that {job.does} ended while it started (status {process.returncode})."
-                f" Check that `import {job.library}` works here; if it fails, install it again."
+                f"The process that {self.does} ended while it started (status "
+                f"{process.returncode}). Check that `import {self.library}` works here; if it "
+                "fails, install it again."
             )
         return process
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ram_studio.evals.question import TIMED_OUT, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.sandbox.worker import Job, OutOfTime, Worker, WorkerEnded
+from ram_studio.evals.sandbox.worker import OutOfTime, Worker, WorkerEnded
 from ram_studio.evals.suites.published.rows import DataSet
 from ram_studio.evals.suites.suite import find_box
 
@@ -31,8 +31,7 @@ DATA = DataSet(
     others=("MATH-500", "math_500"),
 )
 COMPARER = Worker(
-    Job("mathematics", "compares answers", "math_verify", memory_bytes=2**30, is_sealed=True),
-    SECONDS,
+    "mathematics", "compares answers", "math_verify", SECONDS, memory_bytes=2**30, is_sealed=True
 )
 _PROMPT = "{question}\n\nThink step by step. End with the answer in \\boxed{}."
 _SAID = re.compile(r"\banswer(?: is|:)\s*+:?\s*+(.+)", re.IGNORECASE)
