@@ -10,8 +10,8 @@ from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
-from ram_studio.evals.suites import health as suite
 from ram_studio.evals.suites.health import Health, measure_health, text_log_probabilities
+from ram_studio.evals.suites.suite import repeated_share
 from ram_studio.resources import asset_path
 
 BASE, CODING = asset_path("independent", "base"), asset_path("independent", "coding")
@@ -72,10 +72,10 @@ def test_health_is_stored_per_base_and_not_measured_again(tmp_path, monkeypatch)
 
 
 def test_repeated_grams_are_counted_within_an_answer():
-    assert suite.repeated_share([[1, 2, 3, 4, 5]]) == 0
-    assert suite.repeated_share([[7] * 8]) == pytest.approx(4 / 5)
-    assert suite.repeated_share([[1, 2, 3, 4], [1, 2, 3, 4]]) == 0
-    assert suite.repeated_share([[1], []]) == 0
+    assert repeated_share([[1, 2, 3, 4, 5]]) == 0
+    assert repeated_share([[7] * 8]) == pytest.approx(4 / 5)
+    assert repeated_share([[1, 2, 3, 4], [1, 2, 3, 4]]) == 0
+    assert repeated_share([[1], []]) == 0
 
 
 def test_warnings_name_what_is_plainly_wrong():

@@ -95,7 +95,7 @@ def ask(
 
 def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
     """Return how an answer ended and what is plainly wrong with it, in words, and a tone."""
-    from ram_studio.evals.suites.health import repeated_share
+    from ram_studio.evals.suites.suite import repeated_share
 
     if reply.finish == "too_long":
         return f"Not asked: {reply.note}. Shorten the question.", "warn"

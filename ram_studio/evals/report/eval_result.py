@@ -34,7 +34,7 @@ from ram_studio.evals.report.skill_verdict import (
 )
 from ram_studio.evals.store import joined
 from ram_studio.evals.suites import ALL_SUITES
-from ram_studio.evals.suites.health import repeated_share
+from ram_studio.evals.suites.suite import repeated_share
 from ram_studio.evals.until import Decided
 
 _TEMPLATES = {"own": "the model's own", "none": "none, plain text", "unknown": "not known"}

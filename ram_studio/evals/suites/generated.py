@@ -23,6 +23,7 @@ from ram_studio.evals.question import Question
 from ram_studio.evals.suites import code, mathematics
 from ram_studio.evals.suites.suite import Make, Suite, SuiteSettings
 from ram_studio.evals.suites.tools import tool, tool_loop
+from ram_studio.evals.suites.tools.tool_calls import Call
 
 USUAL_LIMIT = 60
 IRRELEVANT_EVERY = 5
@@ -116,7 +117,6 @@ def _changed(drawn: Random, kind: str, name: str, things: str, have: int) -> tup
     return f"{name} finds {more} more {things}.", have + more
 
 
-_TYPES = {str: "string", int: "integer"}
 # What arguments are called, and the values that they take.
 _VALUES: dict[str, tuple[Any, ...]] = {
     "city": ("Lisbon", "Nairobi", "Osaka", "Lima", "Tallinn", "Perth", "Quito", "Tunis"),
@@ -151,11 +151,8 @@ _FUNCTIONS = {
 
 
 def _schema(name: str) -> dict[str, Any]:
-    text, arguments, _ = _FUNCTIONS[name]
-    properties = {key: {"type": _TYPES[type(_VALUES[key][0])]} for key in arguments}
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    function = {"name": name, "description": text, "parameters": parameters}
-    return {"type": "function", "function": function}
+    about, arguments, _ = _FUNCTIONS[name]
+    return tool.function_schema(name, about, {key: type(_VALUES[key][0]) for key in arguments})
 
 
 def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
@@ -164,13 +161,13 @@ def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
     count = min(len(names) - 1, difficulty + 2)
     offered, absent = names[:count], names[count:]
     is_served = (number + 1) % IRRELEVANT_EVERY > 0
-    calls: list[tuple[str, dict[str, Any]]] = []
+    calls: list[Call] = []
     while len(calls) < difficulty:
         name = drawn.choice(offered if is_served else absent)
-        own = {key: drawn.choice(_VALUES[key]) for key in _FUNCTIONS[name][1]}
-        if (name, own) not in calls:
-            calls.append((name, own))
-    wishes = [_FUNCTIONS[name][2].format(**own) for name, own in calls]
+        made = Call(name, {key: drawn.choice(_VALUES[key]) for key in _FUNCTIONS[name][1]})
+        if made not in calls:
+            calls.append(made)
+    wishes = [_FUNCTIONS[one.name][2].format(**one.arguments) for one in calls]
     shared = {
         "prompt": f"Please {', then '.join(wishes)}.",
         "tools": tuple(map(_schema, offered)),
@@ -178,8 +175,11 @@ def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
     if not is_served:
         none = {"gold": "(no call)", "spec": [], "must_end": True}
         return {**shared, **none, "domain": tool.IRRELEVANCE, "category": tool.IRRELEVANCE}
-    wanted = [{"name": n, "arguments": {k: [v] for k, v in own.items()}} for n, own in calls]
-    gold = "; ".join(map(tool.format_call, wanted))
+    wanted = [
+        {"name": one.name, "arguments": {key: [value] for key, value in one.arguments.items()}}
+        for one in calls
+    ]
+    gold = "; ".join(map(str, calls))
     return {**shared, "category": f"{difficulty} calls", "gold": gold, "spec": wanted}
 
 

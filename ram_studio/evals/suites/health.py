@@ -10,7 +10,7 @@ short answer, answered greedily: the share of answers that end by themselves, th
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from ram_studio.evals.answering.load import ending_ids, padding_id
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.store import AnswerStore, RunKey
-from ram_studio.evals.suites.suite import DATA
+from ram_studio.evals.suites.suite import DATA, repeated_share
 
 HEALTH_VERSION = 2
 MAX_TEXT_TOKENS = 512
@@ -124,16 +124,6 @@ def _answers(engine: LocalEngine) -> tuple[float, float, float]:
     seconds = time.perf_counter() - start
     ended = sum(bool(row) and row[-1] in ends for row in rows) / len(rows)
     return ended, repeated_share(rows), sum(map(len, rows)) / max(seconds, 1e-9)
-
-
-def repeated_share(rows: Sequence[Sequence[object]], n: int = 4) -> float:
-    """Return the share of n-grams that occurred before in their row; 0 when there are none."""
-    total = repeated = 0
-    for row in rows:
-        grams = [tuple(row[i : i + n]) for i in range(len(row) - n + 1)]
-        total += len(grams)
-        repeated += len(grams) - len(set(grams))
-    return repeated / total if total else 0.0
 
 
 class HealthRun:

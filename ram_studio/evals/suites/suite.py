@@ -247,6 +247,16 @@ def visible(text: str) -> str:
     return "" if re.match(r"\s*<think>", text) else text
 
 
+def repeated_share(rows: Sequence[Sequence[object]], n: int = 4) -> float:
+    """Return the share of n-grams that occurred before in their row; 0 when there are none."""
+    total = repeated = 0
+    for row in rows:
+        grams = [tuple(row[i : i + n]) for i in range(len(row) - n + 1)]
+        total += len(grams)
+        repeated += len(grams) - len(set(grams))
+    return repeated / total if total else 0.0
+
+
 # A box, other braces, and what closes them.
 _BRACES = re.compile(r"(\\f?boxed\s*+\{)|\\[{}]|(\{)|\}")
 

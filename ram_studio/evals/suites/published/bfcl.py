@@ -142,7 +142,7 @@ def _format_answer_in(language: str, call: Row, types: Row) -> str:
         for key, values in arguments.items()
         if "" not in values
     }
-    return f"{name}({', '.join(f'{key}={text!r}' for key, text in shown.items())})"
+    return str(Call(name, shown))
 
 
 def _cluster(category: str, own_id: str) -> str:
@@ -172,7 +172,7 @@ def _format_messages(messages: Sequence[Row]) -> str:
 def _format_answer(call: Row) -> str:
     ((name, arguments),) = call.items()
     shown = {key: values[0] for key, values in arguments.items() if values and "" not in values}
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+    return str(Call(name, shown))
 
 
 def _schema(given: Row) -> dict[str, Any]:

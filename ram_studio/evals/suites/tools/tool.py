@@ -20,11 +20,13 @@ from typing import Any
 
 from ram_studio.evals.question import NO_ANSWER, Question, Reply, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.suite import repeated_share
 from ram_studio.evals.suites.tools.tool_calls import Call, parse_calls
 
 MAX_NEW_TOKENS = 320
 IRRELEVANCE = "irrelevance"
 
+JSON_TYPES = {str: "string", int: "integer"}
 _IGNORED = re.compile(r"[ ,./\-_*^]+")
 _TYPES: dict[str, Any] = {
     "string": (str,),
@@ -36,10 +38,12 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def format_call(call: Mapping[str, Any]) -> str:
-    """Return a wanted call for people to read, without what may be left out."""
-    arguments = {key: values[0] for key, values in call["arguments"].items() if None not in values}
-    return f"{call['name']}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+def function_schema(name: str, about: str, arguments: Mapping[str, type]) -> dict[str, Any]:
+    """Return the JSON schema of a function that needs all of its arguments, texts and integers."""
+    properties = {key: {"type": JSON_TYPES[kind]} for key, kind in arguments.items()}
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    function = {"name": name, "description": about, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
@@ -50,7 +54,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     if not question.spec:
         if calls:
             return Verdict(False, f"calls {calls[0].name}, though no function fits")
-        is_loop = _repeats(text)
+        is_loop = repeated_share([text.lower().split()]) > 0.5
         return Verdict(not is_loop, "only repeats itself" if is_loop else "")
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in question.tools}
     return judge_calls(calls, question.spec, schemas)
@@ -110,13 +114,6 @@ def judge_calls(
     call = calls[faults.index(row)]
     named = [i for i, wanted in enumerate(wanted_calls) if wanted["name"] == call.name]
     return Verdict(False, (row[named[0]] if named else row[0]) or "the same call twice")
-
-
-def _repeats(text: str) -> bool:
-    """Return whether most runs of four words of an answer occurred before in it."""
-    words = text.lower().split()
-    runs = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
-    return 2 * len(set(runs)) < len(runs)
 
 
 def _pairs_up(faults: Sequence[Sequence[str]]) -> bool:

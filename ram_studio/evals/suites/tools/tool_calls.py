@@ -72,6 +72,11 @@ class Call:
     arguments: dict[str, Any]
     positional: tuple[Any, ...] = ()
 
+    def __str__(self) -> str:
+        """The call for people to read, in Python syntax."""
+        arguments = (f"{key}={value!r}" for key, value in self.arguments.items())
+        return f"{self.name}({', '.join(arguments)})"
+
     def named(self, keys: Sequence[str]) -> "Call":
         """Return the call with every argument named; keys: the function's, in its order."""
         if not self.positional:

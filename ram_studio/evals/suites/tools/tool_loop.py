@@ -24,6 +24,7 @@ from ram_studio.evals.question import NO_ANSWER, Conversation, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.suite import Tally, visible
 from ram_studio.evals.suites.tools import tool
+from ram_studio.evals.suites.tools.tool_calls import Call
 from ram_studio.evals.suites.tools.tool_world import DAYS, TOOLS, State, call, changed, difference
 
 MAX_NEW_TOKENS = 256
@@ -45,7 +46,7 @@ class Goal(NamedTuple):
     """One wish of the user: in words, the calls that grant it, and the look-ups they take."""
 
     text: str
-    calls: list[tuple[str, dict[str, Any]]]
+    calls: list[Call]
     lookups: tuple[str, ...] = ()
 
 
@@ -92,20 +93,20 @@ class _World:
 def _add(world: _World) -> Goal:
     day, hour, person = world.meeting()
     text = f"Put a meeting with {person} on {day} at {hour} into my calendar."
-    return Goal(text, [("add_event", {"day": day, "hour": hour, "person": person})])
+    return Goal(text, [Call("add_event", {"day": day, "hour": hour, "person": person})])
 
 
 def _order(world: _World) -> Goal:
     item, count = world.drawn.choice(list(world.state["stock"])), world.drawn.randint(2, 30)
     text = f"Order {count} of the {item!r} from the shop."
-    return Goal(text, [("order_item", {"item": item, "count": count})])
+    return Goal(text, [Call("order_item", {"item": item, "count": count})])
 
 
 def _write(world: _World) -> Goal:
     name, words = world.names.pop(), " ".join(world.drawn.sample(_WORDS, 2))
     return Goal(
         f"Write the file {name} with the text {words!r}.",
-        [("write_file", {"name": name, "text": words})],
+        [Call("write_file", {"name": name, "text": words})],
     )
 
 
@@ -113,7 +114,7 @@ def _cancel(world: _World) -> Goal:
     day, hour, person = world.meeting(world.people.pop(0))
     return Goal(
         f"Cancel my meeting with {person} on {day}.",
-        [("cancel_event", {"day": day, "hour": hour})],
+        [Call("cancel_event", {"day": day, "hour": hour})],
         ("list_events",),
     )
 
@@ -121,7 +122,7 @@ def _cancel(world: _World) -> Goal:
 def _cheapest(world: _World) -> Goal:
     (word, item), count = world.cheapest(), world.drawn.randint(1, 20)
     text = f"Order {count} of the cheapest {word} in the shop."
-    return Goal(text, [("order_item", {"item": item, "count": count})], ("search_items",))
+    return Goal(text, [Call("order_item", {"item": item, "count": count})], ("search_items",))
 
 
 def _copy(world: _World) -> Goal:
@@ -129,7 +130,7 @@ def _copy(world: _World) -> Goal:
     name, other = world.file(words), world.names.pop()
     return Goal(
         f"Copy what the file {name} says into the new file {other}.",
-        [("write_file", {"name": other, "text": words})],
+        [Call("write_file", {"name": other, "text": words})],
         ("read_file",),
     )
 
@@ -140,8 +141,8 @@ def _move(world: _World) -> Goal:
     later = world.drawn.choice(free)
     return Goal(
         f"Move my meeting with {person} on {day} to {later} of the same day.",
-        [("cancel_event", {"day": day, "hour": hour}),
-         ("add_event", {"day": day, "hour": later, "person": person})],
+        [Call("cancel_event", {"day": day, "hour": hour}),
+         Call("add_event", {"day": day, "hour": later, "person": person})],
         ("list_events",),
     )  # fmt: skip
 
@@ -151,7 +152,7 @@ def _as_noted(world: _World) -> Goal:
     name = world.file(f"{count} of the cheapest {word}")
     return Goal(
         f"The file {name} says what to order from the shop. Order it.",
-        [("order_item", {"item": item, "count": count})],
+        [Call("order_item", {"item": item, "count": count})],
         ("read_file", "search_items"),
     )
 
@@ -184,9 +185,8 @@ def draw(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     acts = [one for goal in goals for one in goal.calls]
     shown = [
         *(f"{name}(...)" for goal in goals for name in goal.lookups),
-        *(tool.format_call({"name": n, "arguments": {k: [v] for k, v in a.items()}})
-          for n, a in acts),
-    ]  # fmt: skip
+        *map(str, acts),
+    ]
     return {
         "category": f"{difficulty} calls",
         "prompt": f"{_INTRODUCTION.format(week=drawn.randint(1, 52))}\n\n{texts[0]}",

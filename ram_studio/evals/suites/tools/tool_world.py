@@ -8,12 +8,14 @@ a service would: {"error": ...}.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from ram_studio.evals.suites.tools.tool import JSON_TYPES, function_schema
+from ram_studio.evals.suites.tools.tool_calls import Call
 
 State = dict[str, dict[str, Any]]
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
-_KINDS = {str: "string", int: "integer"}
 
 
 class Impossible(Exception):
@@ -116,15 +118,7 @@ _FUNCTIONS: dict[str, tuple[str, dict[str, type], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-def _schema(name: str) -> dict[str, Any]:
-    about, arguments, _ = _FUNCTIONS[name]
-    properties = {key: {"type": _KINDS[kind]} for key, kind in arguments.items()}
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    function = {"name": name, "description": about, "parameters": parameters}
-    return {"type": "function", "function": function}
-
-
-TOOLS = tuple(map(_schema, _FUNCTIONS))
+TOOLS = tuple(function_schema(name, about, kinds) for name, (about, kinds, _) in _FUNCTIONS.items())
 
 
 def call(state: State, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -139,17 +133,17 @@ def call(state: State, name: str, arguments: Mapping[str, Any]) -> Any:
         for key, kind in kinds.items():
             # A bool is an int to Python.
             if type(arguments[key]) is not kind:
-                raise Impossible(f"{key} is not of type {_KINDS[kind]}")
+                raise Impossible(f"{key} is not of type {JSON_TYPES[kind]}")
         return function(state, **arguments)
     except Impossible as error:
         return {"error": str(error)}
 
 
-def changed(state: State, calls: list[tuple[str, dict[str, Any]]]) -> State:
+def changed(state: State, calls: Iterable[Call]) -> State:
     """Return the state after calls, the given one as it was."""
     after = copy.deepcopy(state)
-    for name, arguments in calls:
-        call(after, name, arguments)
+    for one in calls:
+        call(after, one.name, one.arguments)
     return after
 
 
