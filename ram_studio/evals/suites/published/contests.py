@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -24,7 +25,7 @@ from ram_studio.evals.question import NO_ANSWER, SAMPLES, Conversation, Question
 from ram_studio.evals.sandbox import CodeSwitch, Limits, run_program
 from ram_studio.evals.suites.code import PROMPTS, find_code
 from ram_studio.evals.suites.published.rows import DataSet, Row
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced, reading, visible
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, visible
 
 MAX_NEW_TOKENS = 1024
 MOST_TESTS = 8
@@ -74,33 +75,28 @@ def _seconds(row: Row) -> float:
 
 
 def _suite(data: DataSet, title: str, about: str) -> Suite:
-    name = data.name
-
-    def make(settings: SuiteSettings) -> tuple[Question, ...]:
-        questions = []
-        for number, row in enumerate(data.rows(settings)):
-            with reading(name, number):
-                task, cases = str(row.get("question") or row["description"]).strip(), _cases(row)
-                question = Question(
-                    # Answers of another number of samples are others.
-                    id=f"{name}-{number:04d}-{settings.samples}",
-                    domain=name,
-                    category=name,
-                    prompt=PROMPTS["program"].format(task=task),
-                    gold=f"{cases[0][0]} -> {cases[0][1]}",
-                    spec={
-                        "samples": settings.samples,
-                        "cases": cases,
-                        "seconds": _seconds(row),
-                        "test_prompt": _TEST_PROMPT.format(task=task),
-                    },
-                    max_new_tokens=MAX_NEW_TOKENS,
-                )
-                questions.append(question)
-        return balanced(questions, settings.limit)
+    def make(settings: SuiteSettings) -> Sequence[Question]:
+        fields = partial(_fields, data.name, settings.samples)
+        return data.make(MAX_NEW_TOKENS, fields)(settings)
 
     more: dict[str, Any] = {"converse": converse, "summary": summary, "draws_samples": True}
     return data.suite(1, title, make, judge, about, runs_code=True, **more)
+
+
+def _fields(name: str, samples: int, number: int, row: Row) -> dict[str, Any]:
+    task, cases = str(row.get("question") or row["description"]).strip(), _cases(row)
+    return {
+        # Answers of another number of samples are others.
+        "id": f"{name}-{number:04d}-{samples}",
+        "prompt": PROMPTS["program"].format(task=task),
+        "gold": f"{cases[0][0]} -> {cases[0][1]}",
+        "spec": {
+            "samples": samples,
+            "cases": cases,
+            "seconds": _seconds(row),
+            "test_prompt": _TEST_PROMPT.format(task=task),
+        },
+    }
 
 
 def converse(question: Question, code: CodeSwitch = "auto") -> Conversation:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -169,15 +170,11 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
     name = data.name
     known: tuple[Sequence[Row], Library] = ((), Library((), ()))
 
-    def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    def make(settings: SuiteSettings) -> Sequence[Question]:
         nonlocal known
         rows = data.rows(settings)
         if "input" in rows[0]:
-            questions = []
-            for number, row in enumerate(rows):
-                with reading(name, number):
-                    questions.append(_given(name, number, row))
-            return balanced(questions, settings.limit)
+            return data.make(MAX_NEW_TOKENS, partial(_given_fields, name))(settings)
         if known[0] is not rows:
             known = (rows, read(rows))
         library = known[1]
@@ -209,23 +206,19 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
     return make
 
 
-def _given(name: str, number: int, row: Row) -> Question:
-    """Return a row of RULER's generator; its text in pieces ends where the question begins."""
+def _given_fields(name: str, number: int, row: Row) -> dict[str, Any]:
+    """Read a row of RULER's generator; its text in pieces ends where the question begins."""
     given, answers = str(row["input"]), [str(one) for one in row["outputs"]]
     if not answers:
         raise EvaluationError(f"{name}, row {number + 1}: outputs holds no answer.")
     text, mark, question = given.rpartition("Question:")
     question = question.strip().removesuffix("Answer:").strip()
-    return Question(
-        id=f"{name}-{number:04d}",
-        domain=name,
-        category=name,
-        prompt=f"{given}{row.get('answer_prefix') or ''}",
-        gold=answers[0],
-        spec={"answers": answers},
-        max_new_tokens=MAX_NEW_TOKENS,
-        reading=(text, f"{_ASK}\n\nQuestion: {question}") if mark else None,
-    )
+    return {
+        "prompt": f"{given}{row.get('answer_prefix') or ''}",
+        "gold": answers[0],
+        "spec": {"answers": answers},
+        "reading": (text, f"{_ASK}\n\nQuestion: {question}") if mark else None,
+    }
 
 
 def _question(
