@@ -220,7 +220,7 @@ class LocalEngine:
             return ""
         context, least = self.context, 0
         for question in questions:
-            needed = len(self._ids_of(question)[1]) + self._room(question)
+            needed = len(self.encode_prompt(question)[1]) + self._room(question)
             if needed <= context:
                 return ""
             least = min(least or needed, needed)
@@ -233,7 +233,8 @@ class LocalEngine:
         """Return the most tokens that an answer takes, thinking included."""
         return question.max_new_tokens + self.decoding.think_tokens
 
-    def _ids_of(self, question: Question) -> tuple[str, list[int]]:
+    def encode_prompt(self, question: Question) -> tuple[str, list[int]]:
+        """Return the exact text given to the model, and its tokens."""
         prompt = self.prompt_of(question)
         # A rendered template brings its own special tokens.
         return prompt, self._encode(prompt, special=question.is_raw or not self.is_chat)
@@ -247,7 +248,7 @@ class LocalEngine:
         for question in questions:
             if should_stop is not None and should_stop():
                 raise Stopped("Stopped; complete answers are kept.")
-            prompt, ids = self._ids_of(question)
+            prompt, ids = self.encode_prompt(question)
             needed = len(ids) + self._room(question)
             if not ids:
                 refused.append((question, Reply("", prompt, "refused", "the prompt has no token")))

@@ -80,8 +80,7 @@ def text_log_probabilities(engine: LocalEngine) -> tuple[Any, list[int], int]:
 
     model = engine.model
     ids = engine.tokenizer.encode((DATA / "health.txt").read_text("utf-8"), verbose=False)
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", MAX_TEXT_TOKENS)
-    ids = list(ids)[: min(MAX_TEXT_TOKENS, context)]
+    ids = list(ids)[: min(MAX_TEXT_TOKENS, engine.context or MAX_TEXT_TOKENS)]
     with torch.inference_mode(), fitting_threads(model):
         logits = model(torch.tensor([ids], device=model.device)).logits[0, :-1].float()
     bad = int((~torch.isfinite(logits)).sum())
@@ -109,13 +108,10 @@ def measure_health(engine: LocalEngine, reference: Any = None) -> Health:
 def _answers(engine: LocalEngine) -> tuple[float, float, float]:
     """Return (share ended, share of repeated n-grams, tokens per second)."""
     model, tokenizer = engine.model, engine.tokenizer
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", 10**9)
-    prompts = []
-    for text in _PROMPTS:
-        question = Question("", "health", "", text, "", None, NEW_TOKENS)
-        prompt = engine.prompt_of(question)
-        prompts.append(list(tokenizer.encode(prompt, add_special_tokens=not engine.is_chat)))
-    new_tokens = max(1, min(NEW_TOKENS, context - max(map(len, prompts))))
+    asked = (Question("", "health", "", text, "", None, NEW_TOKENS) for text in _PROMPTS)
+    prompts = [engine.encode_prompt(question)[1] for question in asked]
+    room = NEW_TOKENS if engine.context is None else engine.context - max(map(len, prompts))
+    new_tokens = max(1, min(NEW_TOKENS, room))
     ends = ending_ids(model, tokenizer)
     start = time.perf_counter()
     rows = decode(
