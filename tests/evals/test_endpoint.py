@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from loopback_endpoint import serve
-from test_tool_suite import calls_of
+from right_answers import right
 
 from ram_studio.errors import EvaluationError, ServerError, Stopped
 from ram_studio.evals.answering import endpoint
@@ -27,16 +27,8 @@ SUITES = "tool,math,memory,code,instructions"
 
 def golds() -> dict[str, str]:
     """Prompt -> a right answer, for every suite that has one."""
-    found = {}
-    for name, suite in GENERAL_SUITES.items():
-        for question in suite.make(SETTINGS) if name != "instructions" else ():
-            answer = question.gold
-            if name == "tool":
-                answer = json.dumps(calls_of(question))
-            if name == "code":
-                answer = f"```python\n{question.gold}\n```"
-            found[question.prompt] = answer
-    return found
+    suites = [suite for name, suite in GENERAL_SUITES.items() if name != "instructions"]
+    return {q.prompt: right(q) for suite in suites for q in suite.make(SETTINGS)}
 
 
 def asked(body: dict) -> str:

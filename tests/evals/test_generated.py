@@ -1,10 +1,10 @@
 """Generated suites: right answers pass, seeds differ; asking until it is decided."""
 
-import json
 import re
 
 import pytest
 from loopback_endpoint import serve
+from right_answers import right
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
@@ -18,19 +18,6 @@ FAMILIES = ("math", "tool", "code-generated")
 
 def made(name: str, limit: int, seed: int = 1, difficulty: int = 2):
     return ALL_SUITES[name].make(SuiteSettings(len, limit, seed, difficulty=difficulty))
-
-
-def right(question) -> str:
-    """Return a right answer, as a model would write it."""
-    if question.tools:
-        calls = [
-            {"name": c["name"], "arguments": {k: v[0] for k, v in c["arguments"].items()}}
-            for c in question.spec
-        ]
-        return json.dumps(calls[::-1])
-    return (
-        f"```python\n{question.gold}```" if question.domain == "code-generated" else question.gold
-    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from right_answers import calls_of
 
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
@@ -14,21 +15,6 @@ QUESTIONS = GENERAL_SUITES["tool"].make(SuiteSettings(len))
 CALL = {"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}
 PARSED = [Call("get_weather", {"city": "Rome", "days": 2})]
 TEXT = json.dumps(CALL)
-
-
-def calls_of(question: Question) -> list[dict]:
-    """A right answer's calls: the first acceptable value of each argument that is needed."""
-
-    def value(one: object) -> object:
-        return {k: v[0] for k, v in one.items()} if isinstance(one, dict) else one
-
-    return [
-        {
-            "name": call["name"],
-            "arguments": {k: value(v[0]) for k, v in call["arguments"].items() if None not in v},
-        }
-        for call in question.spec
-    ]
 
 
 def python(calls: list[dict]) -> list[str]:
