@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bfcl_answers import said_by
 from loopback_endpoint import serve
 from scripted import end_of
 
@@ -176,17 +177,10 @@ PYTHON = os.environ.get("RAM_STUDIO_BFCL_PYTHON")
 @pytest.mark.slow
 @pytest.mark.skipif(PYTHON is None, reason="RAM_STUDIO_BFCL_PYTHON names no Python with bfcl-eval")
 def test_verdicts_are_those_of_the_leaderboards_checker() -> None:
-    def ask(command: str, given: object = None) -> object:
-        script = str(Path(__file__).with_name("run_bfcl.py"))
-        done = subprocess.run(
-            [str(PYTHON), script, command], input=json.dumps(given), capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
-        return json.loads(done.stdout)
-
+    ask = partial(said_by, str(PYTHON), "run_bfcl.py")
     drawn = random.Random(0)
     rows, ours = [], []
-    for question in multi_turn.make(SuiteSettings(len, limit=40, data=str(ask("where")))):
+    for question in multi_turn.make(SuiteSettings(len, limit=40, data=ask("where"))):
         truth = question.spec["truth"]
         right = [[f"[{', '.join(calls)}]"] if calls else [] for calls in truth]
         number = drawn.choice([n for n, calls in enumerate(truth) if calls])
@@ -197,6 +191,6 @@ def test_verdicts_are_those_of_the_leaderboards_checker() -> None:
         for turns in (right, [[] for _ in truth], less, shorter, twice):
             rows.append([question.id, [[step[1:-1] for step in steps] for steps in turns]])
             ours.append(is_right(question, turns))
-    assert ours == ask("multi-turn", rows)
+    assert ours == ask("multi-turn", given=rows)
     assert ours[::5] == [True] * 40
     assert not any(ours[1::5])
