@@ -14,7 +14,7 @@ writes the functions, or our words do, so figures lie near the leaderboard's and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
@@ -101,7 +101,9 @@ def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> 
         types = function["parameters"]["properties"]
         spec = {"language": language, "calls": spec, "types": types,
                 "schema": languages.schema_of(function)}  # fmt: skip
-        gold = _format_answer_in(language, answer[0], types)
+        gold = _format_answer(
+            answer[0], lambda key, value: languages.example_of(value, language, types[key])
+        )
     elif _kind(category) == "relevance":
         spec, gold = ANY_CALL, f"{row['function'][0]['name']}()"
     return Question(
@@ -135,16 +137,6 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return tool.judge_calls(calls, spec["calls"], {spec["calls"][0]["name"]: spec["schema"]})
 
 
-def _format_answer_in(language: str, call: Row, types: Row) -> str:
-    ((name, arguments),) = call.items()
-    shown = {
-        key: languages.example_of(values, language, types[key])
-        for key, values in arguments.items()
-        if "" not in values
-    }
-    return str(Call(name, shown))
-
-
 def _cluster(category: str, own_id: str) -> str:
     """Return what a question shares with others by its id: a user's functions, or a scenario.
 
@@ -169,10 +161,11 @@ def _format_messages(messages: Sequence[Row]) -> str:
     return "\n\n".join(f"{role}: {text}" for role, text in zip(roles, texts, strict=True))
 
 
-def _format_answer(call: Row) -> str:
+def _format_answer(call: Row, show: Callable[[str, Any], Any] = lambda key, value: value) -> str:
+    """Return a right call for people to read; show: (argument, value) -> what stands for it."""
     ((name, arguments),) = call.items()
-    shown = {key: values[0] for key, values in arguments.items() if values and "" not in values}
-    return str(Call(name, shown))
+    stated = {key: values[0] for key, values in arguments.items() if values and "" not in values}
+    return str(Call(name, {key: show(key, value) for key, value in stated.items()}))
 
 
 def _schema(given: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ that is no literal of its type stays a text, and is right only where the name of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -244,9 +244,8 @@ def values_of(arguments: Row, language: str, properties: Row) -> dict[str, Any] 
     return found
 
 
-def example_of(values: Sequence[Any], language: str, given: Row) -> str:
-    """Return the first acceptable value as a text in its language, for people to read."""
-    value = next(value for value in values if value != "")
+def example_of(value: Any, language: str, given: Row) -> str:
+    """Return an acceptable value as a text in its language, for people to read."""
     if isinstance(value, dict):
         # An object holds lists of acceptable values.
         value = {key: options[0] for key, options in value.items() if "" not in options}
