@@ -132,6 +132,14 @@ def test_a_link_puts_no_text_of_its_own_into_a_preview() -> None:
         assert not any(text in said for text in ("prize", "<b>", "base="))
 
 
+def test_a_named_scale_gives_way_as_it_does_in_tune() -> None:
+    scaled = {"set": DEFAULT_SET, "scale": "0.5"}
+    said = preview_of({**scaled, "rule": "task-arithmetic"})
+    assert "at scale 0.5" in said.description
+    for rule in ("sum", "average"):
+        assert preview_of({**scaled, "rule": rule}) == said
+
+
 def test_a_link_to_a_step_without_models_says_so() -> None:
     (told,) = unknown_parts({"step": "check"}, has_models=False)
     assert told.startswith("This link opens Check, but no models are loaded.")

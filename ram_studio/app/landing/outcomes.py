@@ -129,8 +129,6 @@ class Outcomes:
 
         Raises: KeyError where the method was not measured.
         """
-        if rule in (AVERAGE, SUM):
-            return self.find(rule)
         wanted = self._complete(rule, given)
 
         def distance(row: Mapping[str, Any]) -> float:

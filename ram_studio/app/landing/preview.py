@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ram_studio.algorithm import scaling
-from ram_studio.algorithm.epsilon_grid import snap
+from ram_studio.algorithm.scaling import DEFAULT_RULE, RULES
 from ram_studio.app.landing.outcomes import (
     Outcome,
     Outcomes,
@@ -24,14 +23,14 @@ from ram_studio.app.landing.outcomes import (
 )
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
 from ram_studio.app.session.deep_link import (
-    ALPHA_MAX,
     AVERAGE,
-    R_MAX,
     SCENES,
     SHOWN,
     STEPS,
     SUM,
+    TUNE_DIALS,
     read_link,
+    read_number,
     scene_of,
 )
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
@@ -40,7 +39,7 @@ from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
 
 NAME = "RAM Studio"
-NUMBERS = ("epsilon", "r", "alpha", "scale", "density", "drop_rate")
+NUMBERS = ("epsilon", "r", "alpha", *TUNE_DIALS)
 KEYS = (
     *("set", "rule", *NUMBERS, "weights", "dial", "step", "pin"),
     *("focus", "tensor", "element", "lesson", "present"),
@@ -67,40 +66,13 @@ class Preview(NamedTuple):
     picture: tuple[str, int] | None
 
 
-def _numbers(query: Mapping[str, str]) -> dict[str, float]:
-    """Return the numbers of a link by name, without what is not one."""
-    found = {}
-    for name in NUMBERS:
-        try:
-            value = float(query.get(name, ""))
-        except ValueError:
-            continue
-        if not math.isnan(value):
-            found[name] = max(0.0, value)
-    return found
-
-
-def _rule(query: Mapping[str, str]) -> str:
-    # An unquoted plus arrives as a space.
-    return query.get("rule", "").replace(" ", "+")
-
-
-def _pinned(pin: str) -> dict[str, str]:
-    """Return the settings of A as a link has them, as a query of their own."""
-    rule, *entries = pin.split("~")
-    return {**dict(entry.split("=", 1) for entry in entries if "=" in entry), "rule": rule}
-
-
-def shown_row(found: Outcomes, query: Mapping[str, str]) -> Outcome:
-    """Return the measured row of what a link shows on Tune."""
-    given, usual = _numbers(query), Setting()
-    rule = _rule(query)
-    if rule in scaling.RULES or rule not in (*SHOWN, AVERAGE, SUM):
-        rule = rule if rule in scaling.RULES else usual.rule
-        point = snap(given["epsilon"]) if "epsilon" in given else usual.point
-        r, alpha = given.get("r", usual.r), given.get("alpha", usual.alpha)
-        return found.nearest(Setting(rule, point, min(r, R_MAX), min(alpha, ALPHA_MAX)))
-    return found.nearest_of(rule, given)
+def shown_row(found: Outcomes, settings: Mapping[str, Any]) -> Outcome:
+    """Return the measured row of what Tune shows at a link's settings; see ``Link.settings``."""
+    rule = settings.get("method", DEFAULT_RULE)
+    if rule not in RULES:
+        return found.nearest_of(rule, settings)
+    own = {name: settings[name] for name in ("point", "r", "alpha") if name in settings}
+    return found.nearest(Setting(rule, **own))
 
 
 _OF_MODELS = ("tune", "merge", "check")
@@ -112,11 +84,11 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
 
     has_models: whether models are loaded, without which most steps have nothing to show.
     """
-    numbers, link = _numbers(query), read_link(query)
+    link = read_link(query)
     asked = (
         ("set", "set", link.set_name, ", ".join(TITLES)),
         ("step", "step", link.step, ", ".join(STEPS)),
-        ("rule", "method", _rule(query) in (*SHOWN, AVERAGE, SUM) or None, ", ".join(SHOWN)),
+        ("rule", "method", link.settings.get("method"), ", ".join(SHOWN)),
         ("lesson", "scene", link.lesson, f"1 to {len(SCENES)}, {', '.join(SCENES)}"),
     )
     told = [
@@ -133,7 +105,7 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
         f"This link gives {name} as {query[name][:40]!r}, which is not a number. "
         "The default is used."
         for name in NUMBERS
-        if query.get(name) and name not in numbers
+        if query.get(name) and read_number(query[name], math.inf) is None
     ]
 
 
@@ -143,9 +115,9 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     set_name = link.set_name or DEFAULT_SET
     try:
         found = outcomes_of(set_name)
-        outcome = shown_row(found, query if link.set_name else {})
-        is_pinned = link.pin is not None and "weights" not in link.pin
-        pinned = shown_row(found, _pinned(query["pin"])) if is_pinned else None
+        outcome = shown_row(found, link.settings if link.set_name else {})
+        has_row = link.pin is not None and "weights" not in link.pin
+        pinned = shown_row(found, link.pin or {}) if has_row else None
     except (RamStudioError, KeyError):
         return Preview(NAME, _WHY, None)
     picture: tuple[str, int] | None = (set_name, outcome.number)

@@ -142,11 +142,11 @@ def read_link(query: Mapping[str, str]) -> Link:
 def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
     rule = (rule or "").replace(" ", "+")
     found = dict(PLACES.get(rule, {"method": rule} if rule in SHOWN else {}))
-    threshold = _number(values.get("epsilon"), EPSILON_GRID[-1])
+    threshold = read_number(values.get("epsilon"), EPSILON_GRID[-1])
     if threshold is not None:
         found["point"] = snap(threshold)
     for name, most in {"r": R_MAX, "alpha": ALPHA_MAX, **TUNE_DIALS}.items():
-        value = _number(values.get(name), most)
+        value = read_number(values.get(name), most)
         if value is not None:
             found[name] = value
     if weights := usable_weights(values.get("weights")):
@@ -162,7 +162,8 @@ def _pin(text: str | None) -> dict[str, Any] | None:
     return found if "method" in found else None
 
 
-def _number(text: str | None, high: float) -> float | None:
+def read_number(text: str | None, high: float) -> float | None:
+    """Return a number of the address, from 0 to ``high``; None for what is not one."""
     try:
         value = float(text or "")
     except ValueError:
