@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -121,8 +122,11 @@ def test_limit_errors_say_what_else_to_do(tmp_path, monkeypatch, space, way) -> 
         queue.enter(Effort(), "tab", "10.0.0.1")
     with pytest.raises(QueueFullError, match=way):
         queue.enter(Effort(), "tab", "10.0.0.1")
-    job = Job(Session("tab", tmp_path), lambda report, cancel: None)
+    late = threading.Event()
+    session = Session("tab", tmp_path)
+    job = Job(session, lambda report, cancel: late.wait(10) and cancel.raise_if_cancelled())
     job.stop("time")
+    late.set()
     list(job.updates())
     assert way in str(job.outcome()[1])
     assert (f"/{space}?duplicate=true" in head_html()) == bool(space)

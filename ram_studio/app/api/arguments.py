@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 from starlette.concurrency import run_in_threadpool
 
-from ram_studio.app.session.jobs import Result, Work, begin, check_weights
+from ram_studio.app.session.jobs import Job, Result, Work, check_weights
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import TITLES, load_set
 from ram_studio.app.session.workspace import Workspace
@@ -161,7 +161,7 @@ class Client:
         prepare: checks what was asked; tell: result -> answer.
         """
         session, work = await self._in_session(request, lambda own: (own, prepare(own)))
-        job = begin(session, work)
+        job = Job(session, work)
         try:
             while not job.is_done:
                 await asyncio.sleep(_POLL_SECONDS)

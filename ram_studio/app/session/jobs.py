@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import gradio as gr
@@ -130,11 +130,11 @@ class Job(Generic[Result]):
         self._done = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ram-studio-job", daemon=True)
         effort = getattr(work, "effort", Effort())
         self._ticket = session.job_queue.enter(effort, session.key, session.address)
         self.entered = self._ticket.asked
         self._ticket.job = session.job = self
+        threading.Thread(target=self._run, name="ram-studio-job", daemon=True).start()
 
     def _report(self, event: Any) -> None:
         self._latest = event
@@ -153,10 +153,6 @@ class Job(Generic[Result]):
             self._ticket.leave(finished=self._error is None and not self.cancel.is_cancelled)
             self._token = None
             self._done.set()
-
-    def start(self) -> None:
-        """Start the work in its thread."""
-        self._thread.start()
 
     def stop(self, why: str = "") -> None:
         """Ask the work to stop at its next opportunity, or to leave the queue; returns at once."""
@@ -179,28 +175,17 @@ class Job(Generic[Result]):
         """Whether the work has ended, one way or another."""
         return self._done.is_set()
 
-    def updates(self, poll_seconds: float = POLL_SECONDS) -> Generator[Any, None, None]:
-        """Start the work unless it was, and yield each new event or QueuePosition until its end.
-
-        Closing the iterator early is ``left``.
-        """
-        if self._thread.ident is None:
-            self.start()
+    def updates(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Any]:
+        """Yield each new event or QueuePosition until the work's end."""
         seen: Any = None
-        try:
-            while not self._done.wait(poll_seconds):
-                latest = self.latest
-                if latest is not seen and not (
-                    isinstance(latest, QueuePosition) and latest == seen
-                ):
-                    seen = latest
-                    yield seen
-        finally:
-            self.left()
+        while not self._done.wait(poll_seconds):
+            latest = self.latest
+            if latest is not seen and not (isinstance(latest, QueuePosition) and latest == seen):
+                seen = latest
+                yield seen
 
     def left(self) -> None:
-        """Note that one who waited for it has gone: it is stopped,
-        unless a SessionReaper does that.
+        """Note that one who waited has gone: it is stopped, unless a SessionReaper does that.
 
         Waits for its end, so that it cannot go on unseen.
         """
@@ -237,13 +222,6 @@ class Job(Generic[Result]):
         if self._error is not None and error is not None:
             raise error if isinstance(self._error, RamStudioError) else self._error
         return cast("Result", result)
-
-
-def begin(session: Session, work: Work[Result]) -> Job[Result]:
-    """Return a session's new job, queued; raises as ``Job`` does."""
-    job = Job(session, work)
-    job.start()
-    return job
 
 
 class JobControls(NamedTuple):
@@ -292,7 +270,7 @@ def watch(
         yield {controls.status: templates.callout(refusal, "warn")}
         return
     try:
-        job = begin(session, prepare())
+        job = Job(session, prepare())
     except RamStudioError as error:
         yield {controls.status: templates.callout(str(error), "bad")}
         return
