@@ -79,7 +79,7 @@ def evaluate(session: Session, workspace: Workspace, *names: str, plan=DEMO, sto
             cancel.cancel()
 
     try:
-        return scoring.score_models(chosen, plan, session, workspace, report, cancel), seen[-1]
+        return scoring.score_work(chosen, plan, session, workspace)(report, cancel), seen[-1]
     except Stopped:
         return None, seen[-1]
 
@@ -133,9 +133,8 @@ def test_a_public_space_stops_in_time_and_stores_the_answers(tmp_path) -> None:
     *_, last = panel.run(form, session)
     assert session.report is None
     assert "evaluation took longer than this server allows" in last[panel.controls.status]
-    chat = chatting.ask_all(
-        scoring.candidates(session), "x", 4, True, session, workspace, lambda _: None, CancelToken()
-    )
+    work = chatting.chat_work(scoring.candidates(session), "x", 4, True, session, workspace)
+    chat = work(lambda event: None, CancelToken())
     assert {said.verdict for said in chat.answers} == {"Not asked: the run was stopped."}
     workspace.close()
 
@@ -149,7 +148,7 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
         suites=("tool", "instructions", "health"), limit=limits, max_tokens=40, think_tokens=8
     )
     seen: list = []
-    report = scoring.score_models(chosen, plan, session, workspace, seen.append, CancelToken())
+    report = scoring.score_work(chosen, plan, session, workspace)(seen.append, CancelToken())
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
     assert {item.max_new_tokens for items in report.items.values() for item in items} == {40}
     assert report.models["base"].settings["think_tokens"] == 8
@@ -169,9 +168,8 @@ def test_samples_and_stopping_are_told_beside_the_scores(session, workspace, tmp
     given = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
     given |= {"suites": ["math"], "difficulty": 1, "ci_width": 40, "limit": 50}
     plan = read_settings(given, workspace.settings)
-    report = scoring.score_models(
-        chosen, plan, session, workspace, lambda event: None, CancelToken()
-    )
+    work = scoring.score_work(chosen, plan, session, workspace)
+    report = work(lambda event: None, CancelToken())
     assert all(item.id.startswith("math-1-3-") for item in report.items["math"])
     assert (report.seed, report.until.is_decided) == (3, True)
     html = view.report_html(judge_merges(report, ()), ())
@@ -369,9 +367,8 @@ def test_a_model_that_fails_leaves_the_others_their_turn(session, workspace, tmp
     broken = make_chat_model(tmp_path / "broken", template="{{ raise_exception('no') }}")
     every = scoring.candidates(session)
     models = {"bad": every["base"]._replace(path=str(broken)), "coding": every["coding"]}
-    chat = chatting.ask_all(
-        models, "code: f takes x", 4, True, session, workspace, lambda event: None, CancelToken()
-    )
+    work = chatting.chat_work(models, "code: f takes x", 4, True, session, workspace)
+    chat = work(lambda event: None, CancelToken())
     bad, good = chat.answers
     assert (bad.tone, bad.state) == ("bad", "done")
     assert "chat template" in bad.verdict

@@ -58,7 +58,7 @@ def spaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spaces]:
 def score(workspace: Any, session: Any, cancel: CancelToken) -> Any:
     plan = EvalSettings(limit=4)
     models = check.choose(["base", "coding"], session)
-    return check.score_models(models, plan, session, workspace, lambda event: None, cancel)
+    return check.score_work(models, plan, session, workspace)(lambda event: None, cancel)
 
 
 def test_zerogpu_answers_equal_local_ones(workspace, session, spaces, monkeypatch):

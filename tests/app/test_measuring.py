@@ -170,7 +170,7 @@ def test_checks_and_sweeps_fill_the_table_of_own_models(session, workspace) -> N
         every = check.candidates(session)
         chosen = {name: every[name] for name in names or every}
         plan = read_settings({"suites": suites, "limit": limits}, workspace.settings)
-        check.score_models(chosen, plan, session, workspace, lambda event: None, CancelToken())
+        check.score_work(chosen, plan, session, workspace)(lambda event: None, CancelToken())
 
     asked(["demo"], {"demo": 12})
     # Without a merge there is nothing to show; but there is what to ask one.

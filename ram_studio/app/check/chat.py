@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check import chatting
-from ram_studio.app.check.work import agents_of
+from ram_studio.app.check.work import agents_of, choose
 from ram_studio.app.session.jobs import Updates, Work, connect, job_controls, watch
 from ram_studio.app.session.session import Chat, Session
 from ram_studio.app.session.shared import Shared
@@ -88,8 +88,8 @@ class ChatPanel:
         agents = agents_of(session)
 
         def prepare() -> Work[Chat]:
-            return chatting.prepare_chat(
-                data[self._models] or (),
+            return chatting.chat_work(
+                choose(data[self._models] or (), session),
                 data[self.question] or "",
                 data[self.tokens],
                 bool(data[self.template]),

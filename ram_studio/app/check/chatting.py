@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.app.check.work import Candidate, choose, open_model, time_limit, without_folders
+from ram_studio.app.check.work import Candidate, open_model, time_limit, without_folders
 from ram_studio.app.session.jobs import Report, Work
 from ram_studio.app.session.session import Chat, Said, Session
 from ram_studio.app.templates import Tone
@@ -113,75 +113,65 @@ def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
     return " ".join(parts), "plain" if len(parts) == 1 else "warn"
 
 
-def ask_all(
+def chat_work(
     models: Mapping[str, Candidate],
-    question: str,
-    limit: int,
-    uses_template: bool,
-    session: Session,
-    workspace: Workspace,
-    report: Report,
-    cancel: CancelToken,
-) -> Chat:
-    """Ask one model after the other; a model that fails leaves the others their turn."""
-    answers = {name: Said(name) for name in models}
-
-    def tell(said: Said) -> None:
-        answers[said.model] = said
-        report(Chat(question, tuple(answers.values())))
-
-    is_over = time_limit(workspace.settings, cancel)
-    for name, model in models.items():
-        said = answers[name]
-        if is_over():
-            tell(replace(said, state="done", verdict="Not asked: the run was stopped."))
-            continue
-        tell(replace(said, state="loading"))
-        folders = {name: model.path}
-        try:
-            checkpoint = open_model(model.path, name, cancel, lambda event: None)
-            folders[name] = str(checkpoint.folder)
-            with workspace.engines.borrow(checkpoint) as engine:
-                said = ask(
-                    engine,
-                    said,
-                    question,
-                    limit,
-                    uses_template=uses_template,
-                    tell=tell,
-                    should_stop=is_over,
-                )
-        except Stopped:
-            said = replace(said, state="done", verdict=_STOPPED)
-        except RamStudioError as error:
-            text = str(error)
-            if workspace.settings.is_public:
-                text = without_folders(text, folders, session)
-            said = replace(answers[name], state="done", verdict=text, tone="bad")
-        tell(said)
-    return Chat(question, tuple(answers.values()))
-
-
-def prepare_chat(
-    names: Sequence[str],
     question: str,
     limit: float,
     uses_template: bool,
     session: Session,
     workspace: Workspace,
 ) -> Work[Chat]:
-    """Return the work that asks.
+    """Return the work of asking one model after the other, which tells the chat so far.
 
-    Raises: SettingsError for no model, or a question that is empty or too long.
+    A model that fails leaves the others their turn.
+
+    Raises: SettingsError for a question that is empty or too long.
     """
-    chosen = choose(names, session)
     if not question.strip():
         raise SettingsError("There is no question yet. Write one, or choose an example.")
     if len(question) > MOST_CHARACTERS:
         raise SettingsError(
             f"The question has {len(question)} characters; the limit is {MOST_CHARACTERS}."
         )
-    most = min(max(1, int(limit or 1)), workspace.settings.max_chat_tokens)
-    return lambda report, cancel: ask_all(
-        chosen, question, most, uses_template, session, workspace, report, cancel
-    )
+    settings = workspace.settings
+    most = min(max(1, int(limit or 1)), settings.max_chat_tokens)
+
+    def work(report: Report, cancel: CancelToken) -> Chat:
+        answers = {name: Said(name) for name in models}
+
+        def tell(said: Said) -> None:
+            answers[said.model] = said
+            report(Chat(question, tuple(answers.values())))
+
+        is_over = time_limit(settings, cancel)
+        for name, model in models.items():
+            said = answers[name]
+            if is_over():
+                tell(replace(said, state="done", verdict="Not asked: the run was stopped."))
+                continue
+            tell(replace(said, state="loading"))
+            folders = {name: model.path}
+            try:
+                checkpoint = open_model(model.path, name, cancel, lambda event: None)
+                folders[name] = str(checkpoint.folder)
+                with workspace.engines.borrow(checkpoint) as engine:
+                    said = ask(
+                        engine,
+                        said,
+                        question,
+                        most,
+                        uses_template=uses_template,
+                        tell=tell,
+                        should_stop=is_over,
+                    )
+            except Stopped:
+                said = replace(said, state="done", verdict=_STOPPED)
+            except RamStudioError as error:
+                text = str(error)
+                if settings.is_public:
+                    text = without_folders(text, folders, session)
+                said = replace(answers[name], state="done", verdict=text, tone="bad")
+            tell(said)
+        return Chat(question, tuple(answers.values()))
+
+    return work

@@ -97,60 +97,48 @@ class _Watch:
         self._report(Scoring(self._models, dict(self._cells), self._now, speed, marks))
 
 
-def score_models(
-    models: Mapping[str, Candidate],
-    asked: EvalSettings,
-    session: Session,
-    workspace: Workspace,
-    report: Report,
-    cancel: CancelToken,
-) -> EvalReport:
-    """Return the report of these models; questions that are stored already are not asked again.
-
-    Raises: EvaluationError, CheckpointError; Stopped when cancelled or, on a Space, out of time.
-    """
-    settings = workspace.settings
-    folders, nbytes = {}, 0
-    for name, model in models.items():
-        checkpoint = open_model(model.path, name, cancel, report)
-        folders[name] = str(checkpoint.folder)
-        nbytes = max(nbytes, checkpoint.nbytes)
-    watch = _Watch(list(models), report)
-    is_over = time_limit(settings, cancel)
-    batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
-    engines: dict[str, Any] = dict(folders)
-    if has_zerogpu():
-        engines = {n: ZeroGpuEngine(path, batch_size=batch_size) for n, path in folders.items()}
-    here = {"batch_size": batch_size, "base": BASE if BASE in folders else None}
-    try:
-        with open_answers(session, workspace) as store:
-            return evaluate(
-                engines,
-                asked.model_copy(update=here),
-                store=store,
-                on_progress=watch.progress,
-                on_tokens=watch.tokens,
-                on_marks=watch.marks,
-                should_stop=is_over,
-            )
-    except EvaluationError as error:
-        if settings.is_private:
-            raise
-        raise EvaluationError(without_folders(str(error), folders, session)) from error
-
-
 def score_work(
     models: Mapping[str, Candidate], asked: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[EvalReport]:
-    """Return the work of `score_models`; it costs a part for each model, in answers.
+    """Return the work of asking these models; stored questions are not asked again.
 
-    Of a shipped set's models, and of equal merges of them, answers are there for the next user.
+    It tells `Scoring`, and costs a part for each model, in answers: of a shipped set's models, and
+    of equal merges of them, these are there for the next user. The work raises EvaluationError,
+    CheckpointError; Stopped when cancelled or, on a Space, out of time.
     """
+    settings = workspace.settings
+
+    def work(report: Report, cancel: CancelToken) -> EvalReport:
+        folders, nbytes = {}, 0
+        for name, model in models.items():
+            checkpoint = open_model(model.path, name, cancel, report)
+            folders[name] = str(checkpoint.folder)
+            nbytes = max(nbytes, checkpoint.nbytes)
+        watch = _Watch(list(models), report)
+        is_over = time_limit(settings, cancel)
+        batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
+        engines: dict[str, Any] = dict(folders)
+        if has_zerogpu():
+            engines = {n: ZeroGpuEngine(path, batch_size=batch_size) for n, path in folders.items()}
+        here = {"batch_size": batch_size, "base": BASE if BASE in folders else None}
+        try:
+            with open_answers(session, workspace) as store:
+                return evaluate(
+                    engines,
+                    asked.model_copy(update=here),
+                    store=store,
+                    on_progress=watch.progress,
+                    on_tokens=watch.tokens,
+                    on_marks=watch.marks,
+                    should_stop=is_over,
+                )
+        except EvaluationError as error:
+            if settings.is_private:
+                raise
+            raise EvaluationError(without_folders(str(error), folders, session)) from error
+
     names = [f"{model.recipe or model.path} {asked!r}" for model in models.values()]
-    return costing(
-        lambda report, cancel: score_models(models, asked, session, workspace, report, cancel),
-        asking_effort(session, names, count_answers(asked)),
-    )
+    return costing(work, asking_effort(session, names, count_answers(asked)))
 
 
 def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
