@@ -78,7 +78,9 @@ def test_a_loaded_recipe_gives_the_same_merge_again(loaded, tmp_path, method, se
     filled = controls.show_controls(recipe.method, boxes, recipe.settings)
     own = controls.own_settings(recipe.method, [filled[box].get("value") for box in boxes])
     if method == "ram+":
-        own |= {"epsilon": EPSILON_GRID[taken.point], "r": taken.r, "alpha": taken.alpha}
+        tuned = taken.tuned
+        own |= {name: tuned[name] for name in ("r", "alpha")}
+        own["epsilon"] = EPSILON_GRID[tuned["point"]]
     again = recipes.recipe_from(
         loaded, recipe.method, own, dtype=recipe.dtype, rounding=recipe.rounding, seed=recipe.seed
     )
@@ -92,8 +94,8 @@ def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) ->
     said = " ".join(taken.notes)
     assert "r 7 is not on the slider" in said
     assert "ε 3.21e-06" in said
-    assert taken.r == 1.0
-    assert EPSILON_GRID[taken.point] == pytest.approx(3.21e-6, rel=0.3)
+    assert taken.tuned["r"] == 1.0
+    assert EPSILON_GRID[taken.tuned["point"]] == pytest.approx(3.21e-6, rel=0.3)
 
 
 THREE = "{coding: a, tool: b, memory: c}"

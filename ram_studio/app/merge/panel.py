@@ -11,7 +11,6 @@ import gradio as gr
 
 from ram_studio.algorithm.meters.storage import pass_findings
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
 from ram_studio.app.boxes import choice, dtype_box, html, rounding_box
 from ram_studio.app.load.view import progress_html
@@ -252,15 +251,11 @@ class MergePanel:
             "Hub ids it names are not opened.",
             *taken.notes,
         ]
-        tuned: dict[str, Any] = {"point": taken.point, "r": taken.r, "alpha": taken.alpha}
-        tuned["weights"] = recipe.model_dump()["weights"]
-        if recipe.method in RULES:
-            tuned["method"] = recipe.method
         tone: templates.Tone = "note" if taken.notes else "good"
         return {
             self.upload_status: templates.callout(" ".join(said), tone),
             self.method: recipe.method,
-            **self.shared.tuning.update(**tuned),
+            **self.shared.tuning.update(**taken.tuned),
             **controls.show_controls(recipe.method, self.own, recipe.settings),
             self.dtype: recipe.dtype or "",
             self.rounding: recipe.rounding,

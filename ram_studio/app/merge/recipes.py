@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import OWN
+from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import OFFERED
+from ram_studio.app.numbers import setting_text
 from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.session.jobs import NEED_LOAD
 from ram_studio.app.session.session import Loaded
@@ -72,19 +73,16 @@ def recipe_text(recipe: Recipe, settings: Settings) -> str:
     return recipe_yaml(recipe.model_copy(update=named))
 
 
-@dataclass
-class Taken:
+class Taken(NamedTuple):
     """An uploaded recipe, for the forms.
 
-    name: of its file. point, r, alpha: as the sliders can show them, or None.
+    name: of its file. tuned: what Tune can show of it, as ``Tuning.update`` takes it.
     """
 
     name: str
     recipe: Recipe
-    point: int | None = None
-    r: float | None = None
-    alpha: float | None = None
-    notes: list[str] = field(default_factory=list)
+    tuned: Mapping[str, Any]
+    notes: list[str]
 
 
 def take(path: str, loaded: Loaded | None) -> Taken:
@@ -110,7 +108,7 @@ def take(path: str, loaded: Loaded | None) -> Taken:
             f"{name} uses the method {recipe.method}, which needs more files; run it from "
             "the command line."
         )
-    taken = _on_sliders(name, recipe)
+    tuned, notes = _for_tune(recipe)
     left_out = [
         key
         for key in _LEFT_AS_LOADED
@@ -118,29 +116,27 @@ def take(path: str, loaded: Loaded | None) -> Taken:
     ]
     left_out += [key for key in ("tokenizer", "stop_tokens") if getattr(recipe, key) != "base"]
     if own := [key for key in ("densities", "filters") if getattr(recipe, key)]:
-        taken.notes.append(f"Not applied: {', '.join(own)}. Use them from the command line.")
+        notes.append(f"Not applied: {', '.join(own)}. Use them from the command line.")
     if left_out:
-        taken.notes.append(f"Not applied: {', '.join(left_out)} (set in Load).")
-    return taken
+        notes.append(f"Not applied: {', '.join(left_out)} (set in Load).")
+    return Taken(name, recipe, tuned, notes)
 
 
-def _on_sliders(name: str, recipe: Recipe) -> Taken:
-    """Return what Tune's sliders can show of a recipe, and what that changes."""
-    taken = Taken(name, recipe)
-
-    def note(setting: str, asked: float, used: float) -> None:
-        if asked != used:
-            taken.notes.append(
-                f"{setting} {asked:g} is not on the slider; the nearest, {used:.4g}, is set."
-            )
-
-    own = recipe.settings
+def _for_tune(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
+    """Return what Tune can show of a recipe, by name, and a note on each number that it cannot."""
+    own, used = recipe.settings, dict[str, float]()
+    tuned: dict[str, Any] = {"weights": recipe.model_dump()["weights"]}
+    if recipe.method in RULES:
+        tuned["method"] = recipe.method
     if "epsilon" in own:
-        taken.point = snap(own["epsilon"])
-        note("ε", own["epsilon"], EPSILON_GRID[taken.point])
-    for key, sign, most in (("r", "r", R_MAX), ("alpha", "α", ALPHA_MAX)):
-        if own.get(key) is not None:
-            used = min(own[key], most)
-            setattr(taken, key, used)
-            note(sign, own[key], used)
-    return taken
+        tuned["point"] = snap(own["epsilon"])
+        used["epsilon"] = EPSILON_GRID[tuned["point"]]
+    for name, most in (("r", R_MAX), ("alpha", ALPHA_MAX)):
+        if own.get(name) is not None:
+            tuned[name] = used[name] = min(own[name], most)
+    return tuned, [
+        f"{setting_text(name)} {own[name]:g} is not on the slider; the nearest, {value:.4g}, is "
+        "set."
+        for name, value in used.items()
+        if value != own[name]
+    ]
