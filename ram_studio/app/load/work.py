@@ -6,7 +6,7 @@ Models on the Hub are read there by byte ranges and not stored, unless their dow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.presets import Preset, presets
-from ram_studio.checkpoints.opening import open_checkpoint, open_folder
+from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
@@ -99,21 +99,15 @@ def inspect(
     Raises: RamStudioError of the checkpoints layer; HubError when a model is too large for a Space;
     CompatibilityError where the models of a published set are not as it lists them.
     """
-    checkpoints = {}
-    for name, source in {BASE: sources.base, **sources.agents}.items():
-        if is_local(source, settings, name=name):
-            checkpoints[name] = open_folder(source, name=name)
-        else:
-            checkpoints[name] = open_checkpoint(
-                source, name=name, local_ok=not settings.is_public, stream=True
-            )
-        nbytes = checkpoints[name].nbytes
-        if settings.is_public and nbytes > settings.max_download_bytes:
+    checkpoints = []
+    for opened in _opened(sources, settings, stream=True):
+        if settings.is_public and opened.nbytes > settings.max_download_bytes:
             raise HubError(
-                f"{name} ({source}) is {size_text(nbytes)}; this public app allows "
-                f"{size_text(settings.max_download_bytes)} for each model. Run RAM Studio on your "
-                "own machine for larger ones."
+                f"{opened.name} ({opened.source}) is {size_text(opened.nbytes)}; this public app "
+                f"allows {size_text(settings.max_download_bytes)} for each model. Run RAM Studio "
+                "on your own machine for larger ones."
             )
+        checkpoints.append(opened)
     fit = fitting(checkpoints, options)
     if (listed := _published(sources)) is not None:
         # Of no use to others, who then need not know huggingface_hub.
@@ -122,6 +116,13 @@ def inspect(
         if told := differences_from_list(listed, fit):
             raise CompatibilityError(" ".join(told))
     return fit
+
+
+def _opened(sources: Sources, settings: Settings, **how: Any) -> Iterator[Checkpoint]:
+    """Yield base and agents, each opened when asked for; how: keywords of ``open_checkpoint``."""
+    for name, source in {BASE: sources.base, **sources.agents}.items():
+        local_ok = is_local(source, settings, name=name)
+        yield open_checkpoint(source, name=name, local_ok=local_ok, **how)
 
 
 def _published(sources: Sources) -> Preset | None:
@@ -140,16 +141,14 @@ def pinned(fit: CompatibilityReport) -> dict[str, str]:
     return {s: f"{s}@{commit}" for s, commit in found if commit is not None and "@" not in s}
 
 
-def fitting(
-    checkpoints: Mapping[str, Checkpoint], options: Mapping[str, Any]
-) -> CompatibilityReport:
-    """Return how the base ("base") and the agents fit together.
+def fitting(checkpoints: Iterable[Checkpoint], options: Mapping[str, Any]) -> CompatibilityReport:
+    """Return how the base and the agents, in this order, fit together.
 
     Raises: CompatibilityError in the words of the form.
     """
-    agents = [checkpoint for name, checkpoint in checkpoints.items() if name != BASE]
+    base, *agents = checkpoints
     try:
-        return check_compatibility(checkpoints[BASE], agents, **options)
+        return check_compatibility(base, agents, **options)
     except CompatibilityError as error:
         raise CompatibilityError(in_form_words(str(error))) from error
 
@@ -170,17 +169,7 @@ def analyze(
     fit = inspect(sources, options, settings)
     cancel.raise_if_cancelled()
     if download and not fit.is_local:
-        opened = {
-            name: open_checkpoint(
-                source,
-                name=name,
-                on_progress=report,
-                cancel=cancel,
-                local_ok=is_local(source, settings, name=name),
-            )
-            for name, source in {BASE: sources.base, **sources.agents}.items()
-        }
-        fit = fitting(opened, options)
+        fit = fitting(_opened(sources, settings, on_progress=report, cancel=cancel), options)
     last: list[Progress] = []
 
     def tell(event: Progress) -> None:
