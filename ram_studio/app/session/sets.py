@@ -35,15 +35,10 @@ def opener(set_name: str) -> str:
     return f"opens-{set_name}"
 
 
-def _model_folder(folder: str, name: str) -> Path:
-    own = asset_path(folder) / name
-    # All sets were trained from the same base; it is shipped once.
-    return own if own.is_dir() else asset_path("independent", name)
-
-
-@lru_cache(maxsize=len(TITLES))
-def _analysis_of(folder: str) -> Analysis:
-    return load_analysis(asset_path(folder, "analysis.safetensors"))
+def _model_folder(set_name: str, name: str) -> str:
+    own = asset_path(set_name) / name
+    # All sets with weights were trained from the same base; it is shipped once.
+    return str(own if own.is_dir() else asset_path("independent", name))
 
 
 @lru_cache(maxsize=len(TITLES))
@@ -52,17 +47,16 @@ def load_set(set_name: str) -> Loaded:
 
     Raises: CheckpointError when this installation lacks the files; AnalysisError for a damaged one.
     """
-    analysis = _analysis_of(set_name)
-    if set_name == REAL:
-        agents = {name: analysis.sources[name] for name in analysis.agents}
-        base = analysis.sources["base"]
-        return Loaded(TITLES[REAL], REAL, base, agents, analysis, is_analysis_only=True)
+    analysis = load_analysis(asset_path(set_name, "analysis.safetensors"))
+    names, has_weights = ("base", *analysis.agents), set_name != REAL
+    sources = {n: _model_folder(set_name, n) if has_weights else analysis.sources[n] for n in names}
     return Loaded(
         title=TITLES[set_name],
         set_name=set_name,
-        base=str(_model_folder(set_name, "base")),
-        agents={name: str(_model_folder(set_name, name)) for name in analysis.agents},
+        base=sources.pop("base"),
+        agents=sources,
         analysis=analysis,
+        is_analysis_only=not has_weights,
     )
 
 
@@ -111,7 +105,7 @@ def set_profile(set_name: str) -> str:
     """Return the client profile of a shipped set as JSON; computed once a set."""
     skills_at = f"ram/skills/{set_name}.json" if shipped_file(set_name, SKILLS) else None
     own = {"set": set_name, "skills_at": skills_at}
-    return _as_text({**build_profile(_analysis_of(set_name)), **own})
+    return _as_text({**build_profile(load_set(set_name).analysis), **own})
 
 
 def profile_of(loaded: Loaded) -> str:
