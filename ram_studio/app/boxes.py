@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import gradio as gr
 
-Component = TypeVar("Component", bound=gr.components.Component)
+from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 
-DTYPES = ("bfloat16", "float16", "float32")
+Component = TypeVar("Component", bound=gr.components.Component)
 
 
 def unchecked(component: Component) -> Component:
@@ -87,7 +87,7 @@ def setting_box(
 
 def dtype_box(elem_id: str, notes: dict[str, str] | None = None, **options: Any) -> gr.Dropdown:
     """Lay out the choice of the stored format; "" is the base's. notes: said after a name."""
-    names = [(f"{name}{(notes or {}).get(name, '')}", name) for name in DTYPES]
+    names = [(f"{name}{(notes or {}).get(name, '')}", name) for name in OUTPUT_DTYPES]
     return choice("Stored as", [("As the base", ""), *names], "", elem_id=elem_id, **options)
 
 

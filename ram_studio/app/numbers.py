@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ram_studio.algorithm.figures.palette import percent_text as percent_text
-
-DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-"""How dtypes read, by their code in safetensors files."""
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -76,7 +74,7 @@ def by_rounding_text(numbers: Mapping[str, Any]) -> str:
 def dtypes_text(dtypes: Mapping[str, int]) -> str:
     """Return dtypes with their elements by name, the most frequent first."""
     most = sorted(dtypes, key=lambda code: -dtypes[code])
-    return " + ".join(DTYPE_NAMES.get(code, code) for code in most) or "–"
+    return " + ".join(DTYPE_WORDS.get(code, code) for code in most) or "–"
 
 
 def setting_text(name: str) -> str:

@@ -108,11 +108,14 @@ def rounding_preview(
     return found
 
 
-def rounding_warning(analysis: Analysis, previewed: Mapping[str, Any]) -> str:
-    """Return the advice on rounding to nearest in the base's dtype, "" for none.
+def rounding_warning(
+    analysis: Analysis, previewed: Mapping[str, Any], dtype: str | None = None
+) -> str:
+    """Return the advice on rounding to nearest, "" for none.
 
-    previewed: what ``rounding_preview`` returned.
+    previewed: what ``rounding_preview`` returned. dtype: the output's, in words; the base's when
+    None.
     """
-    words = DTYPE_WORDS.get(analysis.dtypes.get(BASE, ""), "bfloat16")
+    words = dtype or DTYPE_WORDS.get(analysis.dtypes.get(BASE, ""), "bfloat16")
     factors = {n: (a["stochastic"], a["nearest"]) for n, a in previewed[words].items()}
     return rounding_advice(words, factors)

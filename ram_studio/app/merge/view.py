@@ -10,12 +10,12 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ram_studio.algorithm.epsilon_grid import snap
-from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
+from ram_studio.algorithm.meters.relation_preview import rounding_preview, rounding_warning
+from ram_studio.algorithm.meters.rounding_meter import rounding_advice
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.algorithm.verdict import lost_in
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
-from ram_studio.app.numbers import DTYPE_NAMES
 from ram_studio.app.session.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
@@ -99,13 +99,10 @@ def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
         return _TRAP.format(dtype=dtype)
     point, tuned = snap(own["epsilon"]), [own[name] for name in ("r", "alpha") if name in own]
     agents = analysis.preview(point, recipe.method, *tuned)["agents"]
-    code = next(k for k, name in DTYPE_NAMES.items() if name == dtype)
-    factors = {}
-    for t, (name, numbers) in enumerate(agents.items()):
-        curve = analysis.steps.curve(t, point, code)
-        if curve is not None:
-            factors[name] = (numbers["lambda"], estimate(curve, numbers["lambda"]).value)
-    return rounding_advice(dtype, factors)
+    factors = {name: numbers["lambda"] for name, numbers in agents.items()}
+    rounding = rounding_preview(analysis, point, factors)
+    assert rounding is not None, "the analysis has steps"
+    return rounding_warning(analysis, rounding, dtype)
 
 
 def plan_html(plan: Plan, method: str) -> Markup:

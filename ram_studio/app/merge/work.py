@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.recipes import recipe_text
-from ram_studio.app.numbers import DTYPE_NAMES
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import memory_folder
 from ram_studio.app.session.disk import make_room
 from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.read.tensors import DTYPE_BITS
 from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.merge_log import remember_merge
@@ -22,7 +24,6 @@ from ram_studio.engine.merge_log import remember_merge
 SLOW = ("wudi", "tsv-m", "iso-c", "resmerge", "project")
 """Methods that take minutes of computing, not the time of reading and writing."""
 
-_ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _LONGEST_NAME = 60
 
 
@@ -79,12 +80,13 @@ def merge_work(
 
 def output_bytes(loaded: Loaded, dtype: str | None) -> int:
     """Return the bytes of a merge's weights; dtype: the base's when None."""
-    return loaded.analysis.total * _ELEMENT_BYTES[output_dtype(loaded, dtype)]
+    stored = OUTPUT_DTYPES[output_dtype(loaded, dtype)]
+    return loaded.analysis.total * DTYPE_BITS[stored] // 8
 
 
 def output_dtype(loaded: Loaded, dtype: str | None) -> str:
     """Return the dtype name the merge will be stored in."""
-    return dtype or DTYPE_NAMES.get(loaded.analysis.dtypes.get("base", "BF16"), "bfloat16")
+    return dtype or DTYPE_WORDS.get(loaded.analysis.dtypes.get("base", "BF16"), "bfloat16")
 
 
 def output_folder(session: Session, name: str) -> Path:

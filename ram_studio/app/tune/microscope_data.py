@@ -13,9 +13,10 @@ import numpy as np
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.experiment.work import CHOICES, Choice
-from ram_studio.app.numbers import DTYPE_NAMES, count_text, epsilon_text
+from ram_studio.app.numbers import count_text, epsilon_text
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.shared import Tuned
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -213,7 +214,7 @@ def _name(label: str) -> str:
 def _facts(view: scope.View, tensor: MergeTensor) -> str:
     shape = " × ".join(count_text(n) for n in tensor.shape) or "1"
     return (
-        f"{shape} weights in {DTYPE_NAMES[tensor.dtype]} · changed: by more than "
+        f"{shape} weights in {DTYPE_WORDS[tensor.dtype]} · changed: by more than "
         f"{epsilon_text(view.epsilon)} · {count_text(view.bytes_read)} bytes read"
     )
 
@@ -264,7 +265,7 @@ def _method(label: str, seen: ProbeResult, base: np.ndarray) -> dict[str, Any]:
         "name": _name(label),
         "method": seen.method,
         "label": label,
-        "dtype": DTYPE_NAMES.get(seen.dtype, seen.dtype),
+        "dtype": DTYPE_WORDS.get(seen.dtype, seen.dtype),
         "is_drawn": seen.rounding == "stochastic",
         "stored": [number(float(x), digits) for x in seen.stored],
         "formula": [w.expression for w in seen.worked],
