@@ -53,11 +53,11 @@ def number_text(value: Any, form: str = ".3f") -> str:
     return f"{value:{form}}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def ratio(value: float | None, digits: int = 4) -> str:
+def ratio(value: float | None) -> str:
     """Return a ratio as text; None (JSON's infinity) as the sign."""
     if value is None or math.isinf(value):
         return "∞"
-    return f"{value:.{digits}f}"
+    return f"{value:.4f}"
 
 
 def retained_texts(retained: Retained | None) -> tuple[str, str, str]:

@@ -24,6 +24,8 @@ _SPACE_LENGTHS = LENGTHS[:3]
 _MOST_TOKENS = 32_768
 _MOST_PROMPTS = 1000  # per skill: no skill has many more different ones
 _MOST_SEED = 2**31 - 1
+_USUAL_ITEMS = 10
+"""Of a suite without a limit, such as health."""
 
 
 def read_settings(given: Mapping[str, Any], app: Settings) -> EvalSettings:
@@ -99,14 +101,14 @@ def _check_data(settings: EvalSettings, app: Settings) -> None:
             raise SettingsError(f"Suite {name} is not offered here: its questions are missing.")
 
 
-def count_answers(settings: EvalSettings, items: int = 10) -> int:
-    """Return how many answers a model gives at most; items: of a suite without a limit."""
-    limit = items if settings.limit is None else settings.limit
+def count_answers(settings: EvalSettings) -> int:
+    """Return how many answers a model gives at most."""
+    limit = _USUAL_ITEMS if settings.limit is None else settings.limit
     by_suite = limit if isinstance(limit, dict) else dict.fromkeys(settings.suites, limit)
     more = settings.paraphrases - 1
     return sum(
         (3 if name == SUITE else 1)
-        * by_suite.get(name, items)
+        * by_suite.get(name, _USUAL_ITEMS)
         * (settings.samples + (more if name in PARAPHRASED else 0))
         for name in settings.suites
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.settings import Store
+from ram_studio.cli.settings import Store, Storing
 from ram_studio.errors import HubError
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.hub.push import PushAhead, Pushed
-    from ram_studio.evals.store import AnswerStore
 
 YesPublic = Annotated[
     bool,
@@ -54,22 +52,10 @@ def push(
     from ram_studio.evals.publish.hub_files import push_files
 
     check_files(Folder(folder), read_provenance(folder))
-    with _store_for(scores, store) as answers:
+    with Storing(store, no_store=not scores).open() as answers:
         more = push_files(folder, repository, store=answers, analysis=analysis)
     pushed = run(folder, repository, public=public, quiet=as_json, more=more)
     print(json.dumps(asdict(pushed)) if as_json else told(pushed))
-
-
-@contextmanager
-def _store_for(scores: bool, store: str | None) -> Iterator[AnswerStore | None]:
-    """Yield the store where scores are wanted."""
-    if not scores:
-        yield None
-        return
-    from ram_studio.evals.store import AnswerStore
-
-    with AnswerStore(store) as answers:
-        yield answers
 
 
 def run(
