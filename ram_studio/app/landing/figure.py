@@ -20,7 +20,7 @@ from ram_studio.app import templates
 from ram_studio.app.landing.outcomes import Outcome, Outcomes, Setting, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import DEFAULT_SET, record_of
-from ram_studio.errors import AnalysisError, RamStudioError
+from ram_studio.errors import RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
 """Of the drawn square: cells a side, cells that one agent changed, cells that several changed."""
@@ -104,9 +104,7 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
     n = len(analysis.agents)
     ram = found.nearest(Setting())
     lambdas = [agent["lambda"] for agent in analysis.preview()["agents"].values()]
-    factors = analysis.part_factors
-    if factors is None:
-        raise AnalysisError("The analysis has no factors of parts; analyze the models again.")
+    factors = found.factors
     parts = (
         applied(factors.sum / n),
         applied(factors.sum),

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, method_title
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import AnalysisError, EvaluationError
 from ram_studio.evals.report.score import DomainScore
 
 _BELOW_GRID = -8.5
@@ -84,18 +85,30 @@ class Outcomes:
         found = []
         n = self.table["n"]
         for place, name in enumerate(self.table["domains"]):
-            scores = [self._solved(self.source(agent), place) for agent in self.analysis.agents]
-            _, high = DomainScore(n, self._solved(self.source("base"), place)).ci95
+            scores = [self.solved(self.source(agent), place) for agent in self.analysis.agents]
+            _, high = DomainScore(n, self.solved(self.source("base"), place)).ci95
             if max(scores) / n > high:
                 found.append(Skill(name, place, scores.index(max(scores))))
         return tuple(found)
+
+    @property
+    def factors(self) -> PartFactors:
+        """How often merges apply each agent's own and shared changes.
+
+        Raises: AnalysisError where the analysis lacks them.
+        """
+        factors = self.analysis.part_factors
+        if factors is None:
+            raise AnalysisError("The analysis has no factors of parts; analyze the models again.")
+        return factors
 
     def source(self, name: str) -> Mapping[str, Any]:
         """Return the row of the base or of an agent."""
         rows = self.table["rows"]
         return next(row for row in rows if (row["kind"], row["method"]) == ("source", name))
 
-    def _solved(self, row: Mapping[str, Any], place: int) -> int:
+    def solved(self, row: Mapping[str, Any], place: int) -> int:
+        """Return how many questions of the domain at a place a row solves."""
         n = self.table["n"]
         return int(row["right"][place * n : (place + 1) * n].count("1"))
 
@@ -110,7 +123,7 @@ class Outcomes:
         method = shown_as(row, len(self.analysis.agents))
         # Of the base or an agent the method is its name.
         title = method_title(method) if method in (*METHODS, *PLACES) else method
-        solved = tuple(self._solved(row, skill.place) for skill in self.skills)
+        solved = tuple(self.solved(row, skill.place) for skill in self.skills)
         said = "" if method in (AVERAGE, SUM) else settings_text(row["settings"])
         return Outcome(number, title, said, solved, self.table["n"], is_exact)
 

@@ -49,32 +49,25 @@ def _listed(words: list[str]) -> str:
 
 def alone(found: Outcomes) -> list[int]:
     """Return what each agent alone solves of its own skill, in the order of the skills."""
-    table = found.table
-    n = table["n"]
-    rows = [found.source(found.analysis.agents[skill.agent]) for skill in found.skills]
-    places = (skill.place for skill in found.skills)
-    return [
-        row["right"][p * n : (p + 1) * n].count("1") for row, p in zip(rows, places, strict=True)
-    ]
+    skilled = zip(_skilled(found), found.skills, strict=True)
+    return [found.solved(found.source(agent), skill.place) for agent, skill in skilled]
+
+
+def _skilled(found: Outcomes) -> list[str]:
+    """Return the agent of each skill, in the order of the skills."""
+    return [found.analysis.agents[skill.agent] for skill in found.skills]
 
 
 def least_alone(found: Outcomes) -> tuple[str, Mapping[str, Any]]:
     """Return the agent with a skill that shares most of what it changed, and its counts."""
     agents = found.analysis.preview()["agents"]
-    own = [found.analysis.agents[skill.agent] for skill in found.skills]
-    name = min(own, key=lambda agent: agents[agent]["unique"] / agents[agent]["active"])
+    name = min(_skilled(found), key=lambda agent: agents[agent]["unique"] / agents[agent]["active"])
     return name, agents[name]
 
 
 def shared_times(found: Outcomes) -> float:
-    """Return how many times the sum applies what several agents changed, mean over the agents.
-
-    Raises: EvaluationError where the analysis has no factors of parts.
-    """
-    factors = found.analysis.part_factors
-    if factors is None:
-        raise EvaluationError("The analysis has no factors of parts; analyze the models again.")
-    return applied(factors.sum).shared
+    """Return how many times the sum applies what several agents changed, mean over the agents."""
+    return applied(found.factors.sum).shared
 
 
 class FewWeights(NamedTuple):
@@ -180,7 +173,7 @@ def expected() -> tuple[Expected, ...]:
         f"{skill.name} {a} to {b}"
         for skill, a, b in zip(shared.skills, own, average.solved, strict=True)
     )
-    agents = _listed([shared.analysis.agents[skill.agent] for skill in shared.skills])
+    agents = _listed(_skilled(shared))
     least, counts = least_alone(shared)
     few = few_weights()
     name, asked, stored = small_push()
@@ -225,11 +218,11 @@ def alone_text() -> str:
     """Return what the agents solve alone, and the base of what no agent learned."""
     found = outcomes_of("shared-style")
     own, asked = [str(solved) for solved in alone(found)], found.table["n"]
-    agents = _listed([found.analysis.agents[skill.agent] for skill in found.skills])
+    agents = _listed(_skilled(found))
     learned = {skill.name for skill in found.skills}
     kept = [
-        f"The base solves {found.source('base')['right'][d * asked : (d + 1) * asked].count('1')} "
-        f"of {asked} questions of {name}, a skill that no agent was trained for."
+        f"The base solves {found.solved(found.source('base'), d)} of {asked} questions of {name}, "
+        "a skill that no agent was trained for."
         for d, name in enumerate(found.table["domains"])
         if name not in learned
     ]
