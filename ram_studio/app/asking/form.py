@@ -30,16 +30,38 @@ _ROWS = (
     ("difficulty", *_UNTIL),
     ("paraphrases", "mode"),
 )
+_BY_SUITES = (*_BUDGET, "difficulty", *_UNTIL, "paraphrases", "mode")
 _CHOICES = {"mode": {"whole": "Whole", "memagent": "In chunks, as MemAgent does"}}
 _LEFT_OUT = {"max_tokens": "the suite's default", "ci_width": "off", "limit": "as many as needed"}
 
 
-class SettingsForm:
-    """The folded part of a form. boxes: a component for each field, by its name.
+def with_effect(suites: Sequence[str], temperature: float | None) -> set[str]:
+    """Return the fields that have an effect.
 
-    What has no effect is hidden: top-p and samples of greedy answers, difficulty without a
-    generated suite, the width of intervals with any other suite, wordings of others' questions, the
-    mode without long texts.
+    Without one are top-p and samples of greedy answers, difficulty without a generated suite, the
+    width of intervals with any other suite, wordings of others' questions, the mode without long
+    texts.
+    """
+    is_general = SUITE not in suites
+    made = [name for name in suites if name in GENERATED]
+    fields = {
+        _ALWAYS: True,
+        _DRAWN: bool(temperature),
+        _BUDGET: is_general,
+        ("difficulty",): is_general and bool(made),
+        _UNTIL: is_general and bool(made) and len(made) == len(suites),
+        ("paraphrases",): any(name in PARAPHRASED for name in suites),
+        ("mode",): any(is_a(name, "has_texts") for name in suites),
+    }
+    return {name for names, has_effect in fields.items() if has_effect for name in names}
+
+
+class SettingsForm:
+    """The folded part of a form.
+
+    boxes: a component for each field, by its name. shown: those that ``show`` returns updates of.
+
+    What has no effect is hidden, see ``with_effect``.
 
     Args:
         prefix: of element ids, of each panel its own.
@@ -67,45 +89,33 @@ class SettingsForm:
                             visible=True if name in _ALWAYS else "hidden",
                             elem_id=f"{prefix}eval-{name.replace('_', '-')}",
                         )
+        drawn = [self.boxes[name] for name in _DRAWN]
         self.boxes["temperature"].input(
-            lambda temperature: self._show(_DRAWN, bool(temperature)),
+            lambda temperature: [_visible(bool(temperature)) for _ in drawn],
             self.boxes["temperature"],
-            [self.boxes[name] for name in _DRAWN],
+            drawn,
             **LIGHT,
         )
-
-    @property
-    def shown(self) -> list[Any]:
-        """What ``show`` returns updates of."""
-        names = (*_BUDGET, "difficulty", *_UNTIL, "paraphrases", "mode")
-        return [self.boxes[name] for name in names]
+        self.shown = [self.boxes[name] for name in _BY_SUITES]
 
     def show(self, suites: Sequence[str]) -> Updates:
         """Return updates for the suites that are ticked."""
-        is_general = SUITE not in suites
-        made = [name for name in suites if name in GENERATED]
-        return {
-            **self._show(_BUDGET, is_general),
-            **self._show(("difficulty",), is_general and bool(made)),
-            **self._show(_UNTIL, is_general and bool(made) and len(made) == len(suites)),
-            **self._show(("paraphrases",), any(name in PARAPHRASED for name in suites)),
-            **self._show(("mode",), any(is_a(name, "has_texts") for name in suites)),
-        }
-
-    def _show(self, names: Sequence[str], is_shown: bool) -> Updates:
-        # Hidden, not left out: the form has all of them.
-        return {self.boxes[n]: gr.update(visible=True if is_shown else "hidden") for n in names}
+        fields = with_effect(suites, None)
+        return {self.boxes[name]: _visible(name in fields) for name in _BY_SUITES}
 
     def read(self, data: Mapping[Any, Any], suites: Sequence[str]) -> dict[str, Any]:
         """Return the fields that have an effect, by name."""
-        shown = self.show(suites)
-        if not data.get(self.boxes["temperature"]):
-            shown |= self._show(_DRAWN, False)
+        fields = with_effect(suites, data.get(self.boxes["temperature"]))
         found = {
             name: (data.get(box) or None) if name in _LEFT_OUT else data.get(box)
             for name, box in self.boxes.items()
-            if shown.get(box, {}).get("visible", True) is True
+            if name in fields
         }
         if not found.get("ci_width"):
             found.pop("limit", None)
         return found
+
+
+def _visible(is_shown: bool) -> Any:
+    # Hidden, not left out: the form has all of them.
+    return gr.update(visible=True if is_shown else "hidden")
