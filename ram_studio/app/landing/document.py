@@ -49,11 +49,10 @@ class Document:
         app: ASGIApp,
         *,
         opening: str,
-        first_view: str = "",
-        tags: Callable[[Request], str] | None = None,
+        first_view: str,
+        tags: Callable[[Request], str],
     ) -> None:
-        self._app, self._has_tags = app, tags is not None
-        self._tags = tags or (lambda request: "")
+        self._app, self._tags = app, tags
         self._kept: LRUCache[tuple[object, ...], _Page] = LRUCache(_MOST_KEPT)
         self._opening, self._first_view = opening.encode(), first_view.encode()
         self._packed = GZipMiddleware(self._rewritten, compresslevel=_PACKING)
@@ -103,9 +102,8 @@ class Document:
 
     def _opened(self, page: bytes) -> tuple[bytes, bytes]:
         head, mark, body = page.partition(b"</head>")
-        if self._has_tags:
-            head = _GRADIO_TAGS.sub(b"", head)
-        if self._first_view and _GRADIO_SCRIPT.search(head):
+        head = _GRADIO_TAGS.sub(b"", head)
+        if _GRADIO_SCRIPT.search(head):
             head = _GRADIO_SCRIPT.sub(rb'<script>window.RAM_APP = "\1";</script>', head)
             # Else the first paint waits for it.
             # As plain text they cost no time before it either; half a megabyte of JSON.
