@@ -38,11 +38,20 @@ def choice(label: str, choices: Sequence[Any], value: Any, **options: Any) -> gr
     return gr.Dropdown(choices, value=value, label=label, filterable=False, **options)
 
 
+def kind_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a setting's JSON schema that has its type and limits.
+
+    An optional setting has that first in "anyOf".
+    """
+    found: Mapping[str, Any] = schema.get("anyOf", [schema])[0]
+    return found
+
+
 def limits_of(schema: Mapping[str, Any]) -> tuple[float, float]:
     """Return the least and the largest value of a JSON schema; an open end is that end itself."""
-    schema = schema.get("anyOf", [schema])[0]
-    low = schema.get("minimum", schema.get("exclusiveMinimum", float("-inf")))
-    return low, schema.get("maximum", schema.get("exclusiveMaximum", float("inf")))
+    kind = kind_of(schema)
+    low = kind.get("minimum", kind.get("exclusiveMinimum", float("-inf")))
+    return low, kind.get("maximum", kind.get("exclusiveMaximum", float("inf")))
 
 
 def setting_box(
@@ -57,11 +66,11 @@ def setting_box(
     """Lay out the box of a setting from its JSON schema: a choice, a slider, a number or a tick.
 
     Args:
-        schema: with "step" a slider; an optional setting has its type first in "anyOf".
+        schema: with "step" a slider; see ``kind_of``.
         choices: names of an enum's values; placeholder: what an empty box means.
         most: the largest value here, where it is less than the schema's.
     """
-    kind, default = schema.get("anyOf", [schema])[0], schema.get("default")
+    kind, default = kind_of(schema), schema.get("default")
     options = {"min_width": 200, **options}
     if "enum" in kind:
         named = [((choices or {}).get(value, str(value)), value) for value in kind["enum"]]

@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 from starlette.concurrency import run_in_threadpool
 
+from ram_studio.app.boxes import kind_of
 from ram_studio.app.session.jobs import Job, Result, Work, check_weights
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.sets import TITLES, load_set
@@ -123,7 +124,7 @@ def with_settings(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     parameters = [one for one in own.parameters.values() if one.name != "asked"]
     fields = described_fields(SETTINGS)
     for name, schema in fields.items():
-        kind: Any = _TYPES.get(schema.get("anyOf", [schema])[0].get("type", ""), str)
+        kind: Any = _TYPES.get(kind_of(schema).get("type", ""), str)
         default = schema.get("default")
         annotation = kind | None if default is None else kind
         shape = inspect.Parameter.POSITIONAL_OR_KEYWORD

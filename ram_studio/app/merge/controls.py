@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.boxes import limits_of, setting_box
+from ram_studio.app.boxes import kind_of, limits_of, setting_box
 from ram_studio.app.session.jobs import Updates
 from ram_studio.evals.report.skill_table import TUNED
 
@@ -55,16 +55,6 @@ class Control:
     schema: Mapping[str, Any]
     methods: tuple[str, ...]
 
-    @property
-    def is_optional(self) -> bool:
-        """Whether the setting may be left out, with a meaning of its own."""
-        return "anyOf" in self.schema
-
-    @property
-    def range(self) -> Mapping[str, Any]:
-        """Return the part of the schema that has the type and the limits."""
-        return self.schema["anyOf"][0] if self.is_optional else self.schema
-
     def build(self, *, visible: bool) -> gr.components.Component:
         """Lay the control out inside the open Blocks."""
         box: gr.components.Component = setting_box(
@@ -82,11 +72,12 @@ class Control:
     def help(self) -> str:
         """Return the setting's help, with its range where it has one."""
         text = self.schema.get("description", "").replace("tau", "changes")
-        if "enum" in self.range or self.range["type"] == "boolean":
+        kind = kind_of(self.schema)
+        if "enum" in kind or kind["type"] == "boolean":
             return text
         low, high = limits_of(self.schema)
-        start = f"More than {low:g}" if "exclusiveMinimum" in self.range else f"From {low:g}"
-        end = f"less than {high:g}" if "exclusiveMaximum" in self.range else f"{high:g}"
+        start = f"More than {low:g}" if "exclusiveMinimum" in kind else f"From {low:g}"
+        end = f"less than {high:g}" if "exclusiveMaximum" in kind else f"{high:g}"
         return f"{text} {start} to {end}.".replace("-", "−")
 
 

@@ -17,6 +17,7 @@ from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.experiment.work import CHOICES, Choice
 from ram_studio.app.numbers import count_text, epsilon_text
+from ram_studio.app.session.deep_link import method_title
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.shared import Tuned
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -135,8 +136,7 @@ def first_view(
     counts = loaded.analysis.counts.by_count[:, point]
     both = np.minimum(counts[:, 1], counts[:, 2:].sum(-1))
     share = both / np.maximum(1, loaded.analysis.counts.numel)
-    offered = set(names) & set(tensors)
-    edge = (naming.EMBEDDING, naming.HEAD)
+    offered, edge = set(names), (naming.EMBEDDING, naming.HEAD)
 
     def rank(i: int) -> tuple[bool, float]:
         name = loaded.analysis.tensors[i].name
@@ -200,15 +200,11 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
             if seen.reason is None
         ],
         "hidden": [
-            [_name(label), seen.reason]
+            [method_title(label), seen.reason]
             for label, seen in view.methods.items()
             if seen.reason is not None
         ],
     }
-
-
-def _name(label: str) -> str:
-    return METHODS[label].title if label in METHODS else CHOICES[label].title
 
 
 def _facts(view: scope.View, tensor: MergeTensor) -> str:
@@ -262,7 +258,7 @@ def _method(label: str, seen: ProbeResult, base: np.ndarray) -> dict[str, Any]:
     retained = (seen.stored - base.astype(np.float64)) / seen.step
     digits = 9 if seen.dtype == "F32" else 6
     return {
-        "name": _name(label),
+        "name": method_title(label),
         "method": seen.method,
         "label": label,
         "dtype": DTYPE_WORDS.get(seen.dtype, seen.dtype),
