@@ -43,7 +43,7 @@ class HistoryPanel:
                 "Compare", variant="primary", elem_id="history-compare", scale=0
             )
             self.kind = gr.Radio(
-                [("The example's skills", work.DEMO), ("General suites", "general")],
+                [("The example's skills", work.DEMO), ("General suites", work.GENERAL)],
                 value=work.DEMO,
                 label="Benchmark",
                 visible=False,
@@ -113,10 +113,6 @@ class HistoryPanel:
             return {**nothing, self.result: said}
         try:
             found = work.side_by_side(ids, kind, reference, session, workspace)
-            kinds = work.kinds_of(found.models)
-            if found.result is None and kinds and kind not in kinds:
-                kind = kinds[0]
-                found = work.side_by_side(ids, kind, reference, session, workspace)
             files = work.export(found, session) if found.result is not None else []
         except RamStudioError as error:
             return {**nothing, self.result: callout(str(error), "bad")}
@@ -124,7 +120,7 @@ class HistoryPanel:
         names = list(found.result.models) if found.result is not None else []
         return {
             **rows,
-            self.kind: gr.update(visible=len(kinds) > 1, value=kind),
+            self.kind: gr.update(visible=len(found.kinds) > 1, value=found.kind),
             self.reference: gr.update(visible=len(names) > 1, choices=names, value=found.base),
             self.result: view.side_by_side_html(found),
             # A check would tell more of these models, and can be run here.

@@ -30,7 +30,7 @@ from ram_studio.resources import asset_path
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.
 MOST_TRIED = 100
-DEMO = "demo"
+DEMO, GENERAL = "demo", "general"
 _HEALTH = "health"
 
 
@@ -79,11 +79,14 @@ class PastModel:
 class SideBySide:
     """Chosen models, and their scores on the questions that all of them answered.
 
+    kinds: "demo" and "general", each if any of the models was asked it; kind: the one shown.
     result: None without such questions. base: the model that the others are compared with.
     left_out: suite -> why it is not in the result.
     """
 
     models: tuple[PastModel, ...]
+    kinds: Sequence[str]
+    kind: str
     result: EvalResult | None
     base: str | None
     left_out: Mapping[str, str]
@@ -156,7 +159,8 @@ def side_by_side(
 
     Args:
         ids: of ``past_models``; unknown ones are left out.
-        kind: "demo", or anything else for the general suites: their domains bear equal names.
+        kind: "demo" or "general", whose domains bear equal names; of one that no model was asked
+            the other is shown.
         reference: the model that the others are compared with; by default one called "base".
 
     Raises: EvaluationError for no known id, or when what is stored cannot be read.
@@ -165,10 +169,14 @@ def side_by_side(
     models = tuple(every[i] for i in dict.fromkeys(ids) if i in every)
     if not models:
         raise EvaluationError("The chosen rows no longer exist. Choose again.")
+    asked = dict.fromkeys(suite for model in models for suite in model.suites)
+    kinds = sorted({_kind_of(suite) for suite in asked})
+    if kinds and kind not in kinds:
+        kind = kinds[0]
     left_out: dict[str, str] = {}
     suites = []
-    for suite in dict.fromkeys(s for model in models for s in model.suites):
-        if (suite == DEMO) != (kind == DEMO):
+    for suite in asked:
+        if _kind_of(suite) != kind:
             continue
         if all(model.run_of(suite) for model in models):
             suites.append(suite)
@@ -186,12 +194,16 @@ def side_by_side(
         if suites:
             report = _report(store, models, suites)
     if report is None:
-        return SideBySide(models, None, None, left_out)
+        return SideBySide(models, kinds, kind, None, None, left_out)
     names = list(report.models)
     wanted = (reference, "base", names[0])
     base = next(name for name in wanted if name in names)
     pairs = report.compare_all(base=base) if len(names) > 1 else ()
-    return SideBySide(models, EvalResult.of(report, pairs), base, left_out)
+    return SideBySide(models, kinds, kind, EvalResult.of(report, pairs), base, left_out)
+
+
+def _kind_of(suite: str) -> str:
+    return DEMO if suite == DEMO else GENERAL
 
 
 def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[str]) -> EvalReport:
@@ -220,13 +232,6 @@ def _fingerprint(folder: str, name: str) -> str | None:
         return model_fingerprint(Path(folder), open_folder(folder, name=name).fingerprint)
     except CheckpointError:  # a Hub id, or its files have gone
         return None
-
-
-def kinds_of(models: Sequence[PastModel]) -> list[str]:
-    """Return "demo" and "general", each if any of the models was asked it."""
-    suites = {suite for model in models for suite in model.suites}
-    found = [DEMO] if DEMO in suites else []
-    return [*found, "general"] if suites - {DEMO} else found
 
 
 def export(found: SideBySide, session: Session) -> list[str]:
