@@ -19,7 +19,7 @@ from ram_studio.app.public.allowed_hosts import AllowedHosts
 from ram_studio.app.public.heartbeat import Heartbeats
 from ram_studio.app.public.request_guard import RequestGuard, security_headers
 from ram_studio.app.room import report, rooms, routes, views
-from ram_studio.app.room.questions import Refused, canvas_link, read_new_room, read_question
+from ram_studio.app.room.questions import NewRoom, Question, Refused, canvas_link
 from ram_studio.app.room.rooms import Room, Rooms
 from ram_studio.app.settings import Settings
 
@@ -46,7 +46,7 @@ NEW = {"questions": [CHOICE, LINE], "talk_seconds": 60}
 def opened(clock: Clock, students: int = 0) -> tuple[Rooms, Room, list[str]]:
     """Return all rooms, one that is open, and students in it."""
     every = Rooms(clock)
-    room = every.open(read_new_room(NEW), "teacher")
+    room = every.open(NewRoom.read(NEW), "teacher")
     return every, room, [every.join(room.code, "school") for _ in range(students)]
 
 
@@ -113,7 +113,7 @@ def test_the_teacher_jumps_resets_and_asks_more(clock: Clock) -> None:
     room.reset()
     assert room.phase == "ask"
     assert not room.votes[1].first
-    room.ask(read_question({**LINE, "id": "canvas", "title": "This canvas"}))
+    room.ask(Question.read({**LINE, "id": "canvas", "title": "This canvas"}))
     assert (room.place, room.phase, room.question.id) == (2, "ask", "canvas")
     assert len(room.votes) == len(room.questions) == 3
     for wrong in (3, -1, True, "1", None):
@@ -150,12 +150,12 @@ def test_rooms_end_after_two_hours_and_leave_nothing(clock: Clock) -> None:
 
 def test_limits_of_rooms_students_and_guessed_codes(clock: Clock) -> None:
     every = Rooms(clock)
-    mine = [every.open(read_new_room(NEW), "a") for _ in range(rooms.MAX_ROOMS_PER_ADDRESS)]
+    mine = [every.open(NewRoom.read(NEW), "a") for _ in range(rooms.MAX_ROOMS_PER_ADDRESS)]
     with pytest.raises(Refused, match="limit") as refused:
-        every.open(read_new_room(NEW), "a")
+        every.open(NewRoom.read(NEW), "a")
     assert refused.value.status == 429
     every.end(mine.pop())
-    every.open(read_new_room(NEW), "a")
+    every.open(NewRoom.read(NEW), "a")
     for n in range(rooms.MAX_STUDENTS):
         mine[0].join(str(n), clock())
     with pytest.raises(Refused, match="full"):
@@ -169,9 +169,9 @@ def test_limits_of_rooms_students_and_guessed_codes(clock: Clock) -> None:
     assert told == [404] * rooms.PER_MINUTE["miss"] + [429]
     assert every.find(mine[0].code, "school") is mine[0]
     for n in range(rooms.MAX_ROOMS - len(every)):
-        every.open(read_new_room(NEW), f"other {n}")
+        every.open(NewRoom.read(NEW), f"other {n}")
     with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
-        every.open(read_new_room(NEW), "last")
+        every.open(NewRoom.read(NEW), "last")
 
 
 def test_who_guesses_codes_no_longer_learns_right_ones(clock: Clock) -> None:
@@ -214,18 +214,18 @@ def test_places_of_those_who_left_without_a_vote_are_free(clock: Clock) -> None:
 
 def test_rooms_that_nobody_asks_for_keep_no_place(clock: Clock) -> None:
     every = Rooms(clock)
-    many = [every.open(read_new_room(NEW), f"{n // 6}") for n in range(rooms.MAX_ROOMS)]
+    many = [every.open(NewRoom.read(NEW), f"{n // 6}") for n in range(rooms.MAX_ROOMS)]
     clock.now += rooms.IDLE_SECONDS - 1
     for room in many[1:]:
         every.find(room.code, "school")
     with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
-        every.open(read_new_room(NEW), "teacher")
+        every.open(NewRoom.read(NEW), "teacher")
     clock.now += 1
-    new = every.open(read_new_room(NEW), "teacher")
+    new = every.open(NewRoom.read(NEW), "teacher")
     assert many[0].code not in every._rooms
     assert {new.code, *(room.code for room in many[1:])} == every._rooms.keys()
     with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
-        every.open(read_new_room(NEW), "teacher")
+        every.open(NewRoom.read(NEW), "teacher")
 
 
 def test_codes_have_no_letters_that_look_alike() -> None:
@@ -290,7 +290,7 @@ def test_presence_ends_when_a_page_is_closed(clock: Clock) -> None:
 )
 def test_a_question_that_is_none_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(Refused, match=r"Cannot use|not a link"):
-        read_question(wrong)
+        Question.read(wrong)
 
 
 def test_only_links_to_the_own_canvas_are_taken() -> None:
@@ -312,7 +312,7 @@ GUESSES = st.lists(st.tuples(st.integers(0, 180), st.integers(0, 180) | st.none(
 
 @given(GUESSES)
 def test_gain_counts_those_who_answered_twice(guesses: list[tuple[int, int | None]]) -> None:
-    room = Room("BCDF", "t", [read_question(LINE)], 0.0)
+    room = Room("BCDF", "t", [Question.read(LINE)], 0.0)
     for i, (one, two) in enumerate(guesses):
         room.votes[0].first[str(i)] = one
         if two is not None:
@@ -331,7 +331,7 @@ def test_gain_counts_those_who_answered_twice(guesses: list[tuple[int, int | Non
 
 def test_csv_has_a_row_a_round_and_no_formula(clock: Clock) -> None:
     _, room, (ann, bob) = opened(clock, 2)
-    room.questions[0] = read_question({**CHOICE, "title": "=HYPERLINK(1)"})
+    room.questions[0] = Question.read({**CHOICE, "title": "=HYPERLINK(1)"})
     room.go_on(clock())
     room.go_on(clock())
     room.vote(ann, 0, "first", 0)

@@ -50,6 +50,16 @@ Pieces = Annotated[list[Text | list[Text]], Field(max_length=40)]
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Return what JSON says. Raises: Refused, which names the first fault."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the body"
+            raise Refused(f"Cannot use {place}: {first['msg']}.") from error
+
 
 class Line(_Model):
     """A line to guess on, from low to high in steps. unit: said after a number, may be empty."""
@@ -134,28 +144,6 @@ class NewRoom(_Model):
     questions: list[Question] = Field(min_length=1, max_length=MAX_QUESTIONS)
     talk_seconds: int = Field(default=90, ge=10, le=900)
     is_rehearsal: bool = False
-
-
-def read_question(value: object) -> Question:
-    """Return a question from JSON. Raises: Refused, which names the first fault."""
-    try:
-        return Question.model_validate(value)
-    except ValidationError as error:
-        raise _refusal(error) from error
-
-
-def read_new_room(value: object) -> NewRoom:
-    """Return a new room's questions from JSON. Raises: Refused, which names the first fault."""
-    try:
-        return NewRoom.model_validate(value)
-    except ValidationError as error:
-        raise _refusal(error) from error
-
-
-def _refusal(error: ValidationError) -> Refused:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"])) or "the body"
-    return Refused(f"Cannot use {place}: {first['msg']}.")
 
 
 def canvas_link(text: object) -> str:

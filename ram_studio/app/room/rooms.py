@@ -125,10 +125,9 @@ class Room:
     def vote(self, student: str, place: object, round_name: object, value: object) -> None:
         """Take an answer, which replaces the student's earlier one of this round.
 
-        Raises: Refused for a round that is not open, or a value that is not an answer.
+        student: who was noted. Raises: Refused for a round that is not open, or a value that is not
+        an answer.
         """
-        if student not in self.seen:
-            raise Refused("You are not in this room yet. Join it with its code.", 403)
         if self.phase not in ROUNDS or (round_name, place) != (self.phase, self.place):
             raise Refused("This vote is closed. Follow the question on the screen.", 409)
         if not self.question.takes(value):
@@ -136,9 +135,10 @@ class Room:
         self.votes[self.place].of(self.phase)[student] = float(value)
 
     def hand_in(self, student: str, link: str) -> None:
-        """Take a student's canvas for the teacher to show. Raises: Refused before the reveal."""
-        if student not in self.seen:
-            raise Refused("You are not in this room yet. Join it with its code.", 403)
+        """Take the canvas of a student, who was noted, for the teacher to show.
+
+        Raises: Refused before the reveal.
+        """
         if self.phase != "reveal":
             raise Refused("Canvases are collected after the reveal.", 409)
         self.links[student] = link

@@ -34,7 +34,7 @@ from starlette.routing import Route
 
 from ram_studio.app.public.user import address_of
 from ram_studio.app.room import report, views
-from ram_studio.app.room.questions import Refused, canvas_link, read_new_room, read_question
+from ram_studio.app.room.questions import NewRoom, Question, Refused, canvas_link
 from ram_studio.app.room.rooms import LIFE_SECONDS, Room, Rooms
 from ram_studio.app.session.sets import TITLES, set_profile
 from ram_studio.app.settings import Settings
@@ -219,7 +219,7 @@ class RoomRoutes:
     # ------------------------------------------------------------ the teacher
 
     async def _open(self, request: Request) -> Response:
-        new = read_new_room(await _body(request, MAX_OPENING_BYTES))
+        new = NewRoom.read(await _body(request, MAX_OPENING_BYTES))
         room = self.rooms.open(new, self._address(request))
         # Nobody may ask any more when it is over.
         asyncio.get_running_loop().call_later(LIFE_SECONDS + 1, self.rooms.sweep)
@@ -250,7 +250,7 @@ class RoomRoutes:
             case "go":
                 room.go_to(said.get("place"))
             case "ask":
-                room.ask(read_question(said.get("question")))
+                room.ask(Question.read(said.get("question")))
             case "show":
                 link = said.get("link")
                 room.show(None if link is None else canvas_link(link))
