@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from ram_studio.app.landing.outcomes import Setting, outcomes_of
+from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
+from ram_studio.app.session.shared import Tuned
 
 pytestmark = pytest.mark.browser
 
@@ -146,7 +147,7 @@ def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[An
         assert f"of {n} " in screen.inner_text("[data-part=summary]")
     # What is revealed is what the shipped table says.
     table = outcomes_of("shared-style")
-    merges = (table.find(AVERAGE), table.find(SUM), table.nearest(Setting("ram")))
+    merges = (table.find(AVERAGE), table.find(SUM), table.nearest(Tuned("ram")))
     for text, outcome in zip(measured[1:4], merges, strict=True):
         assert f"{outcome.total} of {outcome.prompts}" in text
 

@@ -17,9 +17,10 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app import templates
-from ram_studio.app.landing.outcomes import Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Outcome, Outcomes, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import DEFAULT_SET, record_of
+from ram_studio.app.session.shared import Tuned
 from ram_studio.errors import RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
@@ -102,7 +103,7 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
     """Return the questions that are shown, and the three scenes."""
     analysis, table = found.analysis, found.table
     n = len(analysis.agents)
-    ram = found.nearest(Setting())
+    ram = found.nearest(Tuned())
     lambdas = [agent["lambda"] for agent in analysis.preview()["agents"].values()]
     factors = found.factors
     parts = (

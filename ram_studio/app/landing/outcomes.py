@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
-from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, method_title
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
+from ram_studio.app.session.shared import Tuned
 from ram_studio.errors import AnalysisError, EvaluationError
 from ram_studio.evals.report.score import DomainScore
 
@@ -35,15 +36,6 @@ class Skill(NamedTuple):
     name: str
     place: int
     agent: int
-
-
-class Setting(NamedTuple):
-    """A setting of the RAM family; point: on the epsilon grid."""
-
-    rule: str = scaling.DEFAULT_RULE
-    point: int = DEFAULT_INDEX
-    r: float = scaling.DEFAULT_R
-    alpha: float = scaling.DEFAULT_ALPHA
 
 
 @dataclass(frozen=True)
@@ -137,11 +129,8 @@ class Outcomes:
                 return self.outcome(number)
         raise KeyError(rule)
 
-    def nearest_of(self, rule: str, given: Mapping[str, float]) -> Outcome:
-        """Return the measured row nearest to settings of a method outside the RAM family.
-
-        Raises: KeyError where the method was not measured.
-        """
+    def _nearest_of(self, rule: str, given: Mapping[str, float]) -> Outcome:
+        """Return the measured row nearest to settings of a method outside the RAM family."""
         wanted = self._complete(rule, given)
 
         def distance(row: Mapping[str, Any]) -> float:
@@ -168,18 +157,18 @@ class Outcomes:
     def _ram_rows(self) -> list[tuple[int, str, float, list[float]]]:
         """Rows of the RAM family: number, counts at its epsilon, log10 of it, and lambdas."""
         return [
-            (number, self._counts[row["k"]], _place(row["k"]), self._lambdas(setting))
+            (number, self._counts[row["k"]], _place(row["k"]), self._lambdas(tuned))
             for number, row in enumerate(self.table["rows"])
             if row["method"] in scaling.RULES and row["k"] is not None
-            for setting in [_setting_of(row)]
+            for tuned in [_tuned_of(row)]
         ]
 
     @cached_property
     def _counts(self) -> list[str]:
         return [str(at.tolist()) for at in self.analysis.model.shared[0]]
 
-    def _lambdas(self, setting: Setting) -> list[float]:
-        rule, point, r, alpha = setting
+    def _lambdas(self, tuned: Tuned) -> list[float]:
+        rule, point, r, alpha, *_ = tuned
         if rule == scaling.MAGNITUDE_RULE:  # its ratio is not of counts
             agents = self.analysis.preview(point, rule, r, alpha)["agents"]
             return [float(agent["lambda"]) for agent in agents.values()]
@@ -187,16 +176,20 @@ class Outcomes:
         ratios = (scaling.overlap_unique_ratio(sum(own[1:]), own[0]) for own in counts)
         return [scaling.scaling_factor(rho, rule, r, alpha) for rho in ratios]
 
-    def nearest(self, setting: Setting) -> Outcome:
-        """Return the measured row that a setting of the RAM family shows.
+    def nearest(self, tuned: Tuned) -> Outcome:
+        """Return the measured row that settings of Tune show.
 
-        Settings with the same counts and lambdas are the same weights; otherwise the nearest by
-        log10 of epsilon and by lambda.
+        In the RAM family those with the same counts and lambdas are the same weights; otherwise the
+        nearest by log10 of epsilon and by lambda. Of another method the nearest by its dials.
+
+        Raises: KeyError where the method was not measured.
         """
-        shared = self.analysis.model.shared[0][setting.point]
+        if tuned.method not in scaling.RULES:
+            return self._nearest_of(tuned.method, tuned.own)
+        shared = self.analysis.model.shared[0][tuned.point]
         if not shared.any():
             return self.find("base")
-        lambdas, place = self._lambdas(setting), _place(setting.point)
+        lambdas, place = self._lambdas(tuned), _place(tuned.point)
         best, number = math.inf, -1
         for found, counts, at, own in self._ram_rows:
             far = sum(
@@ -204,7 +197,7 @@ class Outcomes:
                 for mine, wanted, unique in zip(own, lambdas, shared[:, 0], strict=True)
                 if unique
             )
-            away = 0.0 if counts == self._counts[setting.point] else abs(at - place)
+            away = 0.0 if counts == self._counts[tuned.point] else abs(at - place)
             distance = 4 * away + 3 * far
             if distance < best - 1e-9:
                 best, number = distance, found
@@ -215,9 +208,9 @@ def _place(point: int) -> float:
     return math.log10(EPSILON_GRID[point]) if point else _BELOW_GRID
 
 
-def _setting_of(row: Mapping[str, Any]) -> Setting:
+def _tuned_of(row: Mapping[str, Any]) -> Tuned:
     own = row["settings"]
-    return Setting(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
+    return Tuned(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
 
 
 def shown_as(row: Mapping[str, Any], n_agents: int) -> str:

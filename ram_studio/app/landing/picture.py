@@ -18,8 +18,9 @@ import gradio
 from cachetools import LRUCache
 from PIL import Image, ImageDraw, ImageFont
 
-from ram_studio.app.landing.outcomes import Outcome, Outcomes, Setting, outcomes_of
+from ram_studio.app.landing.outcomes import Outcome, Outcomes, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
+from ram_studio.app.session.shared import Tuned
 from ram_studio.evals.report.colors import AGENTS_LIGHT, PAGE
 
 SIZE = (1200, 630)
@@ -64,7 +65,7 @@ def draw_outcome(found: Outcomes, outcome: Outcome) -> bytes:
         f"{skill.name} {n}" for skill, n in zip(found.skills, outcome.solved, strict=True)
     )
     draw.text((_EDGE, 272), f"{solved} of {outcome.asked} questions", muted, _font(30), anchor="ls")
-    others = (found.find(AVERAGE), found.find(SUM), found.nearest(Setting()))
+    others = (found.find(AVERAGE), found.find(SUM), found.nearest(Tuned()))
     rows = [outcome, *(other for other in others if other.number != outcome.number)][:3]
     for place, row in enumerate(rows):
         y, height = 362 + 62 * place, 17 if place == 0 else 11
@@ -127,5 +128,5 @@ class Pictures:
 
     def _usual_of(self, set_name: str, found: Outcomes) -> bytes:
         if set_name not in self._usual:
-            self._usual[set_name] = draw_outcome(found, found.nearest(Setting()))
+            self._usual[set_name] = draw_outcome(found, found.nearest(Tuned()))
         return self._usual[set_name]

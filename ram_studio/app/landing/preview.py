@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ram_studio.algorithm.scaling import DEFAULT_RULE, RULES
-from ram_studio.app.landing.outcomes import (
-    Outcome,
-    Outcomes,
-    Setting,
-    outcomes_of,
-)
+from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
 from ram_studio.app.session.deep_link import (
     AVERAGE,
@@ -34,6 +28,7 @@ from ram_studio.app.session.deep_link import (
     scene_of,
 )
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
+from ram_studio.app.session.shared import tuned_from
 from ram_studio.app.session.weights import weights_text
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
@@ -64,15 +59,6 @@ class Preview(NamedTuple):
     title: str
     description: str
     picture: tuple[str, int] | None
-
-
-def shown_row(found: Outcomes, settings: Mapping[str, Any]) -> Outcome:
-    """Return the measured row of what Tune shows at a link's settings; see ``Link.settings``."""
-    rule = settings.get("method", DEFAULT_RULE)
-    if rule not in RULES:
-        return found.nearest_of(rule, settings)
-    own = {name: settings[name] for name in ("point", "r", "alpha") if name in settings}
-    return found.nearest(Setting(rule, **own))
 
 
 _OF_MODELS = ("tune", "merge", "check")
@@ -115,9 +101,9 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     set_name = link.set_name or DEFAULT_SET
     try:
         found = outcomes_of(set_name)
-        outcome = shown_row(found, link.settings if link.set_name else {})
+        outcome = found.nearest(tuned_from(link.settings if link.set_name else {}))
         has_row = link.pin is not None and "weights" not in link.pin
-        pinned = shown_row(found, link.pin or {}) if has_row else None
+        pinned = found.nearest(tuned_from(link.pin or {})) if has_row else None
     except (RamStudioError, KeyError):
         return Preview(NAME, _WHY, None)
     picture: tuple[str, int] | None = (set_name, outcome.number)

@@ -15,9 +15,10 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_RULE
 from ram_studio.app.landing.figure import applied
-from ram_studio.app.landing.outcomes import Outcomes, Setting, Skill, outcomes_of
+from ram_studio.app.landing.outcomes import Outcomes, Skill, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import load_set, record_of
+from ram_studio.app.session.shared import Tuned
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
 
@@ -132,16 +133,16 @@ def _breaking_point(found: Outcomes, skill: Skill) -> tuple[int, int]:
     """
     place, n = found.skills.index(skill), found.table["n"]
     points = [k for k in range(DEFAULT_INDEX, len(EPSILON_GRID)) if _is_measured(found, k)]
-    start = found.nearest(Setting(point=points[0])).solved[place] / n
+    start = found.nearest(Tuned(point=points[0])).solved[place] / n
     for last, first in pairwise(points):
-        solved = found.nearest(Setting(point=first)).solved[place]
+        solved = found.nearest(Tuned(point=first)).solved[place]
         if DomainScore(n, solved).ci95[1] < start - 1e-9:
             return last, first
     raise EvaluationError(f"No measured epsilon breaks {skill.name} in {CONTROL}.")
 
 
 def _is_measured(found: Outcomes, point: int) -> bool:
-    return found.nearest(Setting(point=point)).is_exact
+    return found.nearest(Tuned(point=point)).is_exact
 
 
 def small_push() -> tuple[str, float, float]:
@@ -166,7 +167,7 @@ def expected() -> tuple[Expected, ...]:
     """
     shared, dense = outcomes_of("shared-style"), outcomes_of(DENSE)
     average, total = shared.find(AVERAGE), shared.find(SUM)
-    ram, plus = shared.nearest(Setting("ram")), shared.nearest(Setting())
+    ram, plus = shared.nearest(Tuned("ram")), shared.nearest(Tuned())
     base = shared.find("base")
     own = alone(shared)
     moved = ", ".join(
@@ -206,7 +207,7 @@ def expected() -> tuple[Expected, ...]:
         ),
         (
             "When agents changed nearly every weight, RAM+ or the sum?",
-            f"RAM+ {dense.nearest(Setting()).total} of {average.prompts}, "
+            f"RAM+ {dense.nearest(Tuned()).total} of {average.prompts}, "
             f"the sum {dense.find(SUM).total}",
         ),
     )

@@ -93,15 +93,19 @@ class Tuned(NamedTuple):
 
 
 def read_tuned(text: str | None) -> Tuned:
-    """Return what the browser says, clamped; what it leaves out is the paper's.
-
-    text: JSON with any of method, point, r, alpha, further settings' names and weights.
-    """
+    """Return what the browser says as JSON, see ``tuned_from``."""
     try:
         said = json.loads(text or "{}")
     except (ValueError, RecursionError):
         said = {}
-    said = said if isinstance(said, dict) else {}
+    return tuned_from(said if isinstance(said, dict) else {})
+
+
+def tuned_from(said: Mapping[str, Any]) -> Tuned:
+    """Return settings by name, clamped; what is left out is the paper's.
+
+    said: any of method, point, r, alpha, further settings' names and weights.
+    """
 
     def number(name: str, usual: float, most: float) -> float:
         value = said.get(name)
