@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -64,11 +64,14 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
     rows = [r for r in result.rows if r.kind == "merge" and r.n and _value(r, axis) is not None]
     if axis not in (BY_SETTING, BY_SECONDS):
         rows.sort(key=lambda row: row.values[axis])
-    groups = list(dict.fromkeys(map(_group_of(result), rows)))
-    places = _places(rows, axis, [row.method for row in rows])
+    # By method in a sweep, each by itself in a comparison; Plotly reads names as HTML.
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        name = METHODS[row.method].title if result.is_sweep else escape(row.label)
+        groups.setdefault(name, []).append(row)
+    places = _places(rows, axis)
     drawn = go.Figure()
-    for index, group in enumerate(groups):
-        own = [row for row in rows if _group_of(result)(row) == group]
+    for index, (group, own) in enumerate(groups.items()):
         color, symbol = agent_color(index), agent_symbol(index + index // 8)
         # A line only where nothing else varies: else its ups and downs would mean nothing.
         if axis not in (BY_SETTING, BY_SECONDS) and len(axes) == 2 and len(own) > 1:
@@ -97,12 +100,6 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
             annotation_position="bottom right",
         )
     return _finished(drawn, axis)
-
-
-def _group_of(result: ExperimentResult) -> Callable[[Row], str]:
-    """Return what names the group of a row: its method in a sweep, itself in a comparison."""
-    # Plotly reads names as HTML.
-    return lambda row: METHODS[row.method].title if result.is_sweep else escape(row.label)
 
 
 def _value(row: Row, axis: str) -> Any:
@@ -160,7 +157,7 @@ def _add_ring(drawn: go.Figure, result: ExperimentResult, row: Row, place: Any) 
     )
 
 
-def _places(rows: Sequence[Row], axis: str, methods: Sequence[str]) -> dict[str, Any]:
+def _places(rows: Sequence[Row], axis: str) -> dict[str, Any]:
     """Return each row's x; methods stand a little apart, so that none hides another."""
     if axis == "epsilon":
         return {row.label: epsilon_text(row.values[axis]) for row in rows}
@@ -168,7 +165,7 @@ def _places(rows: Sequence[Row], axis: str, methods: Sequence[str]) -> dict[str,
         return {row.label: max(_FASTEST, row.merge_seconds or 0.0) for row in rows}
     if axis == BY_SETTING:
         return {row.label: row.label for row in rows}
-    order = list(dict.fromkeys(methods))
+    order = list(dict.fromkeys(row.method for row in rows))
     values = [row.values[axis] for row in rows]
     step = _APART * (max(values) - min(values)) if values else 0.0
     middle = (len(order) - 1) / 2
