@@ -28,6 +28,15 @@ def html(value: str | None = "", **options: Any) -> gr.HTML:
     return gr.HTML(value, apply_default_css=False, **options)
 
 
+def mounted(call: str, elem_id: str, template: str = "<div></div>") -> gr.HTML:
+    """Lay out what the browser draws into a template; it holds no place for a value.
+
+    call: of a member of window.RAM, once the page's modules are there.
+    """
+    start = f"window.RAM_READY.then((RAM) => RAM.{call})"
+    return html(None, html_template=template, js_on_load=start, elem_id=elem_id)
+
+
 def slider(label: str, ends: tuple[float, float], value: float, step: float, **options: Any) -> Any:
     """Lay out a slider without Gradio's reset button."""
     return gr.Slider(*ends, value=value, step=step, label=label, buttons=[], **options)

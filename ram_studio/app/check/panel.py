@@ -19,7 +19,7 @@ from ram_studio.app.asking.limits import (
     read_settings,
 )
 from ram_studio.app.asking.suites import USUAL, SuiteChoice, title_of
-from ram_studio.app.boxes import html, slider, unchecked
+from ram_studio.app.boxes import html, mounted, slider, unchecked
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
@@ -59,7 +59,6 @@ from ram_studio.evals.suites import ALL_SUITES, HEALTH
 _HEALTH = "not scored: perplexity, distance from the base, repetition, speed"
 _START = 200  # questions per skill that decide the usual margin for two merges
 _REDRAWN_SECONDS = 0.3
-_DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
 _NOTHING = "Not evaluated yet. Each model takes a few seconds."
 _NOT_ITS_SKILLS = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
@@ -87,13 +86,9 @@ class CheckPanel:
             label = "Non-inferiority margin (points)"
             shape = {"visible": "hidden", "elem_id": "margin"}
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
-            # Drawn by the browser with Tune's own dumbbells: it holds no place for a value.
-            self.verdicts = html(
-                None,
-                html_template='<div class="dumbbells"></div>',
-                js_on_load=_DRAWN,
-                elem_id="verdicts",
-            )
+            # With Tune's own dumbbells.
+            place = '<div class="dumbbells"></div>'
+            self.verdicts = mounted("mountVerdicts(element, props, watch)", "verdicts", place)
             self.scores = html(empty_state(_NOTHING), elem_id="scores")
             self.browser = Browser(shared)
             ChatPanel(shared, self.models)

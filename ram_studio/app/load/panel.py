@@ -14,7 +14,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import html, mounted
 from ram_studio.app.landing.preview import unknown_parts
 from ram_studio.app.load import analysis_panel, work
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
@@ -43,10 +43,6 @@ _FIRST_ROWS = 3
 _LEAD = "One base and the agents trained from it"
 _OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as owner/name."
 _OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as owner/name, with safetensors files."
-
-
-_FIRST = "window.RAM_READY.then((RAM) => RAM.mountFirst(element))"
-_TICKS = "window.RAM_READY.then((RAM) => RAM.mountTicks(props, watch))"
 
 
 class Row(NamedTuple):
@@ -87,7 +83,7 @@ class LoadPanel:
 
     def _lay_out_examples(self) -> None:
         """Lay out the landing page, and the buttons that its links press."""
-        html(None, html_template="<div></div>", elem_id="hero", js_on_load=_FIRST)
+        mounted("mountFirst(element)", "hero")
         for name in TITLES:
             shape = {"elem_id": f"use-{name}", "elem_classes": opener(name)}
             self.examples[name] = gr.Button(name, visible="hidden", **shape)
@@ -126,7 +122,7 @@ class LoadPanel:
 
     def _lay_out_ticks(self) -> None:
         """Keep what of the steps is done, which the browser ticks off: {step: whether}."""
-        done = html(None, html_template="<div></div>", elem_id="steps-done", js_on_load=_TICKS)
+        done = mounted("mountTicks(props, watch)", "steps-done")
 
         def show(session: Session) -> Updates:
             steps = {

@@ -16,7 +16,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import mounted
 from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session.session import Session
@@ -40,12 +40,7 @@ class MeasurePanel:
         with gr.Column(elem_id="measure-box"):
             ids = {"start": "measure", "stop": "stop-measure", "status": "measure-status"}
             self.controls = job_controls("Test now", **ids)
-            self.known = html(
-                None,
-                html_template="<div></div>",
-                js_on_load="window.RAM_READY.then((RAM) => RAM.mountMeasured(props, watch))",
-                elem_id="measured",
-            )
+            self.known = mounted("mountMeasured(props, watch)", "measured")
         shared.loaded.listen([self.known], self.show)
         shared.when_built(self._wire)
 

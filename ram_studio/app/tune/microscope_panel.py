@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import dtype_box, html, rounding_box, slider, unchecked
+from ram_studio.app.boxes import dtype_box, html, mounted, rounding_box, slider, unchecked
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.numbers import count_text
 from ram_studio.app.session.jobs import NEED_LOAD, QUIET, Updates
@@ -43,12 +43,8 @@ class ScopePanel:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         with gr.Column(elem_id="microscope", elem_classes="drawer"):
-            self.view = html(
-                None,
-                html_template='<div class="scope"></div>',
-                js_on_load="window.RAM_READY.then((RAM) => RAM.mountScope(element, props, watch))",
-                elem_id="scope",
-            )
+            place = '<div class="scope"></div>'
+            self.view = mounted("mountScope(element, props, watch)", "scope", place)
             self.status = html(elem_id="scope-status")
             with gr.Accordion("Choose other weights", open=False, elem_id="scope-where"):
                 self._lay_out_pickers()

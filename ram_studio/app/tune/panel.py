@@ -11,7 +11,7 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import mounted
 from ram_studio.app.load import watch
 from ram_studio.app.session.sets import profile_of
 from ram_studio.app.session.shared import Shared, Tuning
@@ -26,12 +26,8 @@ class TunePanel:
     def __init__(self, shared: Shared) -> None:
         with gr.Column(elem_id="step-tune", elem_classes="step"):
             watch.build(shared)
-            live = html(
-                None,
-                html_template=templates.render("tune/canvas.html.j2"),
-                js_on_load="window.RAM_READY.then((RAM) => RAM.mount(element, props, watch))",
-                elem_id="live",
-            )
+            canvas = templates.render("tune/canvas.html.j2")
+            live = mounted("mount(element, props, watch)", "live", canvas)
             with gr.Column(elem_id="record"):
                 value = gr.Textbox("", label="settings", elem_id="settings")
                 record = gr.Button("", elem_id="record-settings")
