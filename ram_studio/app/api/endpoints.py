@@ -15,11 +15,10 @@ from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session.jobs import Report, Work
+from ram_studio.app.session.jobs import Work
 from ram_studio.app.session.session import Merged, Session
 from ram_studio.app.session.sets import DEFAULT_SET
 from ram_studio.app.session.workspace import Workspace
-from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 
 
@@ -60,11 +59,9 @@ class Endpoints(AskingEndpoints):
             sources = read_sources(str(base), [*map(str, agents)], places, self._settings)
             options = {"missing": missing, "extra": extra, "rows": rows}
             options |= {"names": names, "experts_packing": experts_packing}
-
-            def work(report: Report, cancel: CancelToken) -> load_work.FreshAnalysis:
-                return load_work.analyze(sources, options, self._settings, report, cancel)
-
-            return work
+            return lambda report, cancel: load_work.analyze(
+                sources, options, self._settings, report, cancel
+            )
 
         def tell(session: Session, found: load_work.FreshAnalysis) -> dict:
             analysis = found.analysis

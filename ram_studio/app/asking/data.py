@@ -10,11 +10,10 @@ import gradio as gr
 from ram_studio.app.asking import limits
 from ram_studio.app.asking.suites import title_of
 from ram_studio.app.boxes import choice, unchecked
-from ram_studio.app.session.jobs import LIGHT, Report, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, progress
-from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -76,11 +75,7 @@ class DataSets:
             fetch = ALL_SUITES[name].fetch if name in ALL_SUITES else None
             if fetch is None:
                 raise SettingsError("No data set is chosen. Choose a missing one.")
-
-            def work(report: Report, cancel: CancelToken) -> object:
-                return fetch()
-
-            return work
+            return lambda report, cancel: fetch()
 
         def finish(_: object) -> Updates:
             said = callout(f"{title_of(name)} was downloaded.", "good")

@@ -33,14 +33,7 @@ class Entry(NamedTuple):
 
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of all files below a folder; a file that goes meanwhile counts nothing."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_size
-            except OSError:
-                continue
-    return total
+    return sum(entry.nbytes for entry in files_in(folder))
 
 
 def make_room(
@@ -84,7 +77,7 @@ def tidy(entries: Iterable[Entry], used: int, most: int) -> int:
 
 
 def files_in(folder: Path) -> Iterator[Entry]:
-    """Yield the files below a folder, such as Gradio's cache."""
+    """Yield the files below a folder, such as Gradio's cache; not one that goes meanwhile."""
     for root, _, names in os.walk(folder):
         for name in names:
             path = Path(root, name)
