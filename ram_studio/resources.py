@@ -32,6 +32,14 @@ def asset_path(*parts: str) -> Path:
     )
 
 
+def asset_text(*names: str) -> str:
+    """Return shipped text files, one after the other.
+
+    Raises: CheckpointError as ``asset_path`` does.
+    """
+    return "\n".join(asset_path(name).read_text(encoding="utf-8") for name in names)
+
+
 def templates(folder: Path, **options: Any) -> Environment:
     """Return the templates of a folder: every value is escaped, a missing one is an error.
 

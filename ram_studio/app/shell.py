@@ -38,7 +38,7 @@ from ram_studio.app.session.sets import RECORD, SKILLS, shipped_file
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.report import canvas_page, colors
-from ram_studio.resources import asset_path
+from ram_studio.resources import asset_path, asset_text
 
 DOWNLOADS = "/downloads"
 
@@ -146,14 +146,10 @@ def _figures_script() -> str | None:
     return f"assets/{found[0].name}" if found else None
 
 
-def _styles(*names: str) -> str:
-    return "\n".join(asset_path(name).read_text(encoding="utf-8") for name in names)
-
-
 def document_head() -> str:
     """Return what Gradio puts into the document's head: the styles of what it lays out."""
     # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
-    return f"<style>{_styles(*STYLES)}</style>"
+    return f"<style>{asset_text(*STYLES)}</style>"
 
 
 def document_opening() -> str:
@@ -165,7 +161,7 @@ def document_opening() -> str:
     preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in FIRST_SCRIPTS)
     preloads += "".join(
         f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{font}">'
-        for font in re.findall(r'url\("([^"]+)"\)', _styles(FIRST_STYLE))
+        for font in re.findall(r'url\("([^"]+)"\)', asset_text(FIRST_STYLE))
     )
     later = [
         name
@@ -176,7 +172,7 @@ def document_opening() -> str:
     told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (
         f"{render('back.html.j2')}"
-        f"<style>{colors.css_variables()}\n{_styles(FIRST_STYLE)}</style>"
+        f"<style>{colors.css_variables()}\n{asset_text(FIRST_STYLE)}</style>"
         f"{preloads}<script>{told}"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )

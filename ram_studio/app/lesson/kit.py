@@ -30,7 +30,7 @@ from ram_studio.app.session.sets import (
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report import canvas_page, colors
-from ram_studio.resources import asset_path
+from ram_studio.resources import asset_text
 
 FILE_ENTRY = "lesson_file.js"
 """The module that the lesson's file starts with."""
@@ -57,15 +57,11 @@ def kit_html() -> Markup:
     )
 
 
-def _style(*names: str) -> str:
-    return "\n".join(asset_path(name).read_text(encoding="utf-8") for name in names)
-
-
 @cache
 def kit_page() -> str:
     """Return the kit as a page."""
     body = "body { margin: 0; background: var(--ram-page); }"
-    style = f"{colors.css_variables()}\n{body}\n{_style('kit.css')}"
+    style = f"{colors.css_variables()}\n{body}\n{asset_text('kit.css')}"
     return render("lesson/kit_page.html.j2", style=style, kit=kit_html())
 
 
@@ -85,7 +81,7 @@ def lesson_file() -> str:
     return canvas_page.canvas_page(
         {"title": "the lesson", "sets": packed},
         entry=FILE_ENTRY,
-        style=_style(*STYLES),
+        style=asset_text(*STYLES),
         more=render("lesson/kit_in_file.html.j2", kit=kit_html()),
     )
 

@@ -40,7 +40,7 @@ from ram_studio.app.session.sets import TITLES, set_profile
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.report import colors
-from ram_studio.resources import asset_path
+from ram_studio.resources import asset_text
 
 MAX_OPENING_BYTES = 80_000
 MAX_ACTION_BYTES = 8_000
@@ -280,13 +280,12 @@ def _material(request: Request) -> Response:
 
 @lru_cache(maxsize=8)
 def _page_html(view: str, root: str) -> str:
-    styles = asset_path("room", "room.css").read_text(encoding="utf-8")
     return render(
         "room/room.html.j2",
         view=view,
         root=root,
         title={"student": "Room", "teach": "Teach live", "screen": "Screen"}[view],
-        styles=f"{colors.css_variables()}\n{styles}",
+        styles=f"{colors.css_variables()}\n{asset_text('room/room.css')}",
     )
 
 

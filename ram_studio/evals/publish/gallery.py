@@ -33,7 +33,7 @@ from ram_studio.evals.publish.scores import StatedScore
 from ram_studio.evals.report.canvas_page import canvas_page, space_readme
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.store import AnswerStore
-from ram_studio.resources import asset_path, templates
+from ram_studio.resources import asset_text, templates
 
 VERIFIED_FILE = "verified.json"
 MOST_ENTRIES = 2000
@@ -219,8 +219,8 @@ def gallery_page(entries: Sequence[Entry], left_out: Mapping[str, str], title: s
     page = templates(Path(__file__).parent).get_template("gallery.html.j2")
     return page.render(
         title=title,
-        style=f"{css_variables()}\n{asset_path('gallery.css').read_text(encoding='utf-8')}",
-        script=asset_path("gallery.js").read_text(encoding="utf-8"),
+        style=f"{css_variables()}\n{asset_text('gallery.css')}",
+        script=asset_text("gallery.js"),
         shapes=SHAPE_PATHS,
         columns=columns,
         rows=[_row(entry, lows) for entry in entries],

@@ -24,7 +24,7 @@ from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import EvaluationError, OutputError, told_as
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.report.skill_table import load_table
-from ram_studio.resources import asset_path, templates
+from ram_studio.resources import asset_path, asset_text, templates
 
 ENTRY = "exported.js"
 STYLE = "canvas.css"
@@ -53,7 +53,7 @@ def modules(entry: str = ENTRY) -> Mapping[str, str]:
             wanted.append(path)
             return f'{match[1]}"ram/{path}"'
 
-        found[name] = _IMPORT.sub(bare, asset_path(name).read_text(encoding="utf-8"))
+        found[name] = _IMPORT.sub(bare, asset_text(name))
     return found
 
 
@@ -71,7 +71,7 @@ def canvas_page(
     }
     page = templates(Path(__file__).parent).get_template("canvas_page.html.j2")
     return page.render(
-        style=f"{css_variables()}\n{asset_path(STYLE).read_text(encoding='utf-8')}\n{style}",
+        style=f"{css_variables()}\n{asset_text(STYLE)}\n{style}",
         imports=_script_json({"imports": imports}),
         shapes=_script_json(SHAPE_PATHS),
         data=_script_json(data),
