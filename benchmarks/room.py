@@ -32,7 +32,7 @@ from measuring import machine_facts, table
 from space import HttpUser, Log, RefusedError, memory_bytes, server
 
 from ram_studio.app.room import report, views
-from ram_studio.app.room.questions import MAX_QUESTIONS, read_new_room
+from ram_studio.app.room.questions import MAX_QUESTIONS, NewRoom
 from ram_studio.app.room.rooms import MAX_STUDENTS, Room
 
 EVERY = 2.0
@@ -160,7 +160,7 @@ async def merging(url: str, number: int, log: Log, is_over: asyncio.Event) -> No
 def longest_work() -> list[tuple[str, str]]:
     """Return what the heaviest handlers compute in a room that is as full as it can be."""
     new = {"questions": [question(n) for n in range(MAX_QUESTIONS)]}
-    made = read_new_room(new)
+    made = NewRoom.read(new)
     room = Room("BCDF", "token", list(made.questions), 0.0, phase="reveal")
     for number in range(MAX_STUDENTS):
         room.seen[str(number)] = 0.0
@@ -168,7 +168,7 @@ def longest_work() -> list[tuple[str, str]]:
             votes.first[str(number)] = votes.second[str(number)] = float(number % 101)
     told = report.results(room)
     work: dict[str, Callable[[], Any]] = {
-        "opening (24 questions)": lambda: read_new_room(new),
+        "opening (24 questions)": lambda: NewRoom.read(new),
         "a student's poll": lambda: orjson.dumps(views.student_view(room, "1")),
         "the teacher's poll": lambda: orjson.dumps(views.teacher_view(room, 0.0)),
         "report": lambda: report.results(room),
