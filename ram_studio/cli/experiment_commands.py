@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ram_studio.cli import options, progress
-from ram_studio.cli.progress import status_line
+from ram_studio.cli import options
+from ram_studio.cli.progress import is_drawn, status_line
 from ram_studio.cli.settings import SettingsOptions, Storing
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 
@@ -268,7 +267,7 @@ def _outcome(row: Row, result: ExperimentResult) -> str:
 @contextlib.contextmanager
 def _live(*, quiet: bool) -> Iterator[dict[str, Any]]:
     """Yield hooks of `run_experiment` that draw how far it is; elsewhere lines tell it."""
-    if progress.form == "json" or quiet or not sys.stderr.isatty():
+    if not is_drawn(quiet):
         with status_line(quiet=True) as tell:
             yield {"on_progress": lambda label, done, n: tell(f"{label}: {done} of {n}")}
         return

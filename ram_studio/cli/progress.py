@@ -52,13 +52,15 @@ class _Lines:
         print(line, file=sys.stderr, flush=True)
 
 
+def is_drawn(quiet: bool) -> bool:
+    """Whether progress is drawn on a terminal; elsewhere lines tell it, now and then."""
+    return form != "json" and not quiet and sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callable | None]]:
-    """Yield (on_progress, on_download), which draw bars on a terminal; quiet: without bars.
-
-    Elsewhere a line is written now and then, so that a log shows that the work goes on.
-    """
-    if form == "json" or quiet or not sys.stderr.isatty():
+    """Yield (on_progress, on_download), which draw bars on a terminal; quiet: without bars."""
+    if not is_drawn(quiet):
         lines = _Lines()
         yield lines.on_progress, lines.on_download
         return
@@ -96,7 +98,7 @@ def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callab
 @contextlib.contextmanager
 def status_line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text in place of the one before; elsewhere in lines."""
-    if form == "json" or quiet or not sys.stderr.isatty():
+    if not is_drawn(quiet):
         yield _Lines().on_text
         return
     try:
