@@ -37,7 +37,7 @@ NAME = "RAM Studio"
 NUMBERS = ("epsilon", "r", "alpha", *TUNE_DIALS)
 KEYS = (
     *("set", "rule", *NUMBERS, "weights", "dial", "step", "pin"),
-    *("focus", "tensor", "element", "lesson", "present"),
+    *("tensor", "element", "lesson", "present"),
 )
 """All that an address can say, see deep_link.py; what else stands there is left out."""
 
