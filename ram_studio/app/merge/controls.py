@@ -5,6 +5,7 @@ Two methods share a control where their setting is the same in name, default, ra
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,19 +83,16 @@ class Control:
 
 
 def _controls() -> tuple[Control, ...]:
-    found: list[Control] = []
+    methods: dict[tuple[str, str], list[str]] = {}
     for method in OFFERED:
         schema = METHODS[method].settings.model_json_schema()["properties"]
         for name, described in schema.items():
-            if name in TUNED:
-                continue
-            for i, control in enumerate(found):
-                if control.name == name and control.schema == described:
-                    found[i] = Control(name, described, (*control.methods, method))
-                    break
-            else:
-                found.append(Control(name, described, (method,)))
-    return tuple(found)
+            if name not in TUNED:
+                methods.setdefault((name, json.dumps(described)), []).append(method)
+    return tuple(
+        Control(name, json.loads(described), tuple(own))
+        for (name, described), own in methods.items()
+    )
 
 
 CONTROLS = _controls()
