@@ -27,6 +27,7 @@ from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, S
 from ram_studio.evals.answering.chat_template import render_chat
 from ram_studio.evals.answering.decode import Sampling, decode
 from ram_studio.evals.answering.load import ending_ids, load_model
+from ram_studio.evals.answering.text_encoder import encoder_of
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 from ram_studio.resources import asset_path
 
@@ -88,8 +89,9 @@ def estimate_fisher(
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
     model, tokenizer = load_model(checkpoint.folder, device)
     model = model.float()
-    answers = []
-    for pair in _sample(model, tokenizer, chosen, seed, should_stop):
+    encode, answers = encoder_of(tokenizer, checkpoint.folder), []
+    encoded = [_encoded(tokenizer, encode, prompt) for prompt in chosen]
+    for pair in _sample(model, tokenizer, encoded, seed, should_stop):
         answers.append(pair)
         on_text(f"{checkpoint.name}: {len(answers)} of {len(chosen)} answers sampled")
     totals = {
@@ -108,14 +110,13 @@ def estimate_fisher(
 def _sample(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[str],
+    encoded: Sequence[list[int]],
     seed: int,
     should_stop: Callable[[], bool] | None,
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Yield (prompt ids, sampled answer ids) per prompt, in order."""
     import torch
 
-    encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
         generator = torch.Generator(model.device).manual_seed((seed + start) % 2**63)
@@ -131,13 +132,13 @@ def _sample(
         yield from zip(batch, rows, strict=True)
 
 
-def _encoded(tokenizer: Any, prompt: str) -> list[int]:
+def _encoded(tokenizer: Any, encode: Callable[[str, bool], list[int]], prompt: str) -> list[int]:
     """Return a prompt's ids, in the model's own chat template where it has one."""
     if not getattr(tokenizer, "chat_template", None):
-        return list(tokenizer.encode(prompt))
+        return encode(prompt, True)
     said, special = [{"role": "user", "content": prompt}], tokenizer.special_tokens_map
     text = render_chat(tokenizer.get_chat_template(), said, special=special)
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    return encode(text, False)
 
 
 def _add_squared_gradient(

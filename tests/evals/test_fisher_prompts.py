@@ -1,5 +1,7 @@
 """Fisher information on prompts that say something about the model."""
 
+from pathlib import Path
+
 import pytest
 from chat_model import make_chat_model
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from ram_studio.cli.main import commands
 from ram_studio.errors import SettingsError
 from ram_studio.evals import fisher
 from ram_studio.evals.answering.load import load_tokenizer
+from ram_studio.evals.answering.text_encoder import encoder_of
 from ram_studio.resources import asset_path
 
 
@@ -25,8 +28,10 @@ def test_another_model_gets_prompts_in_its_own_template(tmp_path):
     assert isinstance(CliRunner().invoke(commands, options).exception, SettingsError)
     assert not (tmp_path / "out").exists()
 
-    tokenizer = load_tokenizer(folder)
-    plain = tokenizer.encode("Say hi.")
-    assert len(fisher._encoded(tokenizer, "Say hi.")) > len(plain)
-    example = load_tokenizer(asset_path("independent", "base"))
-    assert fisher._encoded(example, "Say hi.") == list(example.encode("Say hi."))
+    def encoded(model: Path) -> list[int]:
+        tokenizer = load_tokenizer(model)
+        return fisher._encoded(tokenizer, encoder_of(tokenizer, model), "Say hi.")
+
+    assert len(encoded(folder)) > len(load_tokenizer(folder).encode("Say hi."))
+    base = asset_path("independent", "base")
+    assert encoded(base) == list(load_tokenizer(base).encode("Say hi."))

@@ -122,7 +122,8 @@ def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     found = load_file(out)
     model, tokenizer = load_model(source, "cpu")
     totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    for prompt, answer in fisher._sample(model, tokenizer, prompts, 5, None):
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    for prompt, answer in fisher._sample(model, tokenizer, encoded, 5, None):
         assert answer
         ids = torch.tensor([prompt + answer])
         labels = ids.clone()

@@ -4,14 +4,17 @@ Only safetensors weights are opened and no remote code is run.
 """
 
 import json
+import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ram_studio.algorithm.naming import layer_of
+from ram_studio.checkpoints.read.describe import shown_list
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import reason_of
 
@@ -116,13 +119,22 @@ def has_chat_template(folder: Path) -> bool:
 def load_tokenizer(path: str | Path) -> Any:
     """Load the tokenizer of a local model folder; it does not need the weights.
 
-    Raises: EvaluationError: it has no config or no tokenizer, or the tokenizer does not load.
+    Raises: EvaluationError: it has no config or no tokenizer, or the tokenizer does not load or
+        would decode by a regular expression.
     """
     folder = check_folder(path)
     with _loading_errors(folder):
-        return transformers().AutoTokenizer.from_pretrained(
+        tokenizer = transformers().AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is not None and b'"Regex"' in decoder.__getstate__():
+        # Answers are decoded in this process, where nothing would end an expression's search.
+        raise EvaluationError(
+            f"The decoder in {folder / 'tokenizer.json'} replaces by a regular expression, which "
+            "may never end. Copy the base model's tokenizer files into the folder."
+        )
+    return tokenizer
 
 
 @contextmanager
@@ -132,7 +144,7 @@ def _loading_errors(folder: Path) -> Iterator[None]:
     try:
         with _ONE_AT_A_TIME, quiet_transformers():
             yield
-    except Stopped:
+    except (Stopped, EvaluationError):
         raise
     except Exception as error:
         raise EvaluationError(
@@ -146,8 +158,8 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
 
     Small models are computed in float32, others as stored. device: "auto", "cpu", "cuda", "cuda:N".
 
-    Raises: EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
-        load.
+    Raises: EvaluationError: the folder is missing, has no tokenizer or no safetensors, lacks a
+        tensor that its config describes, or does not load.
     """
     import torch
 
@@ -162,14 +174,64 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
     target = resolve_device(device)
     nbytes = sum(file.stat().st_size for file in weights)
     with _loading_errors(folder):
-        model = transformers().AutoModelForCausalLM.from_pretrained(
+        config = load_config(folder)
+        _check_size(folder, config, weights)
+        model, found = transformers().AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
+            output_loading_info=True,
+        )
+    # The library fills them with random numbers, and the model would answer all the same.
+    if missing := sorted(found["missing_keys"]):
+        names = shown_list(missing, separator=", ")
+        raise EvaluationError(
+            f"{folder} lacks {names}, which its config.json describes. Copy all of the model's "
+            "files into the folder."
         )
     return model.to(target).eval(), tokenizer
+
+
+def load_config(folder: Path) -> Any:
+    """Return what a folder's config.json says of its model."""
+    return transformers().AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+
+
+def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
+    """Raise EvaluationError for a config of a larger model than the one in the files.
+
+    It alone would say how much memory and time loading takes.
+    """
+    import torch
+    from safetensors import safe_open
+
+    stored: dict[str, int] = {}
+    for file in weights:
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118, it is no dict
+                stored[name] = math.prod(tensors.get_slice(name).get_shape())
+    numbers = {layer for layer in map(layer_of, stored) if layer.isdigit()}
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
+    if layers > (found := len(numbers) or len(stored)):
+        raise EvaluationError(
+            f"{folder}/config.json describes {layers} layers, and the weights have {found}. Copy "
+            "all of the model's files into the folder."
+        )
+    if getattr(config, "quantization_config", None):
+        return  # several weights are stored as one number
+    with torch.device("meta"):
+        model = transformers().AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    described, held = sum(p.numel() for p in model.parameters()), sum(stored.values())
+    if described > 2 * held:  # what little is missing is named once the rest is loaded
+        raise EvaluationError(
+            f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
+            f"{held:,}. Copy all of the model's files into the folder."
+        )
 
 
 def padding_id(tokenizer: Any) -> int:

@@ -38,12 +38,13 @@ from ram_studio.evals.answering.load import (
     check_folder,
     ending_ids,
     has_chat_template,
+    load_config,
     load_model,
     load_tokenizer,
     padding_id,
     resolve_device,
-    transformers,
 )
+from ram_studio.evals.answering.text_encoder import encoder_of
 from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.sandbox.worker import WorkerError
 
@@ -153,11 +154,15 @@ class LocalEngine:
 
     def count_tokens(self, text: str) -> int:
         """Return the length of a text in the model's tokens."""
-        return len(self._encode(text))
+        return len(self.encode(text))
 
-    def _encode(self, text: str, special: bool = True) -> list[int]:
-        # verbose=False: texts beyond the context are expected here and handled below.
-        return list(self.tokenizer.encode(text, add_special_tokens=special, verbose=False))
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return a text's tokens, with those that the tokenizer puts around it where special."""
+        return self._encoder(text, special)
+
+    @cached_property
+    def _encoder(self) -> Callable[[str, bool], list[int]]:
+        return encoder_of(self.tokenizer, self.path)
 
     def prompt_of(self, question: Question) -> str:
         """Return the exact text given to the model.
@@ -208,9 +213,7 @@ class LocalEngine:
     @cached_property
     def context(self) -> int | None:
         """The most tokens the model was made for; None when its config does not say."""
-        config = transformers().AutoConfig.from_pretrained(
-            self.path, local_files_only=True, trust_remote_code=False
-        )
+        config = load_config(self.path)
         value = getattr(config.get_text_config(), "max_position_embeddings", None)
         return int(value) if value else None
 
@@ -237,7 +240,7 @@ class LocalEngine:
         """Return the exact text given to the model, and its tokens."""
         prompt = self.prompt_of(question)
         # A rendered template brings its own special tokens.
-        return prompt, self._encode(prompt, special=question.is_raw or not self.is_chat)
+        return prompt, self.encode(prompt, special=question.is_raw or not self.is_chat)
 
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None

@@ -79,8 +79,8 @@ def text_log_probabilities(engine: LocalEngine) -> tuple[Any, list[int], int]:
     import torch
 
     model = engine.model
-    ids = engine.tokenizer.encode((DATA / "health.txt").read_text("utf-8"), verbose=False)
-    ids = list(ids)[: min(MAX_TEXT_TOKENS, engine.context or MAX_TEXT_TOKENS)]
+    ids = engine.encode((DATA / "health.txt").read_text("utf-8"))
+    ids = ids[: min(MAX_TEXT_TOKENS, engine.context or MAX_TEXT_TOKENS)]
     with torch.inference_mode(), fitting_threads(model):
         logits = model(torch.tensor([ids], device=model.device)).logits[0, :-1].float()
     bad = int((~torch.isfinite(logits)).sum())

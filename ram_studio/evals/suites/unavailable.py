@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.engine import plain_text
+from ram_studio.evals.answering.text_encoder import TextEncoder, TokenizerError
+from ram_studio.evals.sandbox.worker import WorkerError
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 # Enough to find one that fits, where any does: those about long texts are as long as lengths say.
@@ -32,12 +34,13 @@ def find_unavailable(
         config = json.loads((Path(folder) / "config.json").read_text("utf-8"))
         context = int(config.get("text_config", config)["max_position_embeddings"])
         tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+        encoder = TextEncoder(tokenizer, Path(folder))
     # tokenizers raises plain Exception for a file that it does not read.
     except Exception:
         return {}
 
     def count(text: str) -> int:
-        return len(tokenizer.encode(text).ids)
+        return len(encoder.encode(text))
 
     found = {}
     for name in suites:
@@ -48,14 +51,16 @@ def find_unavailable(
         limit = _LOOKED_AT if suite.has_texts else None
         try:
             questions = suite.make(SuiteSettings(count, limit, 0, (shortest,), data=data))
+            needed = (count(plain_text(q)) + q.max_new_tokens for q in questions)
+            # Only as many are counted as it takes to find one that fits.
+            too_long = list(takewhile(lambda tokens: tokens > context, needed))
+        except (TokenizerError, WorkerError):
+            return {}
         except EvaluationError as error:
             # A length too short for texts says nothing of longer ones.
             if not suite.has_texts:
                 found[name] = str(error)
             continue
-        needed = (count(plain_text(q)) + q.max_new_tokens for q in questions)
-        # Only as many are counted as it takes to find one that fits.
-        too_long = list(takewhile(lambda tokens: tokens > context, needed))
         if len(too_long) == len(questions):
             least = min(too_long, default=0)
             found[name] = f"its shortest question takes {least} tokens, the context has {context}"

@@ -1,0 +1,39 @@
+"""Turns texts into tokens; see `answering.text_encoder` and `serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer
+
+_MOST = 4
+_known: dict[str, Tokenizer] = {}
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any]:
+    """Return {"ids"} or {"error"} for {"key", "text", "special", "splits"}, or {"is_unknown"}.
+
+    Message: key: of a tokenizer, which comes along as "tokenizer" where it was unknown. splits:
+    whether special tokens in the text are taken as text.
+    """
+    try:
+        tokenizer = _tokenizer(message["key"], message.get("tokenizer"))
+        if tokenizer is None:
+            return {"is_unknown": True}
+        tokenizer.encode_special_tokens = message["splits"]
+        return {"ids": tokenizer.encode(message["text"], None, False, message["special"]).ids}
+    # A panic of the library is no Exception.
+    except BaseException as error:
+        return {"error": f"{error}" or type(error).__name__}
+
+
+def _tokenizer(key: str, content: str | None) -> Tokenizer | None:
+    if content is not None:
+        _known[key] = Tokenizer.from_str(content)
+        _known[key].no_truncation()
+        _known[key].no_padding()
+    if (found := _known.pop(key, None)) is not None:
+        _known[key] = found  # the last one used
+        for oldest in list(_known)[:-_MOST]:
+            del _known[oldest]
+    return found

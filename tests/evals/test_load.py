@@ -1,0 +1,69 @@
+"""Models of which a part is missing, or whose config describes another one, are not asked."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.answering.load import load_model
+from ram_studio.evals.run import evaluate
+from ram_studio.resources import asset_path
+
+CODING = asset_path("shared-style", "coding")
+
+
+@pytest.fixture
+def model(tmp_path):
+    return Path(shutil.copytree(CODING, tmp_path / "model"))
+
+
+def drop(model: Path, part: str) -> None:
+    file = model / "model.safetensors"
+    weights = load_file(file)
+    own = {name: value for name, value in weights.items() if part not in name}
+    assert len(own) < len(weights)
+    save_file(own, file, {"format": "pt"})
+
+
+def describe(model: Path, **values: object) -> None:
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_a_model_without_a_tensor_is_not_asked(model):
+    drop(model, "layers.3.mlp")
+    told = r"lacks model\.layers\.3\.mlp\.down_proj\.weight, .*mlp\.up"
+    with pytest.raises(EvaluationError, match=told):
+        evaluate({"cut": model, "coding": CODING}, limit=2)
+
+
+def test_a_model_without_a_layer_is_not_asked(model):
+    drop(model, "layers.3.")
+    with pytest.raises(EvaluationError, match="describes 4 layers, and the weights have 3"):
+        load_model(model, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"num_hidden_layers": 2000, "layer_types": None},
+            "describes 2000 layers, .* have 4",
+        ),
+        ({"intermediate_size": 10**7}, r"describes a model of [\d,]{13,} weights, and its files"),
+    ],
+)
+def test_a_config_of_a_larger_model_takes_no_memory(model, values, told):
+    describe(model, **values)
+    with pytest.raises(EvaluationError, match=told):
+        load_model(model, "cpu")
+
+
+def test_a_tied_head_is_not_missing(model):
+    weights = load_file(model / "model.safetensors")
+    is_tied = json.loads((model / "config.json").read_text())["tie_word_embeddings"]
+    assert is_tied == ("lm_head.weight" not in weights)
+    assert load_model(model, "cpu")[0].lm_head.weight.numel()
