@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ram_studio.checkpoints.record import filters
 from ram_studio.checkpoints.record.recipe import Recipe, dump_recipe, load_recipe, make_recipe
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.errors import SettingsError
@@ -170,6 +172,36 @@ def test_regexes_of_a_whole_file_take_no_time(tmp_path):
     start = time.process_time()
     refused(lambda: load_recipe(path), kind=SettingsError)
     assert time.process_time() - start < 4
+
+
+def regexes(*own: dict) -> Recipe:
+    """Return a recipe with these filters."""
+    return make_recipe({"base": "b", "agents": {"a": "x"}, "filters": own})
+
+
+@pytest.mark.parametrize("regex", ["^(([a-z0-9_.])+)+X", "(?:a?){1000000000}"])
+def test_a_regex_without_end_is_refused_by_its_filter(regex, monkeypatch):
+    monkeypatch.setattr(filters, "REGEX_SECONDS", 4, raising=False)
+    names = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"]
+    first = {"match": "re:embed", "keep": "a"}
+    recipe = regexes(first, {"match": ["re:embed", f"re:{regex}"], "keep": "base"})
+    started = time.monotonic()
+    refused(
+        lambda: recipe.choices(names),
+        f"Filter 2 (re:{regex}): its regex takes more than",
+        "Use * and ?",
+        kind=SettingsError,
+    )
+    assert time.monotonic() - started < 60
+
+
+def test_regexes_find_in_names_what_python_finds():
+    names = ['a"b\\c', "\ud800.é\n", "layers.10.w", "layers.1.w", "x"]
+    found = [r"(.)\.w$", r"(?<=s\.)(\d)(?!\1|0)\.", r'["\\]', "(?i)LAYERS", r"[^\0-\x7f]", "x{,2}"]
+    for regex in found:
+        caught = [n for n in names if re.search(regex, n)]
+        choices = regexes({"match": f"re:{regex}", "keep": "a"}).choices(names)
+        assert [n for n, choice in zip(names, choices, strict=True) if choice.keep] == caught != []
 
 
 def test_a_missing_recipe_is_named_and_problems_are_counted(tmp_path):

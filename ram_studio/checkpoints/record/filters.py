@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -42,6 +45,21 @@ from ram_studio.errors import SettingsError
 REGEX = "re:"
 _NOT_ASCII = re.compile(r"[^\0-\x7f]|\\[uUN]")
 """In a regex: a character outside ASCII, or one spelled by its number or name."""
+
+REGEX_SECONDS = 10
+"""What the regexes of a recipe may take together; 61 of them on 47,000 names take one second."""
+_SEARCH = """
+import json, re, sys
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+except (ImportError, OSError, ValueError):
+    pass  # Windows and some macOS have no such limit
+names, patterns = json.load(sys.stdin)
+for pattern in patterns:
+    search = re.compile(pattern).search
+    print(json.dumps([name for name in names if search(name)]), flush=True)
+"""
 
 _Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -131,13 +149,13 @@ class Filter(BaseModel):
             raise ValueError("a filter needs weights, densities, settings or keep")
         return self
 
-    def catches(self, name: str) -> bool:
+    def catches(self, name: str, by_regex: _ByRegex) -> bool:
         """Say whether the filter means a tensor."""
         if self.layers is not None:
             layer = naming.layer_of(name)
             if not layer.isdigit() or not self.layers[0] <= int(layer) <= self.layers[1]:
                 return False
-        return not self.match or any(_matches(pattern, name) for pattern in self.match)
+        return not self.match or any(_matches(pattern, name, by_regex) for pattern in self.match)
 
     @property
     def title(self) -> str:
@@ -148,9 +166,45 @@ class Filter(BaseModel):
         return ", ".join(parts)
 
 
-def _matches(pattern: str, name: str) -> bool:
+_ByRegex = Mapping[str, Collection[str]]
+"""The names that each regex finds."""
+
+
+def _search(names: Sequence[str], filters: Sequence[Filter]) -> _ByRegex:
+    """Return the names that the regexes of filters find.
+
+    A regex can backtrack for longer than the world is old, or count until the memory is full, and
+    the recipe may be somebody else's: a process of its own searches, within limits of both.
+
+    Raises: SettingsError for a filter whose regex goes beyond them.
+    """
+    patterns = [*dict.fromkeys(p for f in filters for p in f.match if p.startswith(REGEX))]
+    if not patterns:
+        return {}
+    asked = json.dumps([[*names], [pattern.removeprefix(REGEX) for pattern in patterns]])
+    try:
+        found = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _SEARCH],
+            input=asked.encode(),
+            capture_output=True,
+            timeout=REGEX_SECONDS,
+        ).stdout
+    except subprocess.TimeoutExpired as over:
+        found = over.stdout or b""
+    lines = found.split(b"\n")[:-1]
+    if len(lines) < len(patterns):
+        late = patterns[len(lines)]
+        i = next(i for i, own in enumerate(filters) if late in own.match)
+        raise SettingsError(
+            f"Filter {i + 1} ({printable(late, 120)}): its regex takes more than {REGEX_SECONDS} s "
+            "or 0.5 GB. Use * and ? instead."
+        )
+    return {p: frozenset(json.loads(line)) for p, line in zip(patterns, lines, strict=True)}
+
+
+def _matches(pattern: str, name: str, by_regex: _ByRegex) -> bool:
     if pattern.startswith(REGEX):
-        return re.search(pattern.removeprefix(REGEX), name) is not None
+        return name in by_regex[pattern]
     if pattern in GROUPS:
         return GROUPS[pattern](name)
     return fnmatch.fnmatchcase(name, pattern)
@@ -183,24 +237,28 @@ def choose(
 
     Args: names: of all merged tensors; the rest: as in a recipe.
 
-    Raises: SettingsError for a filter that catches no tensor.
+    Raises: SettingsError for a filter that catches no tensor, or whose regex takes too long.
     """
-    caught = [next((i for i, f in enumerate(filters) if f.catches(name)), None) for name in names]
+    found = _search(names, filters)
+    caught = [
+        next((i for i, f in enumerate(filters) if f.catches(name, found)), None) for name in names
+    ]
     for i, own in enumerate(filters):
         if i not in caught:
-            raise SettingsError(_nothing(i, own, names, filters))
+            is_late = any(own.catches(name, found) for name in names)
+            raise SettingsError(_nothing(i, own, names, is_late=is_late))
     choices = []
-    for depth, found in zip(depths_of(names), caught, strict=True):
-        mine = None if found is None else filters[found]
+    for depth, at in zip(depths_of(names), caught, strict=True):
+        mine = None if at is None else filters[at]
 
         if mine is not None and mine.keep is not None:
-            choices.append(TensorChoice(found, keep=mine.keep))
+            choices.append(TensorChoice(at, keep=mine.keep))
             continue
         w = {**weights, **(mine.weights if mine else {})}
         d = {**densities, **(mine.densities if mine else {})}
         choices.append(
             TensorChoice(
-                found,
+                at,
                 tuple(at_depth(w.get(a, 1.0), depth) for a in agents) if w else None,
                 tuple(at_depth(d.get(a, math.nan), depth) for a in agents) if d else None,
                 mine.settings if mine else {},
@@ -233,10 +291,10 @@ def caught_by(
     ]
 
 
-def _nothing(i: int, own: Filter, names: Sequence[str], filters: Sequence[Filter]) -> str:
+def _nothing(i: int, own: Filter, names: Sequence[str], *, is_late: bool) -> str:
     """Return what is wrong with a filter that decides no tensor."""
     which = f"Filter {i + 1} ({printable(own.title, 120)})"
-    if any(own.catches(name) for name in names):
+    if is_late:
         return f"{which} decides nothing: earlier filters catch all its tensors. Put it first."
     pattern = max(own.match, key=len, default="")
     text = re.sub(r"[*?]", "", pattern.removeprefix(REGEX)).strip(".")
