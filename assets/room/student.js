@@ -32,9 +32,9 @@ const drawForm = (error = "") => {
   main().replaceChildren();
   put(main(), "h1", { tabindex: "-1" }, "Join a room");
   const form = put(main(), "form", { class: "rm-join" });
-  put(form, "label", { for: "code" }, "Code of four letters");
+  put(form, "label", { for: "code" }, "Code of six letters");
   const input = put(form, "input", {
-    id: "code", maxlength: "4", required: "", autocomplete: "off", autocapitalize: "characters", spellcheck: "false", "aria-describedby": "code-error",
+    id: "code", maxlength: "6", required: "", autocomplete: "off", autocapitalize: "characters", spellcheck: "false", "aria-describedby": "code-error",
   });
   put(form, "p", { id: "code-error", class: "rm-bad", role: "alert" }, error);
   put(form, "button", { type: "submit", class: "rm-main" }, "Join");
@@ -49,8 +49,8 @@ const drawForm = (error = "") => {
 const enter = async () => {
   link?.stop();
   code = decodeURIComponent(window.location.hash.slice(1)).toUpperCase();
-  if (!/^[A-Z]{4}$/.test(code)) {
-    drawForm(code && "A code has four letters.");
+  if (!/^[A-Z]{6}$/.test(code)) {
+    drawForm(code && "A code has six letters.");
     return;
   }
   student = kept();
@@ -108,7 +108,7 @@ const VIEWS = {
     put(main(), "p", { class: "rm-muted" }, "Read it. The vote opens in a moment.");
     speak(`Question ${state.place + 1}: ${plainText(state.question.ask)}`);
   },
-  first: (state) => drawVote(state, "First vote. Answer alone: nobody sees it."),
+  first: (state) => drawVote(state, "First vote. Answer alone. Your teacher sees answers without names."),
   talk: (state) => {
     drawQuestion(main(), state);
     put(main(), "p", { class: "rm-task" }, "Talk with your neighbors. Convince them, or be convinced.");

@@ -79,7 +79,7 @@ const drawOpening = async (error = "") => {
 
 const enter = () => {
   link?.stop();
-  const found = /^#([A-Za-z]{4})\.([\w-]{20,64})$/.exec(window.location.hash);
+  const found = /^#([A-Za-z]{6})\.([\w-]{20,64})$/.exec(window.location.hash);
   if (!found) {
     drawOpening(window.location.hash ? "This is not a teacher's link. Open a new room." : "");
     return;

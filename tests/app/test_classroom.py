@@ -98,7 +98,7 @@ def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[An
     assert len(titles) == 7
     teacher.click("[data-part=open]")
     code = teacher.inner_text("[data-part=code]")
-    assert re.fullmatch("[B-Z]{4}", code)
+    assert re.fullmatch("[B-Z]{6}", code)
     token = teacher.evaluate("() => location.hash").partition(".")[2]
     screen = school.page(f"room/screen#{code}")
     ann = school.page(f"room#{code}")
@@ -123,6 +123,7 @@ def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[An
                     vote(page, (0.2, 0.5, 0.9, 0.7)[i] if phase == "first" else 0.9)
                 answered = f"[data-part=counts]:has-text('{len(students)} of')"
                 screen.wait_for_selector(answered)
+                assert ("without names" in ann.inner_text("main")) is (phase == "first")
                 assert "Measured" not in screen.inner_text("main") + ann.inner_text("main")
             if (at, phase) == (0, "first"):
                 bob.reload()
@@ -208,6 +209,9 @@ def test_a_rehearsal_answers_by_itself(school: Class) -> None:
     teacher.wait_for_function("() => Object.keys(sessionStorage).join().includes('rehearsal')")
     teacher.reload()  # the same 30 come back
     teacher.wait_for_selector("[data-part=present]:has-text('30 joined')")
+    teacher.set_viewport_size({"width": 320, "height": 700})
+    assert teacher.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+    teacher.set_viewport_size({"width": 1280, "height": 800})
     teacher.focus("[data-part=next]")
     for phase in ("ask", "first"):
         teacher.keyboard.press("Enter")

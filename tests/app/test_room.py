@@ -141,14 +141,14 @@ def test_links_are_collected_and_shown_only_at_the_reveal(clock: Clock) -> None:
 def test_rooms_end_after_two_hours_and_leave_nothing(clock: Clock) -> None:
     every, room, _ = opened(clock, 3)
     clock.now += rooms.LIFE_SECONDS - 1
-    assert every.find(room.code.lower(), "school") is room
+    assert every.find(room.code.lower()) is room
     clock.now += 2
     with pytest.raises(Refused, match="no room"):
-        every.find(room.code, "school")
+        every.find(room.code)
     assert (len(every), every._openers) == (0, {})
 
 
-def test_limits_of_rooms_students_and_guessed_codes(clock: Clock) -> None:
+def test_rooms_and_students_have_limits(clock: Clock) -> None:
     every = Rooms(clock)
     mine = [every.open(NewRoom.read(NEW), "a") for _ in range(rooms.MAX_ROOMS_PER_ADDRESS)]
     with pytest.raises(Refused, match="limit") as refused:
@@ -160,64 +160,84 @@ def test_limits_of_rooms_students_and_guessed_codes(clock: Clock) -> None:
         mine[0].join(str(n), clock())
     with pytest.raises(Refused, match="full"):
         mine[0].join("one more", clock())
-    clock.now += 60
-    told = []
-    for _ in range(rooms.PER_MINUTE["miss"] + 1):
-        with pytest.raises(Refused) as refused:
-            every.find("AAAA", "guesser")
-        told.append(refused.value.status)
-    assert told == [404] * rooms.PER_MINUTE["miss"] + [429]
-    assert every.find(mine[0].code, "school") is mine[0]
     for n in range(rooms.MAX_ROOMS - len(every)):
         every.open(NewRoom.read(NEW), f"other {n}")
     with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
         every.open(NewRoom.read(NEW), "last")
 
 
-def test_who_guesses_codes_no_longer_learns_right_ones(clock: Clock) -> None:
-    every, room, (ann,) = opened(clock, 1)
+def test_wrong_codes_keep_nobody_out_who_has_a_right_one(clock: Clock) -> None:
+    every, room, _ = opened(clock)
+    for _ in range(rooms.PER_MINUTE["join"] + 1):
+        for wrong in (lambda: every.join("AAAAAA", "school"), lambda: every.find("AAAAAA")):
+            with pytest.raises(Refused, match="no room") as refused:
+                wrong()
+            assert refused.value.status == 404
+    ann = every.join(room.code, "school")
+    assert every.find(room.code, ann) is every.find(room.code) is room
+    assert every.lead(room.code, room.token) is room
 
-    def asked(code: str, address: str, key: str = "") -> int:
-        try:
-            every.find(code, address, key)
-        except Refused as refused:
-            return refused.status
-        return 200
 
-    told = [asked("AAAA", "guesser") for _ in range(rooms.PER_MINUTE["miss"] + 1)]
-    assert told[-1] == asked(room.code, "guesser") == 429
+def test_an_address_joins_other_rooms_after_its_limit(clock: Clock) -> None:
+    every, room, _ = opened(clock)
+    other = every.open(NewRoom.read(NEW), "teacher")
+    clock.now = 6000.0
+    for _ in range(rooms.PER_MINUTE["join"] // rooms.MAX_STUDENTS):
+        for _ in range(rooms.MAX_STUDENTS):
+            every.join(room.code.lower(), "school")
+        clock.now += rooms.PRESENT_SECONDS + 1
     with pytest.raises(Refused, match="Too many"):
-        every.join(room.code, "guesser")
-    # Those who have a place there, and where the room was opened, go on.
-    assert asked(room.code, "guesser", ann) == asked(room.code, "guesser", room.token) == 200
-    assert every.lead(room.code, room.token, "guesser") is room
-    for _ in told:
-        asked("AAAA", "teacher")
-    assert asked(room.code, "teacher") == 200
-    clock.now += 60
-    assert asked(room.code, "guesser") == 200
+        every.join(room.code, "school")
+    every.join(room.code, "elsewhere")
+    every.join(other.code, "school")
 
 
-def test_places_of_those_who_left_without_a_vote_are_free(clock: Clock) -> None:
+def test_only_those_who_are_there_fill_a_room(clock: Clock) -> None:
     every, room, (ann,) = opened(clock, 1)
     for _ in range(2):
         room.go_on(clock())
+    flood = [ann, *(every.join(room.code, "school") for _ in range(rooms.MAX_STUDENTS - 1))]
+    for student in flood:
+        room.vote(student, 0, "first", 1)
+    with pytest.raises(Refused, match="full"):
+        every.join(room.code, "elsewhere")
+    clock.now += rooms.PRESENT_SECONDS + 1
+    pupils = [every.join(room.code, "elsewhere") for _ in range(rooms.MAX_STUDENTS)]
+    room.vote(pupils[0], 0, "first", 1)
+    assert len(room.votes[0].first) == rooms.MAX_STUDENTS + 1, "votes of those who left count"
+    # Whom the room knows comes back, though it is full.
+    with pytest.raises(Refused, match="full"):
+        every.join(room.code, "elsewhere")
+    room.note(ann, clock())
+    assert views.student_view(room, ann)["mine"]["first"] == 1
+
+
+def test_a_room_forgets_whoever_is_away_longest(clock: Clock) -> None:
+    _, room, (ann, bob) = opened(clock, 2)
+    for _ in range(2):
+        room.go_on(clock())
     room.vote(ann, 0, "first", 1)
-    for n in range(rooms.MAX_STUDENTS - 1):
-        room.join(f"flood {n}", clock())
-    clock.now += rooms.AWAY_SECONDS + 1
-    room.note("flood 0", clock())
-    every.join(room.code, "school")
-    assert len(room.seen) == 3
-    assert {ann, "flood 0"} < room.seen.keys()
+    room.vote(bob, 0, "first", 1)
+    for n in range(rooms.MAX_KNOWN - 1):
+        clock.now += 1
+        room.note(ann, clock())
+        room.join(str(n), clock())
+    assert len(room.seen) == rooms.MAX_KNOWN
+    assert room.votes[0].first == {ann: 1}
+    with pytest.raises(Refused, match="not in this room"):
+        room.note(bob, clock())
 
 
 def test_rooms_that_nobody_asks_for_keep_no_place(clock: Clock) -> None:
     every = Rooms(clock)
     many = [every.open(NewRoom.read(NEW), f"{n // 6}") for n in range(rooms.MAX_ROOMS)]
     clock.now += rooms.IDLE_SECONDS - 1
-    for room in many[1:]:
-        every.find(room.code, "school")
+    ann = every.join(many[1].code, "school")
+    every.find(many[1].code, ann)
+    for room in many[2:]:
+        every.lead(room.code, room.token)
+    every.find(many[0].code)  # whoever has the code, as the screen
+    every.find(many[0].code, "x" * 16)
     with pytest.raises(Refused, match=str(rooms.MAX_ROOMS)):
         every.open(NewRoom.read(NEW), "teacher")
     clock.now += 1
@@ -230,7 +250,7 @@ def test_rooms_that_nobody_asks_for_keep_no_place(clock: Clock) -> None:
 
 def test_codes_have_no_letters_that_look_alike() -> None:
     assert not set("AEIOULY01") & set(rooms.LETTERS)
-    assert {len(rooms._new_code()) for _ in range(50)} == {4}
+    assert {len(rooms._new_code()) for _ in range(50)} == {6}
     assert len({rooms._new_code() for _ in range(200)}) > 190
 
 

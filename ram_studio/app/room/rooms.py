@@ -31,21 +31,24 @@ _NEXT: dict[Phase, Phase] = {
 
 LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 """Of codes: no vowel, so that they spell no word, and neither L nor Y, which look like others."""
+CODE_LENGTH = 6
+"""47 million codes: a hundred tries a second find a room in its two hours with 1.5 % chance."""
 
 LIFE_SECONDS = 2 * 3600.0
 PRESENT_SECONDS = 12.0
-"""Students poll every two seconds; a phone in a pocket does not."""
+"""Students poll every two seconds; a phone in a pocket does not, and takes no place meanwhile."""
 
 MAX_ROOMS = 40
 MAX_ROOMS_PER_ADDRESS = 6
 MAX_STUDENTS = 150
-AWAY_SECONDS = 60.0
-"""A student of a full room who is away as long, and never voted, gives their place to another."""
+MAX_KNOWN = 4 * MAX_STUDENTS
+"""Students whom a room knows, present or not; then the one away longest goes, with their votes."""
 IDLE_SECONDS = 600.0
-"""A room that nobody asked for as long gives its place to a new one, where there are too many."""
-PER_MINUTE = {"open": 10, "join": 300, "miss": 60, "vote": 40, "link": 10}
-"""Requests a minute: of an address that opens rooms, joins or names a room that is not there; and
-of a student who votes or hands in a link. A whole class often shares one address."""
+"""A room as long without its teacher and students gives its place to a new one that has none."""
+PER_MINUTE = {"open": 10, "join": 300, "vote": 40, "link": 10}
+"""Requests a minute: of an address that opens rooms, or joins one; and of a student who votes or
+hands in a link. A whole school often shares one address, so wrong codes are not counted: who names
+many would keep out those with a right one."""
 
 
 @dataclass
@@ -64,8 +67,8 @@ class Votes:
 class Room:
     """One room.
 
-    asked_at: when anybody last asked for it. ends_at: of the talk. seen: when each student last
-    asked. links: handed in.
+    asked_at: when its teacher or a student last asked for it. ends_at: of the talk. seen: when each
+    student last asked. links: handed in.
     """
 
     code: str
@@ -106,14 +109,19 @@ class Room:
     # ------------------------------------------------------------ students
 
     def join(self, student: str, now: float) -> None:
-        """Let a student in. Raises: Refused when the room is full."""
-        if len(self.seen) >= MAX_STUDENTS:
-            # Whoever has the code could else fill it for good.
-            voted = {who for votes in self.votes for who in (*votes.first, *votes.second)}
-            there = self.seen.items()
-            self.seen = {s: at for s, at in there if s in voted or now - at <= AWAY_SECONDS}
-        if len(self.seen) >= MAX_STUDENTS:
+        """Let a student in. Raises: Refused when the room is full of those who are there.
+
+        Who left keeps their votes and may come back: `note`.
+        """
+        if self.present(now) >= MAX_STUDENTS:
             raise Refused(f"The room is full: it takes {MAX_STUDENTS} students.", 429)
+        if len(self.seen) >= MAX_KNOWN:
+            gone = min(self.seen, key=self.seen.__getitem__)
+            del self.seen[gone]
+            self.links.pop(gone, None)
+            for votes in self.votes:
+                votes.first.pop(gone, None)
+                votes.second.pop(gone, None)
         self.seen[student] = now
 
     def note(self, student: str, now: float) -> None:
@@ -220,15 +228,12 @@ class Rooms:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def spend(self, kind: str, who: str, cost: int = 1) -> None:
-        """Count a request of an address or a student. Raises: Refused above its limit a minute.
-
-        cost: 0 to ask only whether one more is allowed.
-        """
+    def spend(self, kind: str, who: str) -> None:
+        """Count a request of an address or a student. Raises: Refused above its limit a minute."""
         key = (kind, who, int(self.clock() // 60))
         if self._spent.get(key, 0) >= PER_MINUTE[kind]:
             raise Refused("Too many requests. Wait a minute, then try again.", 429)
-        self._spent[key] = self._spent.get(key, 0) + cost
+        self._spent[key] = self._spent.get(key, 0) + 1
 
     def open(self, new: NewRoom, address: str) -> Room:
         """Open a room for a teacher. Raises: Refused when there are too many."""
@@ -261,30 +266,23 @@ class Rooms:
             raise Refused(f"{most} rooms are open, the limit. End one, or try again later.", 429)
         self.end(oldest)
 
-    def find(self, code: str, address: str, key: str = "") -> Room:
-        """Return a room by its code, in any case.
+    def find(self, code: str, key: str = "") -> Room:
+        """Return a room by its code, in any case. Raises: Refused where there is none.
 
-        key: a student's id or the teacher's token. Without one, and from elsewhere than where the
-        room was opened, an address that missed too often is refused a right code as a wrong one:
-        else the answers would tell which codes are right.
-
-        Raises: Refused where there is none; codes cannot be tried out faster than a few a minute.
+        key: a student's id or the teacher's token, which shows that the room is in use.
         """
         self.sweep()
         room = self._rooms.get(code.upper())
         if room is None:
-            self.spend("miss", address)
             raise Refused("There is no room with this code. It may have ended.", 404)
-        if self._openers[room.code] != address and not room.knows(key):
-            self.spend("miss", address, cost=0)
-        room.asked_at = self.clock()
+        if room.knows(key):
+            room.asked_at = self.clock()
         return room
 
-    def lead(self, code: str, token: str, address: str) -> Room:
+    def lead(self, code: str, token: str) -> Room:
         """Return a room for its teacher. Raises: Refused for any other token."""
-        room = self.find(code, address, token)
+        room = self.find(code, token)
         if not room.may_lead(token):
-            self.spend("miss", address)
             raise Refused("This is not the room's teacher link.", 403)
         return room
 
@@ -293,9 +291,10 @@ class Rooms:
 
         Raises: Refused when there is no such room, or it is full.
         """
-        self.spend("join", address)
+        room = self.find(code)
+        self.spend("join", f"{room.code} {address}")
         student = secrets.token_urlsafe(12)
-        self.find(code, address).join(student, self.clock())
+        room.join(student, self.clock())
         return student
 
     def end(self, room: Room) -> None:
@@ -311,4 +310,4 @@ class Rooms:
 
 
 def _new_code() -> str:
-    return "".join(secrets.choice(LETTERS) for _ in range(4))
+    return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))

@@ -133,7 +133,7 @@ class RoomRoutes:
 
     def _room(self, request: Request) -> Room:
         code, student = request.path_params["code"], request.headers.get("room-student", "")
-        return self.rooms.find(code, self._address(request), student)
+        return self.rooms.find(code, student)
 
     def _student(self, request: Request, room: Room) -> str:
         """Return who asks. Invented ids are refused before they are counted: many would have the
@@ -145,7 +145,7 @@ class RoomRoutes:
 
     def _led(self, request: Request) -> Room:
         token = request.headers.get("room-token", "")
-        return self.rooms.lead(request.path_params["code"], token, self._address(request))
+        return self.rooms.lead(request.path_params["code"], token)
 
     def _state(self, request: Request, view: dict[str, Any]) -> Response:
         """Return a view, or 304 for a page that has it already."""
