@@ -85,7 +85,7 @@ const changed = {
     const { ofAll, byCount } = aloneShare(profile, settings.point, t);
     return [
       `${profile.agents[t]} changed ${brief(ofAll)} of all weights. Only `, [brief(byCount)], " of those changed in no other copy. ",
-      `All ${profile.agents.length} copies changed ${brief(metShare(profile, settings))} of the weights (amber): they also learned one common style.`,
+      `All ${profile.agents.length} copies changed ${brief(metShare(profile, settings))} of the weights: they also learned one common style.`,
     ];
   },
   chart: (facts) => ({

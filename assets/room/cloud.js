@@ -9,13 +9,17 @@ const EDGE = 14; // px left and right of the line
 const WIDE = 900; // px from which a cloud is read from afar
 const FOOT = 40; // px for the axis between the rounds
 
-/** One sentence a round. @param {any} question @param {any} rounds */
-export const roundsText = (question, rounds) => ROUNDS.flatMap(([name, title]) => {
-  const { answers, right, median } = rounds[name];
-  if (!answers) return [];
-  const middle = question.line ? `, median ${answerText(question, median)}` : "";
-  return [`${title}: ${right} of ${answers} ${question.line ? "near" : "right"}${middle}.`];
-}).join(" ");
+/** One sentence a round, and what near is. @param {any} question @param {any} rounds */
+export const roundsText = (question, rounds) => {
+  const told = ROUNDS.flatMap(([name, title]) => {
+    const { answers, right, median } = rounds[name];
+    if (!answers) return [];
+    const middle = question.line ? `, median ${answerText(question, median)}` : "";
+    return [`${title}: ${right} of ${answers} ${question.line ? "near" : "right"}${middle}.`];
+  });
+  if (told.length && question.line) told.push("Near: at most a tenth of the line away, or inside the measured interval.");
+  return told.join(" ");
+};
 
 /** @param {number} value @param {{ low: number, high: number }} line */
 const shareOf = (value, { low, high }) => (value - low) / (high - low);

@@ -104,6 +104,8 @@ def test_every_scene_begins_unanswered_and_can_be_answered(scenes) -> None:
         texts += [scene["chart"]["label"], scene["measured"]["text"]]
         assert all(texts), name
         assert not re.search("undefined|NaN|null", " ".join(texts)), name
+        # A room tells them without the figure.
+        assert not re.search("amber|blue", " ".join(texts)), name
 
 
 def test_what_is_told_is_what_the_files_hold(scenes) -> None:

@@ -3,6 +3,16 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { follow } from "../../assets/room/api.js";
+import { roundsText } from "../../assets/room/cloud.js";
+
+test("what a class answered on a line says what near is", () => {
+  const rounds = { first: { answers: 1, right: 0, median: 50 }, second: { answers: 0 } };
+  const line = { low: 0, high: 100, step: 1, unit: "%" };
+  const told = "First vote: 0 of 1 near, median 50 %. Near: at most a tenth of the line away, or inside the measured interval.";
+  assert.equal(roundsText({ line }, rounds), told);
+  assert.equal(roundsText({ choices: ["a", "b"] }, rounds), "First vote: 0 of 1 right.");
+  assert.equal(roundsText({ line }, { first: { answers: 0 }, second: { answers: 0 } }), "");
+});
 
 for (const status of [200, 404]) {
   test(`an answer of ${status} that is read after the end of a room changes nothing`, async () => {
