@@ -177,6 +177,9 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
         return None
     _, kind, key, _, _ = given[0]
     dtype = given[6] if name == "_rebuild_tensor_v3" else kind
+    # Last of all torch says that the numbers are to be negated, or conjugated, when they are read.
+    if any(given[7 if name == "_rebuild_tensor_v3" else 6 :]):
+        raise Refused("holds a negated or conjugated view of a tensor, which is not read")
     start, size, stride = given[1:4]
     if type(start) is not int:
         raise Refused("has a tensor offset that is not an integer")

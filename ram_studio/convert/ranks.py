@@ -19,6 +19,14 @@ from ram_studio.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
+class Shards:
+    """A rank's parts of a ShardedTensor, none or several, and the shape of the whole tensor."""
+
+    boxes: tuple[Box, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """A rank's part of a DTensor.
 
@@ -35,6 +43,10 @@ class Cut:
     coordinate: tuple[int, ...]
 
 
+Part = TensorInfo | Shards | Cut
+"""What a rank holds of a tensor: all of it, or parts."""
+
+
 def read_ranks(files: Sequence[Path], key: str | None, at: str) -> dict[str, TensorInfo]:
     """Return the model's tensors by name, in the order of the first file.
 
@@ -42,7 +54,7 @@ def read_ranks(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
 
     Raises: CheckpointError when files do not fit together, SettingsError as `choose_names`.
     """
-    parts: dict[Keys, list[Cut | Box | TensorInfo]] = {}
+    parts: dict[Keys, list[Part]] = {}
     for rank, path in enumerate(files):
         for keys, part in _parts_of(path, rank, printable(path)):
             parts.setdefault(keys, []).append(part)
@@ -69,7 +81,7 @@ def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
     return {name: found[keys] for keys, name in choose_names(found.keys(), key, at).items()}
 
 
-def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Cut | Box | TensorInfo]]:
+def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Part]]:
     """Yield what a rank's file holds, by the keys that lead to it."""
     archive = open_torch_file(path, at)
     for told_keys, told in describe_pickles("torch", [archive.pickle], at)[0]:
@@ -78,9 +90,9 @@ def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Cut | Box 
             raise CheckpointError(f"{at} holds one tensor without a name, not a model.")
         name = ".".join(keys)
         if "parts" in told:
-            for part, offsets in told["parts"]:
-                info = archive.tensor(name, part, at)
-                yield keys, Box(info, tuple(offsets), info.shape)
+            found = [(archive.tensor(name, part, at), offsets) for part, offsets in told["parts"]]
+            boxes = tuple(Box(info, tuple(offsets), info.shape) for info, offsets in found)
+            yield keys, Shards(boxes, tuple(told["shape"]))
         elif "local" in told:
             yield keys, _cut(archive, name, told, rank, at)
         else:
@@ -102,27 +114,35 @@ def _cut(archive: TorchFile, name: str, told: Mapping[str, Any], rank: int, at: 
     return Cut(part, tuple(told["shape"]), cuts, tuple(coordinate))
 
 
-def _joined(name: str, parts: list[Cut | Box | TensorInfo], at: str) -> TensorInfo:
+def _joined(name: str, parts: list[Part], at: str) -> TensorInfo:
     """Return the whole of a tensor's parts."""
     at = f"{at}: tensor {quoted(name)}"
-    cuts = [part for part in parts if isinstance(part, Cut)]
-    boxes = [part for part in parts if isinstance(part, Box)]
-    if cuts and len(cuts) == len(parts):
-        shape = cuts[0].shape
-        ranks = zip(*(cut.coordinate for cut in cuts), strict=True)
-        mesh = tuple(1 + max(of_dimension) for of_dimension in ranks)
-        boxes = [_box(cut, mesh, at) for cut in cuts]
-        whole = join_boxes(boxes, at)
-        if whole.shape != shape:
-            raise CheckpointError(
-                f"{at} has shape {list(shape)}, but its parts make {list(whole.shape)}; the files "
-                "of some ranks are missing. Copy those of all ranks."
-            )
-    elif boxes and len(boxes) == len(parts):
-        whole = join_boxes(boxes, at)
-    else:
-        whole = _same_everywhere([part for part in parts if isinstance(part, TensorInfo)], at)
+    first, *others = parts
+    if any(type(other) is not type(first) for other in others):
+        raise CheckpointError(
+            f"{at} is stored in another way by some ranks than by others; the files are not of one "
+            "save. Copy those of all ranks."
+        )
+    if isinstance(first, TensorInfo):
+        wholes = [part for part in parts if isinstance(part, TensorInfo)]
+        return _same_everywhere(wholes, at).renamed(name)
+    boxes = _cut_boxes([part for part in parts if isinstance(part, Cut)], at)
+    boxes += [box for part in parts if isinstance(part, Shards) for box in part.boxes]
+    whole = join_boxes(boxes, at) if boxes else None
+    if whole is None or whole.shape != first.shape:
+        made = "nothing" if whole is None else list(whole.shape)
+        raise CheckpointError(
+            f"{at} has shape {list(first.shape)}, but its parts make {made}; the files of some "
+            "ranks are missing. Copy those of all ranks."
+        )
     return whole.renamed(name)
+
+
+def _cut_boxes(cuts: list[Cut], at: str) -> list[Box]:
+    """Return where the ranks' parts lie in a DTensor, none of no parts."""
+    ranks = zip(*(cut.coordinate for cut in cuts), strict=True)
+    mesh = tuple(1 + max(of_dimension) for of_dimension in ranks)
+    return [_box(cut, mesh, at) for cut in cuts]
 
 
 def _box(cut: Cut, mesh: tuple[int, ...], at: str) -> Box:

@@ -115,6 +115,11 @@ def _parsed(path: Path, at: str, handle: int, begin: int, length: int) -> TorchF
                 f"{at} is an archive, but not one of torch.save: it has {len(pickles)} files "
                 "called data.pkl, expected 1."
             )
+        # What torch.save never does, and zipfile has errors of many kinds for.
+        if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries.values()):
+            raise CheckpointError(
+                f"{at} is compressed or encrypted; save it again with torch.save."
+            )
         top = pickles[0].removesuffix("data.pkl")
         if entries[pickles[0]].file_size > MOST_PICKLE_BYTES:
             raise CheckpointError(f"{at} has a pickle of more than {MOST_PICKLE_BYTES} bytes.")
@@ -127,8 +132,6 @@ def _parsed(path: Path, at: str, handle: int, begin: int, length: int) -> TorchF
         for name, entry in entries.items():
             if not name.startswith(f"{top}data/"):
                 continue
-            if entry.compress_type != zipfile.ZIP_STORED:
-                raise CheckpointError(f"{at} is compressed; save it again with torch.save.")
             head = os.pread(handle, _LOCAL_HEADER, begin + entry.header_offset)
             # The name and what comes after it in a file's own head: both lengths are there.
             rest = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")

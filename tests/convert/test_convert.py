@@ -120,70 +120,99 @@ def test_four_ranks_in_two_dimensions(tmp_path):
     check_same(convert(saved / "fsdp1", tmp_path / "fsdp1").out, whole)
 
 
-def spoil(folder: Path, what: str) -> Path:
-    """Spoil a checkpoint in one way; return what to convert."""
-    actor, dcp = folder / WAYS["verl"], folder / WAYS["DCP"]
-    second = actor / "model_world_size_2_rank_1.pt"
-    if what == "rank missing":
-        second.unlink()
-    elif what == "rank twice":
-        shutil.copyfile(actor / "model_world_size_2_rank_0.pt", second)
-    elif what == "cut short":
-        second.write_bytes(second.read_bytes()[:-100])
-    elif what == "metadata missing":
-        (dcp / ".metadata").unlink()
-    elif what == "part missing":
-        (dcp / "__1_0.distcp").unlink()
-    elif what == "part cut":
-        (dcp / "__1_0.distcp").write_bytes((dcp / "__1_0.distcp").read_bytes()[:900])
-    elif what == "zarr":
-        (folder / WAYS["Megatron"] / "metadata.json").write_text('{"sharded_backend": "zarr"}')
-    elif what == "not equal everywhere":
-        for rank in range(2):
-            torch.save({"w": torch.full((2,), rank)}, folder / "fsdp1" / f"fsdp1_rank{rank}.pt")
-    elif what == "columns first":
-        torch.save({"w": torch.ones(2, 3).T}, folder / "plain" / "pytorch_model.bin")
-    elif what == "old format":
-        old = folder / "plain" / "pytorch_model.bin"
-        torch.save({"w": torch.ones(2)}, old, _use_new_zipfile_serialization=False)
-    elif what == "adapter inside":
-        names = {"m.lora_A.default.weight": torch.ones(2), "m.base_layer.weight": torch.ones(2)}
-        torch.save(names, folder / "plain" / "pytorch_model.bin")
-    elif what == "header's name":
-        torch.save({"__metadata__": torch.ones(2)}, folder / "plain" / "pytorch_model.bin")
-    places = {
-        "header's": folder / "plain",
-        "metadata": dcp,
-        "part": dcp,
-        "zarr": folder / WAYS["Megatron"],
-    }
-    places |= {"not": folder / "fsdp1", "columns": folder / "plain", "old": folder / "plain"}
-    return (places | {"adapter": folder / "plain", "header's": folder / "plain"}).get(
-        what.split()[0], actor
-    )
+FIRST, SECOND = (f"model_world_size_2_rank_{rank}.pt" for rank in range(2))
+PLAIN = "pytorch_model.bin"
+
+
+def cut_at(path: Path, end: int) -> None:
+    path.write_bytes(path.read_bytes()[:end])
+
+
+def save_ranks(folder: Path, *saved: torch.Tensor) -> None:
+    for rank, tensor in enumerate(saved):
+        torch.save({"w": tensor}, folder / f"fsdp1_rank{rank}.pt")
+
+
+def save_second_whole(folder: Path) -> None:
+    """Save the second rank's tensors whole, where the first has parts of them."""
+    whole = load_file(folder.parents[2] / "whole.safetensors")
+    torch.save(whole, folder / SECOND)
+
+
+def compress(path: Path) -> None:
+    """Compress an archive, and spoil what is compressed."""
+    with zipfile.ZipFile(path) as old:
+        entries = {entry.filename: old.read(entry) for entry in old.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, data in entries.items():
+            new.writestr(name, data)
+        [at] = [e.header_offset for e in new.infolist() if e.filename.endswith("data.pkl")]
+    data = bytearray(path.read_bytes())
+    data[at + 60 : at + 90] = b"\xff" * 30
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("way", "spoil", "said"),
     [
-        ("rank missing", r"files of 1 rank, expected 2 \(rank 1 is missing\)"),
-        ("rank twice", "is not complete|its parts make|expected"),
-        ("cut short", r"rank_1\.pt is not a torch\.save file"),
-        ("metadata missing", r"not \.metadata"),
-        ("part missing", r"lacks __1_0\.distcp"),
-        ("part cut", r"__1_0\.distcp.* is cut short"),
-        ("zarr", "in zarr, which is not read"),
-        ("not equal everywhere", "tensor `w` differs between ranks"),
-        ("columns first", "not stored row by row"),
-        ("old format", r"is not a torch\.save file"),
-        ("adapter inside", "LoRA adapter"),
-        ("header's name", "a tensor named __metadata__"),
+        ("verl", lambda d: (d / SECOND).unlink(), r"of 1 rank, expected 2 \(rank 1 is missing\)"),
+        ("verl", lambda d: shutil.copyfile(d / FIRST, d / SECOND), "not complete|make|expected"),
+        ("verl", lambda d: cut_at(d / SECOND, -100), r"rank_1\.pt is not a torch\.save file"),
+        ("verl", save_second_whole, "stored in another way by some ranks"),
+        ("DCP", lambda d: (d / ".metadata").unlink(), r"not \.metadata"),
+        ("DCP", lambda d: (d / "__1_0.distcp").unlink(), r"lacks __1_0\.distcp"),
+        ("DCP", lambda d: cut_at(d / "__1_0.distcp", 900), r"__1_0\.distcp.* is cut short"),
+        (
+            "Megatron",
+            lambda d: (d / "metadata.json").write_text('{"sharded_backend": "zarr"}'),
+            "in zarr, which is not read",
+        ),
+        ("ShardedTensor", lambda d: (d / "fsdp1_rank1.pt").unlink(), "its parts make"),
+        (
+            "ShardedTensor",
+            lambda d: save_ranks(d, torch.zeros(2), torch.ones(2)),
+            "tensor `w` differs between ranks",
+        ),
+        ("pickle", lambda d: compress(d / PLAIN), "is compressed or encrypted"),
+    ],
+    ids=[
+        *("rank missing", "rank twice", "rank cut short", "rank whole"),
+        *("metadata missing", "part missing", "part cut short", "zarr"),
+        *("shards missing", "not equal everywhere", "compressed"),
     ],
 )
-def test_what_is_not_whole_is_refused_by_name(spoiled, tmp_path, what, said):
+def test_what_is_not_whole_is_refused_by_name(spoiled, tmp_path, way, spoil, said):
+    folder = spoiled / WAYS[way]
+    spoil(folder)
     with pytest.raises(CheckpointError, match=said):
-        convert(spoil(spoiled, what), tmp_path / "out")
+        convert(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"w": torch.ones(2, 3).T}, "not stored row by row"),
+        ({"w": torch._neg_view(torch.ones(2))}, "negated or conjugated view"),
+        (
+            {"m.lora_A.default.weight": torch.ones(2), "m.base_layer.weight": torch.ones(2)},
+            "LoRA adapter",
+        ),
+        ({"__metadata__": torch.ones(2)}, "a tensor named __metadata__"),
+    ],
+    ids=["columns first", "negated", "adapter inside", "header's name"],
+)
+def test_tensors_that_are_not_read_are_refused(tmp_path, tensors, said):
+    torch.save(tensors, tmp_path / PLAIN)
+    with pytest.raises(CheckpointError, match=said):
+        convert(tmp_path / PLAIN, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_older_than_torch_1_6_is_refused(tmp_path):
+    torch.save({"w": torch.ones(2)}, tmp_path / PLAIN, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"is not a torch\.save file"):
+        convert(tmp_path / PLAIN, tmp_path / "out")
 
 
 class Runs:
