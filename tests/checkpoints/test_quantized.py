@@ -99,6 +99,11 @@ CASES = {
     "column": ((5, 7), "e4m3", "_scale", *COLUMN, PACKED),
     "rows": ((5, 7), "e4m3", "_scale", scales_of(5), lambda place: (place[0],), None),
     "stack": ((2, 5, 7), "e4m3", "_scale_inv", *STACK, FP8),
+    "one number": ((), "e4m3", "_scale", scales_of(1), lambda _: (0,), {"quant_method": "fp8"}),
+    "huge blocks": (
+        *((5, 7), "e4m3", "_scale_inv", scales_of(3, 1), lambda place: (place[0] // 2, 0)),
+        {"quant_method": "fp8", "weight_block_size": [2, 10**12]},
+    ),
     "blocks of 128": ((130, 3), "e4m3", "_scale_inv", *WIDE, {"quant_method": "fp8"}),
 }
 

@@ -306,9 +306,10 @@ def _block(
     sizes = given if isinstance(given, list) and len(given) == 2 else [DEFAULT_BLOCK] * 2
     if not all(type(size) is int and size > 0 for size in sizes):
         return None
-    stacked = [1] * (len(codes) - 2)
     block = []
-    for n, count, size in zip(codes, counts, [*stacked, *sizes][-len(codes) :], strict=True):
+    # Sizes are of the last two dimensions; matrices of a stack have scales of their own.
+    for place, (n, count) in enumerate(zip(codes, counts, strict=True), start=2 - len(codes)):
+        size = min(sizes[place], max(1, n)) if place >= 0 else 1
         fitting = {1: max(1, n), n: 1, -(-n // size): size}.get(count)
         if fitting is None:
             return None
