@@ -184,10 +184,19 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
         ({f"{Q}.lora_A.weight": (0, 16), f"{Q}.lora_B.weight": (16, 0)}, r"lora_A \(0, 16\)"),
         ({f"{Q}.lora_magnitude_vector.weight": (16,)}, "stored as F32 and F32 and I64"),
         ({f"{'a' * 400}.lora_{x}.weight": (4, 4) for x in "AB"}, "too long a name"),
+        ({f"{Q}.lora_A.default.weight": (4, 16)}, r"of which only one can be read"),
+        (
+            {f"base_model.model.lm_head.{x}.weight": (40, 16) for x in ("original_module", "x")}
+            | {"base_model.model.lm_head.modules_to_save.weight": (40, 16)},
+            r"modules_to_save\.weight` and .*original_module\.weight`, of which only one",
+        ),
     ],
 )
 def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, said):
-    """A rank of nothing, whole numbers for lengths, a name that patterns would take hours over."""
+    """A rank of nothing, whole numbers for lengths, a name that patterns would take hours over.
+
+    And a tensor twice, by the names of which one would be left out.
+    """
     folder = shutil.copytree(trained[0], tmp_path / "adapter")
     stored = load_file(folder / "adapter_model.safetensors")
     made = {n: torch.ones(shape, dtype=torch.float32) for n, shape in tensors.items()}

@@ -198,7 +198,7 @@ def _applied(
     """Return an adapter's tensors on its base."""
     _check_kind(config, agent.at)
     _check_patterns(config, agent.at)
-    factors, whole = _sorted(agent.tensors)
+    factors, whole = _sorted(agent)
     tensors = dict(base.tensors)
     problems = []
     for name, tensor in whole.items():
@@ -293,17 +293,25 @@ def _check_kind(config: Mapping[str, Any], at: str) -> None:
 
 
 def _sorted(
-    tensors: Mapping[str, TensorInfo],
+    agent: Checkpoint,
 ) -> tuple[dict[str, dict[str, TensorInfo]], dict[str, TensorInfo]]:
-    """Return the factors by module and kind, and whole tensors by the base's name."""
+    """Return the factors by module and kind, and whole tensors by the base's name.
+
+    Raises: CompatibilityError for two of one kind.
+    """
     factors: dict[str, dict[str, TensorInfo]] = {}
-    whole = {}
-    for stored, tensor in tensors.items():
+    whole: dict[str, TensorInfo] = {}
+    for stored, tensor in agent.tensors.items():
         name = stored.removeprefix(PREFIX)
         if match := _FACTOR.fullmatch(name):
-            factors.setdefault(match["module"], {})[match["what"]] = tensor
+            other = factors.setdefault(match["module"], {}).setdefault(match["what"], tensor)
         else:
-            whole[_INNER.sub("", name)] = tensor
+            other = whole.setdefault(_INNER.sub("", name), tensor)
+        if other is not tensor:
+            raise CompatibilityError(
+                f"{agent.at} has {quoted(other.name)} and {quoted(stored)}, of which only one can "
+                "be read; save it again with peft's save_pretrained."
+            )
     return factors, whole
 
 
