@@ -20,7 +20,7 @@ from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.virtual.deltas import overlay_delta
 from ram_studio.engine import delta as delta_module
-from ram_studio.engine.analyze import analyze, load
+from ram_studio.engine.analyze import analyze, analyze_report, load
 from ram_studio.engine.delta import apply_delta, make_delta, read_info
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
@@ -167,6 +167,23 @@ def test_a_damaged_delta_is_refused(pair, tmp_path, metadata, lost, error) -> No
     with pytest.raises(error, match=r"damaged|Metadata"):
         print(read_info(out), apply_delta(base, out, tmp_path / "again"))
     assert not (tmp_path / "again").exists()
+
+
+@one_dtype
+@pytest.mark.parametrize("places", [[5, 3, 9], [3, 3, 9], [-2, 3, 9], [3, 9, 6000]])
+def test_places_that_do_not_rise_are_refused(pair, tmp_path, places) -> None:
+    """Elements at the others were left out, and nobody was told."""
+    base = open_folder(pair[0], name="base")
+    stored = {f"{EMBEDDING}.indices": torch.tensor(places, dtype=torch.int32)}
+    stored[f"{EMBEDDING}.values"] = torch.ones(3).bfloat16()
+    metadata = {"format": DELTA_FORMAT, "base": base.fingerprint}
+    save_file(stored, tmp_path / "d.safetensors", metadata)
+    report = load(pair[0], {"a": tmp_path / "d.safetensors"})
+    with pytest.raises(CheckpointError, match=r"indices` does not rise from 0 to less than 6000"):
+        analyze_report(report)
+    save_file(stored | {"extra": torch.ones(2)}, tmp_path / "d.safetensors", metadata)
+    with pytest.raises(CompatibilityError, match="`extra` does not fit"):
+        load(pair[0], {"a": tmp_path / "d.safetensors"})
 
 
 @one_dtype

@@ -16,7 +16,7 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
 from ram_studio.checkpoints.read.describe import printable, quoted
 from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
-from ram_studio.errors import CompatibilityError
+from ram_studio.errors import CheckpointError, CompatibilityError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,24 @@ class Sparse(VirtualTensor):
             bisect.bisect_left(keys, end, key=lambda k: int(places(k, 1)[0]))
             for end in (start, stop)
         )
-        if first >= last:
-            return
-        changed = reader.stored(self.values, first * width, (last - first) * width)
         at = places(first, last - first).astype(np.int64) - start
-        inside = (at >= 0) & (at < stop - start)  # a damaged file may have its places in any order
+        # Each place is looked at by one of the blocks, so that none is left out in silence.
+        if (
+            (at < 0).any()
+            or (at >= stop - start).any()
+            or (np.diff(at) <= 0).any()
+            or (start == 0 and first > 0)
+            or (stop == self.base.numel and last < len(keys))
+        ):
+            raise CheckpointError(
+                f"{printable(self.indices.path)}: {quoted(self.indices.name)} does not rise from 0 "
+                f"to less than {self.base.numel}; the file is damaged, make it again."
+            )
+        if not len(at):
+            return
+        changed = reader.stored(self.values, first * width, len(at) * width)
         elements = changed.view(f"u{width}")
-        np.frombuffer(buffer, dtype=elements.dtype)[at[inside]] = elements[inside]
+        np.frombuffer(buffer, dtype=elements.dtype)[at] = elements
 
 
 CONTENT = "base_content"
@@ -96,9 +107,7 @@ def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint)
     tensors = dict(base.tensors)
     for stored in agent.tensors.values():
         name, _, part = stored.name.rpartition(".")
-        if part not in ("indices", "values"):
-            continue
-        below = base.tensors.get(name)
+        below = base.tensors.get(name) if part in ("indices", "values") else None
         places, values = (agent.tensors.get(f"{name}.{what}") for what in ("indices", "values"))
         if (
             below is None
