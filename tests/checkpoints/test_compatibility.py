@@ -269,6 +269,10 @@ def test_a_text_models_names_are_found_shown_and_confirmed(tmp_path, prefix, hea
     assert own[tower] is base.tensors[tower]
     for old, new in zip(after, named(after), strict=True):
         assert own[new] == text.tensors[old].renamed(new)
+    # One that has a tensor by both names loses none of them.
+    if head != "lm_head.weight":
+        twice = make(tmp_path, "c", after | {head: torch.zeros(6, 4)})
+        assert "names: mapped" not in str(refuse(base, twice, names="mapped"))
     # One whose tensors are not all in the base is told as before.
     other = make(tmp_path, "b", after | {"model.layers.0.mlp.other.weight": torch.ones(2)})
     assert "names: mapped" not in str(refuse(base, other, names="mapped"))

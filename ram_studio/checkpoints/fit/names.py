@@ -48,7 +48,7 @@ def map_names(
         return agent, None
     known = _modules(base.tensors)
     names = {name: _renamed(name, theirs, ours, known) for name in agent.tensors}
-    if not all(names.values()):
+    if not all(names.values()) or len(set(names.values())) < len(names):
         return agent, None
     found = f"it names its layers {quoted(f'{theirs}layers...')}, the base {quoted(f'{ours}...')}"
     found = found if ours != theirs else "it holds the base's language model alone"
