@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,31 @@ class Counted(bytearray):  # bytes cannot be watched
     """Bytes that are known to be there as long as somebody holds them."""
 
     __hash__ = object.__hash__
+
+
+def test_a_piece_that_comes_as_the_wait_ends_is_taken(monkeypatch, tmp_path) -> None:
+    """What arrives between two looks at it was told as a timeout."""
+    monkeypatch.setattr(remote, "_WAIT_SECONDS", 0.01)
+    may_arrive, path = threading.Event(), tmp_path / "f"
+
+    class Place:
+        def read_range(self, name: str, start: int, length: int) -> bytes:
+            may_arrive.wait()
+            return bytes(length)
+
+    class Late(Future):  # type: ignore[type-arg]
+        def done(self) -> bool:
+            may_arrive.set()
+            super().result()
+            return True
+
+    monkeypatch.setattr("concurrent.futures.thread._base.Future", Late)
+    tensors = [TensorInfo("w", "U8", (9,), path, 0, 9)]
+    check = may_arrive.set
+    ahead = remote.ReadAhead({path: Place()}, tensors, check)  # type: ignore[dict-item]
+    ahead.read_into(path, 0, memoryview(found := bytearray(b"x" * 9)))
+    ahead.close()
+    assert found == bytes(9)
 
 
 def test_what_is_fetched_ahead_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -330,13 +329,9 @@ class ReadAhead:
             total -= piece.end - piece.start
 
     def _wait(self, future: Future[bytes]) -> bytes:
-        while True:
-            try:
-                return future.result(_WAIT_SECONDS)
-            except NotYet:
-                if future.done():  # the place itself timed out
-                    raise
-                self._check()
+        while not wait([future], _WAIT_SECONDS).done:
+            self._check()
+        return future.result()
 
     def _count(self, file: _File, piece: _Piece, count: int) -> None:
         with self._lock:

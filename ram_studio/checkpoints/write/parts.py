@@ -21,8 +21,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -283,14 +282,10 @@ class PartsUrl(_PartsOutput):
             raise Stopped("Stopped; uploaded files are kept.")
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
-        while self._upload is not None:
-            try:
-                self._upload.result(_WAIT_SECONDS)
-            except NotYet:
-                if not self._upload.done():
-                    on_wait(self._done_bytes, self._begun_bytes)
-                    continue
-                raise
+        if self._upload is not None:
+            while not wait([self._upload], _WAIT_SECONDS).done:
+                on_wait(self._done_bytes, self._begun_bytes)
+            self._upload.result()
             self._upload = None
 
 
