@@ -14,7 +14,8 @@ import pytest
 import torch
 from engine_zoo import make_zoo, write_folder
 
-from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, known_hash
+from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, hash_tensor, known_hash
+from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
@@ -48,6 +49,12 @@ def test_every_shard_gets_the_hash_of_its_content(zoo, threads, steps):
         expected = {path.name: digest(path) for path in checkpoint.shards}
         assert found[checkpoint.name] == expected
     assert threading.active_count() == 1 or not any(t.name == "hash" for t in threading.enumerate())
+
+
+def test_a_tensor_that_ends_too_early_has_no_hash(tmp_path):
+    (tmp_path / "f").write_bytes(bytes(10))
+    with pytest.raises(CheckpointError, match="f cannot be read: it ends too early"):
+        hash_tensor(TensorInfo("w", "U8", (9,), tmp_path / "f", 2, 9))
 
 
 def test_nothing_is_read_before_the_pass_has_been_there(zoo, monkeypatch):

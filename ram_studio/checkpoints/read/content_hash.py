@@ -87,7 +87,10 @@ def hash_tensor(tensor: TensorInfo) -> str:
     left = tensor.nbytes
     with _reading(tensor.path), open(tensor.path, "rb") as file:
         file.seek(tensor.offset)
-        while left and (piece := file.read(min(left, PIECE_BYTES))):
+        while left:
+            piece = file.read(min(left, PIECE_BYTES))
+            if not piece:
+                raise OSError("it ends too early")
             hasher.update(memoryview(piece))
             left -= len(piece)
     return hasher.hexdigest()
