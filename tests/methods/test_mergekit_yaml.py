@@ -114,6 +114,11 @@ merge_method: ram
         (("ram", "epsilon: [0.1, 0.9]"), "takes one value"),
         (("ties", "normalize: perhaps"), "expected true or false"),
         (("ties", "density: much"), "density is 'much'"),
+        (("ties", f"density: 1{'0' * 400}"), "density is '1000"),
+        (
+            ("ties", "", "slices: [{sources: [{model: a, layer_range: [0, 100000000000]}]}]"),
+            "layer_range is '[0, 100000000000]'; expected first and end, at most 1000",
+        ),
         (("ties", "density: 0"), "density is 0.0"),
         (("ties", "rescale: true"), "rescale"),
         (("dare_linear", "density: 0"), "more than 0"),

@@ -17,6 +17,8 @@ from ram_studio.checkpoints.record.mergekit.parameters import (
 from ram_studio.errors import SettingsError
 
 _ORDER = "RAM Studio leaves every layer at its place"
+_MOST_LAYERS = 1000
+"""As many numbers as a recipe's weight may run over."""
 
 
 def reference(value: Any, base: str | None = None) -> str:
@@ -214,6 +216,8 @@ def _range(source: Mapping[str, Any]) -> tuple[int, int]:
     value = source.get("layer_range")
     if isinstance(value, list) and len(value) == 2 and all(isinstance(n, int) for n in value):
         first, stop = value
-        if 0 <= first < stop:
+        if 0 <= first < stop <= _MOST_LAYERS:
             return first, stop
-    raise SettingsError(f"layer_range is {printable(value, 40)!r}; expected first and end.")
+    raise SettingsError(
+        f"layer_range is {printable(value, 40)!r}; expected first and end, at most {_MOST_LAYERS}."
+    )

@@ -111,7 +111,7 @@ def are_equal(values: Sequence[Number]) -> bool:
 def _float(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SettingsError(f"{name} is {printable(value, 40)!r}; expected a number.") from None
 
 
