@@ -68,9 +68,14 @@ def test_agents_become_the_teachers_of_a_distillation(cli, tmp_path):
         "coding.v2": "org/coder",
         "memory": "./it's mine",
     }
-    (tmp_path / "r.yaml").write_text("base: b\nagents: {teacher_model: a}\n")
-    code, _, err = cli("recipe", tmp_path / "r.yaml", "--to-mopd", "verl")
-    assert (code, "verl drops a teacher called teacher_model" in err) == (2, True)
+    for agents, said in (
+        ("teacher_model: a", "verl drops a teacher called teacher_model"),
+        ("teacher-model: a", "teacher_model, as teacher-model would be; give"),
+        ("code.2: a, code-2: b", "For verl code.2 and code-2 are both called code_2"),
+    ):
+        (tmp_path / "r.yaml").write_text(f"base: b\nagents: {{{agents}}}\n")
+        code, _, err = cli("recipe", tmp_path / "r.yaml", "--to-mopd", "verl")
+        assert (code, said in err) == (2, True), err
 
 
 def test_a_provenance_keeps_its_dtype_on_the_way_to_mergekit(cli, example, tmp_path):

@@ -46,9 +46,18 @@ def _model(source: str, notes: list[str]) -> str:
 
 
 def _verl(student: str, teachers: dict[str, str], notes: list[str]) -> str:
-    if "teacher_model" in teachers:
+    # Hydra reads a dot in a key as a level.
+    keys = {name: re.sub(r"[^A-Za-z0-9_]", "_", name) for name in teachers}
+    names = {key: name for name, key in keys.items()}
+    if "teacher_model" in names:
         raise SettingsError(
-            "verl drops a teacher called teacher_model; give the agent another name."
+            f"verl drops a teacher called teacher_model, as {names['teacher_model']} would be; "
+            "give the agent another name."
+        )
+    if twice := [name for name, key in keys.items() if names[key] != name]:
+        raise SettingsError(
+            f"For verl {twice[0]} and {names[keys[twice[0]]]} are both called {keys[twice[0]]}; "
+            "give one of the agents another name."
         )
     notes.append("Set each key to the data_source of the prompts that its teacher is for.")
     notes.append(
@@ -62,8 +71,7 @@ def _verl(student: str, teachers: dict[str, str], notes: list[str]) -> str:
         "distillation.teacher_key=data_source",
     ]
     for name, model in teachers.items():
-        # Hydra reads a dot in a key as a level.
-        entry = f"+distillation.teacher_models.{re.sub(r'[^A-Za-z0-9_]', '_', name)}"
+        entry = f"+distillation.teacher_models.{keys[name]}"
         lines += [
             f"{entry}.key={_quoted(name)}",
             f"{entry}.model_path={_quoted(model)}",
