@@ -149,6 +149,13 @@ def test_what_is_no_model_is_refused_and_not_fetched(hub, source):
     assert hub.downloads(".bin") + hub.downloads(".safetensors") == []
 
 
+def test_an_index_too_large_to_be_one_is_not_fetched(hub, source, monkeypatch):
+    monkeypatch.setattr("ram_studio.checkpoints.read.shard_files.MAX_SMALL_BYTES", 100)
+    hub.add(MODEL, source)
+    refuse(MODEL, "model.safetensors.index.json takes", "it is not fetched")
+    assert hub.downloads() == []
+
+
 def test_a_dropped_connection_is_tried_again_and_completed(hub, source, monkeypatch):
     hub.add(MODEL, source)
     shard = "model-00002-of-00002.safetensors"

@@ -198,6 +198,13 @@ def find_repository(
         if isinstance(listing, Folder):
             return listing
         indexes = [file for file in listing.sizes if file.endswith(INDEX_SUFFIX)]
+        for file in indexes:
+            if not is_small_file(file, listing.sizes[file]):
+                raise HubError(
+                    f"{who(name)}{source}: {printable(file)} takes "
+                    f"{shown_bytes(listing.sizes[file])}, more than any real index; it is not "
+                    "fetched."
+                )
         folder = _fetch(listing, indexes) if indexes else cache_folder()
         files = HubFiles(
             folder, who(name), listing=listing, name=name, token=rights.token(), check=check
