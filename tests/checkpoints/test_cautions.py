@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,10 +215,27 @@ def test_vocabularies_of_older_layouts_are_compared(pair):
     assert "1 token of the base's vocabulary missing" in warnings_of(base, agent)[0]
 
 
-def test_a_tokenizer_that_cannot_be_read_is_a_warning(pair):
+def forbid(forbidden: Path) -> Callable[..., Any]:
+    """Return `open` of somebody who may not read a file."""
+    real = open
+
+    def checked(file: Any, *rest: Any, **named: Any) -> Any:
+        if file == forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(file, *rest, **named)
+
+    return checked
+
+
+def test_a_tokenizer_that_cannot_be_read_is_a_warning(pair, monkeypatch):
     base, agent = pair
     (agent.folder / "tokenizer.json").write_text("{")
     assert "cannot be compared" in warnings_of(base, agent)[0]
+    shown = 'cannot be compared (Agent "coder": %s cannot be read: Permission denied'
+    with monkeypatch.context() as patch:  # root may read everything
+        for name in ("builtins.open", "io.open"):
+            patch.setattr(name, forbid(agent.folder / "tokenizer.json"))
+        assert shown % (agent.folder / "tokenizer.json") in warnings_of(base, agent)[0]
     write_json(agent.folder / "tokenizer.json", {"added_tokens": "x", "model": []})
     assert warnings_of(base, agent)
     for path in agent.folder.glob("tokenizer*"):

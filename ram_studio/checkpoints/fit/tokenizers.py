@@ -38,9 +38,11 @@ def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[F
     found = _lacking(ours, theirs)
     for agent in agents:
         own = theirs.pop(agent.name)  # vocabularies are large: held one at a time
-        if not ours.is_there or not own.is_there or ours.has_files_of(own):
+        if not ours.is_there or not own.is_there:
             continue
         try:
+            if ours.has_files_of(own):
+                continue
             differences, template = _differences(ours, own), _template_difference(ours, own)
         except CheckpointError as error:
             differences, template = [f"it cannot be compared ({error})"], None
@@ -142,7 +144,9 @@ class _Tokenizer:
             a, b = self._folder / name, other._folder / name
             if a.is_file() != b.is_file():
                 return False
-            if a.is_file() and a.resolve() != b.resolve() and a.read_bytes() != b.read_bytes():
+            if not a.is_file() or a.resolve() == b.resolve():
+                continue
+            if read_bounded(a, self._who) != read_bounded(b, other._who):
                 return False
         return True
 
