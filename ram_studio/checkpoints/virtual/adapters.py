@@ -30,19 +30,15 @@ from ram_studio.checkpoints.read.tensors import (
 )
 from ram_studio.checkpoints.virtual.expert_adapters import (
     PACKING_WORDS,
-    LowRankStack,
     Packing,
-    Read,
     is_ambiguous,
     make_stack,
     norms_text,
     packing_of,
 )
 from ram_studio.checkpoints.virtual.experts import Run, Transposed, as_stacks
+from ram_studio.checkpoints.virtual.low_rank import LowRank, Read
 from ram_studio.errors import CompatibilityError
-
-GROUP_ELEMENTS = 1 << 16
-"""About so many elements are computed together."""
 
 _FACTOR = re.compile(
     r"(?P<module>.+)\.lora_(?P<what>A|B|embedding_A|embedding_B|magnitude_vector)"
@@ -62,77 +58,6 @@ MOST_NAME = 300
 """Characters of a module that patterns are matched with: an untrusted one may take their cube."""
 _UNREAD = ("lora_bias", "use_qalora", "alora_invocation_tokens", "megatron_config")
 _OWN_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
-
-
-@dataclass(frozen=True, slots=True)
-class LowRank(VirtualTensor):
-    """base + scale * left @ right, in float64 rounded once to float32; DoRA scales rows after.
-
-    Attributes:
-        base: (rows, columns).
-        left: (rows, rank), or (rank, rows) where `is_transposed`.
-        right: (rank, columns), or (columns, rank) where `is_transposed`.
-        scale: lora_alpha / rank, or / sqrt(rank) for rank-stabilised adapters.
-        is_transposed: both factors are stored the other way round (embeddings, GPT-2's layers).
-        magnitude: of DoRA, (rows,): each row gets this length; None for plain LoRA.
-    """
-
-    base: TensorInfo
-    left: TensorInfo
-    right: TensorInfo
-    scale: float
-    is_transposed: bool = False
-    magnitude: TensorInfo | None = None
-
-    @property
-    def rank(self) -> int:
-        return self.right.shape[1 if self.is_transposed else 0]
-
-    def elements(
-        self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
-    ) -> np.ndarray:
-        """Return elements [start, start + count) as float32, computed in groups of whole rows."""
-        rows, columns = self.base.shape
-        group = max(1, GROUP_ELEMENTS // columns)
-        first = start // columns // group * group
-        last = -(-(start + count) // columns)
-        left, right = (_factor(reader, factor) for factor in (self.left, self.right))
-        if self.is_transposed:
-            left, right = left.T, np.ascontiguousarray(right.T)
-        parts = [
-            self._rows(reader, left, right, row, min(row + group, rows))
-            for row in range(first, last, group)
-        ]
-        return np.concatenate(parts)[start - first * columns :][:count]
-
-    def _rows(
-        self, reader: TensorReader, left: np.ndarray, right: np.ndarray, first: int, last: int
-    ) -> np.ndarray:
-        """left: (rows, rank); right: (rank, columns)."""
-        columns = self.base.shape[1]
-        base = reader.decoded(self.base, first * columns, (last - first) * columns)
-        base = base.reshape(-1, columns)
-        update = self.scale * (left[first:last] @ right)
-        if self.magnitude is None:
-            # An update of exactly nothing leaves the base as it is, also where it is -0.0.
-            made = np.where(update != 0, base + update, base)
-        else:
-            made = base + update
-            lengths = np.sqrt((made * made).sum(1))
-            wanted = reader.decoded(self.magnitude, first, last - first).astype(np.float64)
-            ratio = np.divide(wanted, lengths, out=np.ones_like(lengths), where=lengths > 0)
-            made *= ratio[:, None]
-        return made.astype(np.float32).reshape(-1)
-
-
-def _factor(reader: TensorReader, tensor: TensorInfo) -> np.ndarray:
-    """Return a whole factor as it is stored, in float64."""
-
-    def read() -> np.ndarray:
-        stored = reader.decoded(tensor, 0, tensor.numel)
-        return stored.reshape(tensor.shape).astype(np.float64)
-
-    return reader.cache.get(tensor, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +93,7 @@ def rank_of(tensor: TensorInfo) -> int | None:
     virtual = tensor.virtual
     while isinstance(virtual, Run | Transposed):
         virtual = virtual.of.virtual
-    return virtual.rank if isinstance(virtual, LowRank | LowRankStack) else None
+    return virtual.rank if isinstance(virtual, LowRank) else None
 
 
 def apply_adapter(
@@ -176,9 +101,9 @@ def apply_adapter(
 ) -> Checkpoint:
     """Return an adapter applied to its base; config: its adapter_config.json.
 
-    Matrices that it changed are float32 (``LowRank``, ``LowRankStack``), tensors that were trained
-    whole are as they are stored, all others the base's. Where it changed experts that the base
-    stores one by one, their layer is in stacks.
+    Matrices that it changed are float32 (``LowRank``), tensors that were trained whole are as they
+    are stored, all others the base's. Where it changed experts that the base stores one by one,
+    their layer is in stacks.
 
     packing: in which order the columns of experts are where the config does not say.
 
@@ -330,11 +255,10 @@ def _made(
     a, b = (parts.get(f"{'embedding_' * is_embedding}{side}") for side in "AB")
     if a is None or b is None:
         return f"{quoted(module)} has only one of lora_A and lora_B"
-    is_transposed = is_embedding or bool(config.get("fan_in_fan_out"))
-    left, right = (a, b) if is_transposed else (b, a)
+    is_turned = is_embedding or bool(config.get("fan_in_fan_out"))
     fits = len(a.shape) == len(b.shape) == len(weight.shape) == 2 and a.shape[0] == b.shape[1] > 0
     shape: tuple[int, ...] = (b.shape[0], a.shape[1]) if fits else ()
-    if (shape[::-1] if is_transposed else shape) != weight.shape or not fits:
+    if (shape[::-1] if is_turned else shape) != weight.shape or not fits:
         return (
             f"{quoted(module)} has lora_A {shown_shape(a.shape)} and lora_B "
             f"{shown_shape(b.shape)}, the base's weight is {shown_shape(weight.shape)}"
@@ -343,12 +267,12 @@ def _made(
     if any(t.dtype not in MERGED_DTYPES for t in (a, b, weight, magnitude or a)):
         dtypes = " and ".join(t.dtype for t in (a, b, *((magnitude,) if magnitude else ())))
         return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
-    if magnitude is not None and (is_transposed or magnitude.numel != weight.shape[0]):
+    if magnitude is not None and (is_turned or magnitude.numel != weight.shape[0]):
         return f"{quoted(module)} is DoRA on a layer that is not linear"
     scale = _scale(module, a.shape[0], config)
     if isinstance(scale, str):
         return scale
-    made = LowRank(weight, left, right, scale, is_transposed, magnitude)
+    made = LowRank(weight, b, a, scale, is_turned, magnitude=magnitude)
     return a.replaced_by(made, name=name, shape=weight.shape, dtype="F32")
 
 

@@ -14,20 +14,12 @@ https://github.com/unslothai/unsloth-zoo/pull/1232 and /1269); of other files th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-
 from ram_studio.checkpoints.read.describe import quoted, shown_shape
-from ram_studio.checkpoints.read.tensors import (
-    MERGED_DTYPES,
-    TensorCache,
-    TensorInfo,
-    TensorReader,
-    VirtualTensor,
-)
+from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorCache, TensorInfo
+from ram_studio.checkpoints.virtual.low_rank import LowRank, Read
 
 Packing = Literal["ask", "rank-major", "expert-major"]
 Packings = Packing | Mapping[str, Packing]
@@ -39,85 +31,8 @@ PACKING_WORDS = (
 )
 """How the message names the option."""
 
-GROUP_ELEMENTS = 1 << 16
-"""About so many elements are computed together."""
-
 _MARKER = "lora_B_layout"
 _MARKED: dict[object, Packing] = {"rank_major": "rank-major", "grouped_by_expert": "expert-major"}
-
-Read = Callable[[TensorInfo, int, int], np.ndarray]
-"""What returns elements [start, start + count) of a stored tensor as float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class LowRankStack(VirtualTensor):
-    """base + scale * B A for each expert, in float64 rounded once to float32.
-
-    Attributes:
-        base: (experts, rows, columns), or (rows, columns) for a parameter of no experts.
-        left: lora_B, (out, experts * rank).
-        right: lora_A, (experts * rank, in).
-        scale: lora_alpha / rank, or / sqrt(rank) for rank-stabilised adapters.
-        is_expert_major: in which order lora_B's columns are.
-        is_turned: a matrix of the base is (in, out), not (out, in).
-    """
-
-    base: TensorInfo
-    left: TensorInfo
-    right: TensorInfo
-    scale: float
-    is_expert_major: bool
-    is_turned: bool
-
-    @property
-    def experts(self) -> int:
-        """How many matrices the base holds."""
-        return self.base.shape[0] if len(self.base.shape) == 3 else 1
-
-    @property
-    def rank(self) -> int:
-        return self.right.shape[0] // self.experts
-
-    def elements(
-        self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
-    ) -> np.ndarray:
-        """Return elements [start, start + count) as float32, computed in groups of whole rows."""
-        rows, columns = self.base.shape[-2:]
-        group = max(1, GROUP_ELEMENTS // columns)
-        first, last = start // columns, -(-(start + count) // columns)
-        origin = (first // rows * rows + first % rows // group * group) * columns
-        parts = []
-        for expert in range(first // rows, -(-last // rows)):
-            left, right = self.factors(reader.decoded, expert, reader.cache)
-            if self.is_turned:
-                left, right = right.T, left.T
-            begin = max(origin // columns - expert * rows, 0)
-            for row in range(begin, min(last - expert * rows, rows), group):
-                end = min(row + group, rows)
-                at = (expert * rows + row) * columns
-                base = reader.decoded(self.base, at, (end - row) * columns)
-                update = (self.scale * (left[row:end] @ right)).reshape(-1)
-                # An update of exactly nothing leaves the base as it is, also where it is -0.0.
-                parts.append(np.where(update != 0, base + update, base).astype(np.float32))
-        return np.concatenate(parts)[start - origin :][:count]
-
-    def factors(self, read: Read, expert: int, cache: TensorCache) -> tuple[np.ndarray, np.ndarray]:
-        """Return B (out, rank) and A (rank, in) of an expert in float64.
-
-        cache: holds lora_B between calls, of which every expert has single columns.
-        """
-        rank, out, wide = self.rank, self.left.shape[0], self.right.shape[1]
-
-        def whole() -> np.ndarray:
-            return read(self.left, 0, self.left.numel).reshape(self.left.shape)
-
-        stored = cache.get(self.left, whole)
-        step = 1 if self.is_expert_major else self.experts
-        begin = expert * rank if self.is_expert_major else expert
-        left = np.ascontiguousarray(stored[:, begin : begin + rank * step : step], np.float64)
-        right = read(self.right, expert * rank * wide, rank * wide).reshape(rank, wide)
-        assert left.shape == (out, rank)
-        return left, right.astype(np.float64)
 
 
 def packing_of(config: Mapping[str, Any], asked: Packing) -> Packing:
@@ -130,12 +45,12 @@ def packing_for(asked: Packings, agent: str) -> Packing:
     return asked if isinstance(asked, str) else asked.get(agent, "ask")
 
 
-def is_ambiguous(made: LowRankStack) -> bool:
+def is_ambiguous(made: LowRank) -> bool:
     """Say whether the two orders differ for a stack."""
     return made.experts > 1 and made.rank > 1
 
 
-def norms_text(stack: LowRankStack, other: LowRankStack, read: Read | None) -> str:
+def norms_text(stack: LowRank, other: LowRank, read: Read | None) -> str:
     """Return what the update of a stack is in either order: its norm, and untouched experts.
 
     stack: rank-major; other: the same, expert-major; read: None where nothing can be read yet.
@@ -162,7 +77,7 @@ def make_stack(
     factors: tuple[TensorInfo, TensorInfo],
     below: Mapping[str, TensorInfo],
     targets: object,
-) -> LowRankStack | str:
+) -> LowRank | str:
     """Return which tensor of a module its factors are of, rank-major and of scale 1, or why none.
 
     Args:
@@ -186,7 +101,7 @@ def make_stack(
         found = [one for one in found if _is_turned(one[0], below) is one[1]]
     if len(found) == 1:
         [(base, turned)] = found
-        return LowRankStack(base, b, a, 1.0, False, turned)
+        return LowRank(base, b, a, 1.0, turned)
     shapes = f"lora_A {shown_shape(a.shape)} and lora_B {shown_shape(b.shape)}"
     if not found:
         return f"{quoted(module)} has {shapes}, which fit none of its tensors in the base"
