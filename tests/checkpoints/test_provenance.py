@@ -148,6 +148,11 @@ def test_the_card_shows_formula_numbers_and_how_to_reproduce():
     assert "/home/me" not in card
     assert "mem (local)" in card
     assert recipe["agents"]["memory"] == "./mem"
+    settings = {"files": "/home/me/fisher"}
+    asked = {"base": HUB_BASE, "agents": {"coding": CODER, "memory": PLACE}, "method": "fisher"}
+    card = model_card(provenance(recipe=make_recipe({**asked, "settings": settings})))
+    assert "/home/me" not in card
+    assert "| files | ./fisher |" in card
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def _linked_papers(source: str) -> Markdown:
 
 
 def _settings(provenance: Provenance) -> list[tuple[str, object]]:
-    recipe = provenance.recipe
+    recipe = public_recipe(provenance)
     rounding = f"stochastic, seed {provenance.seed}"
     rows: list[tuple[str, object]] = [
         ("method", recipe.method),
@@ -271,11 +271,14 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
 def public_recipe(provenance: Provenance) -> Recipe:
     """Return a merge's recipe for others: a local path tells nothing, and of its owner something.
 
-    Sources are commits on the Hub, or the last names of folders.
+    Sources are commits on the Hub, or the last names of folders; so is the folder of Fisher files.
     """
     recipe = provenance.recipe
+    files = recipe.settings.get("files")
+    beside = {} if files is None else {"files": f"./{PurePath(str(files)).name}"}
     return recipe.model_copy(
         update={
+            "settings": {**recipe.settings, **beside},
             "base": _shown_source(recipe.base, provenance.base),
             "agents": {
                 name: _shown_source(source, provenance.agents[name])
