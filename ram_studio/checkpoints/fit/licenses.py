@@ -21,6 +21,8 @@ from ram_studio.errors import CheckpointError
 MAX_CARD_BYTES = 4_000_000
 _MAX_FRONT_LINES = 20_000
 _MAX_TEXT = 300
+_DAMAGED = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What PyYAML raises of text that is not what its tag says, and of text that is no YAML."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -105,7 +107,7 @@ def _fields(card: str, prefix: str) -> dict[str, Any]:
         return {}  # front matter without an end is none
     try:
         fields = yaml.safe_load("\n".join(kept))
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except _DAMAGED:
         return {}
     return fields if isinstance(fields, dict) else {}
 
