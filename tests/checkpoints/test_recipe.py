@@ -114,6 +114,10 @@ ONE = "base: b\nagents: {a: x}\n"
         ("? [a]\n: b", "a name must be plain text"),
         ("base: b\nagents: {a: \x07}", "not valid YAML"),
         (b"base: \xff", "not valid YAML"),
+        *(
+            (ONE + f"seed: {tagged}", "line 3: not valid YAML: tags are not allowed")
+            for tagged in ("!!bool x", "!!int ''", "!!timestamp x", "!!float " + "1:" * 300 + "1")
+        ),
         ("[" * 2000, "not valid YAML"),
         (ONE + "seed: 1:30", "seed: "),
         ("x" * 64_001, "larger than"),

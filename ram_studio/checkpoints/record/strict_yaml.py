@@ -14,6 +14,8 @@ import yaml
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import SettingsError
 
+_TEXT = "tag:yaml.org,2002:str"
+
 
 def parse_yaml(data: bytes, where: str) -> dict[str, Any]:
     """Return the fields of a YAML file, which `where` names in messages.
@@ -48,13 +50,18 @@ def dump_yaml(values: Mapping[str, Any]) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Plain data only: no aliases (their expansion can be unbounded), no key given twice."""
+    """Plain data only: no aliases (their expansion can be unbounded), no key given twice.
+
+    No tags but !!str either: of text that is not what a tag says PyYAML raises errors of any kind.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+        event = self.peek_event()
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias or getattr(event, "tag", None) not in (None, "!", _TEXT):
+            what = "aliases" if is_alias else "tags"
             raise yaml.MarkedYAMLError(
-                problem="aliases are not allowed", problem_mark=event.start_mark
+                problem=f"{what} are not allowed", problem_mark=event.start_mark
             )
         return super().compose_node(parent, index)
 
@@ -84,7 +91,7 @@ class _StrictDumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # Unquoted or in single quotes PyYAML folds unusual line breaks (U+0085) into spaces.
     style = None if text.isprintable() else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return dumper.represent_scalar(_TEXT, text, style=style)
 
 
 _StrictDumper.add_representer(str, _represent_text)
