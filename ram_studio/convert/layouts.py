@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ _RANK = re.compile(
 _WHOLE = re.compile(
     r"(pytorch_model|model|consolidated|state_dict)[\w.-]*\.(bin|pt|pth)", re.IGNORECASE
 )
+_NUMBERED = re.compile(r".+-(?P<number>\d{1,9})-of-(?P<count>\d{1,9})\.\w+")
 _PICKLE = re.compile(r"[^.].*\.(bin|pt|pth)")
 _NOT_MODEL = re.compile(
     r"(optim|optimizer|scheduler|scaler|rng_state|random_states|training_args|extra_state|data|"
@@ -138,7 +140,21 @@ def _own(folder: Path) -> Layout | None:
         pickles = [name for name in names if _PICKLE.fullmatch(name)]
         files = [name for name in pickles if not _NOT_MODEL.fullmatch(name)]
         files = files if len(files) == 1 else []
+    _check_numbered(folder, files)
     return Layout("files", folder, tuple(folder / name for name in files)) if files else None
+
+
+def _check_numbered(folder: Path, files: list[str]) -> None:
+    """Refuse a model of numbered files of which one is missing."""
+    numbered = [match for name in files if (match := _NUMBERED.fullmatch(name))]
+    there = {int(match["number"]) for match in numbered}
+    total = max((int(match["count"]) for match in numbered), default=0)
+    missing = next(number for number in itertools.count(1) if number not in there)
+    if missing <= total:
+        raise CheckpointError(
+            f"{printable(folder)} holds {len(there)} of {plural(total, 'file')} (number {missing} "
+            "is missing); copy all files of one save."
+        )
 
 
 def _ranks(folder: Path, ranks: dict[str, re.Match[str]]) -> Layout:

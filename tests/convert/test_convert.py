@@ -174,11 +174,16 @@ def compress(path: Path) -> None:
             "tensor `w` differs between ranks",
         ),
         ("pickle", lambda d: compress(d / PLAIN), "is compressed or encrypted"),
+        (
+            "pickle",
+            lambda d: (d / PLAIN).rename(d / "pytorch_model-00002-of-00003.bin"),
+            r"plain holds 1 of 3 files \(number 1 is missing\)",
+        ),
     ],
     ids=[
         *("rank missing", "rank twice", "rank cut short", "rank whole"),
         *("metadata missing", "part missing", "part cut short", "zarr"),
-        *("shards missing", "not equal everywhere", "compressed"),
+        *("shards missing", "not equal everywhere", "compressed", "file missing"),
     ],
 )
 def test_what_is_not_whole_is_refused_by_name(spoiled, tmp_path, way, spoil, said):
