@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.fit.licenses import License
@@ -47,7 +48,6 @@ _RAM_RULES = {
     "ram+s": r"\lambda_t = 1 + r \cdot \frac{\rho_t}{1 + \rho_t}" + _COUNTED,
     "ram+m": _CLIPPED + _WEIGHTED,
 }
-_LOAD_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _PLAIN_LINK = re.compile(r"https://[A-Za-z0-9./_%~?=&+-]{1,280}")
 
 
@@ -87,7 +87,7 @@ def model_card(provenance: Provenance) -> str:
         title=f"{_display_name(provenance.base)} merged with {method_title}",
         method=method,
         method_title=method_title,
-        load_dtype=_LOAD_DTYPES.get(provenance.dtype, "auto"),
+        load_dtype=DTYPE_WORDS.get(provenance.dtype, "auto"),
         columns=columns,
         cells={name: [_COLUMNS[head](a) for head in columns] for name, a in agents.items()},
         lost=_with_lost_rescaling(provenance),

@@ -81,10 +81,9 @@ def _written_dtype(recipe: Recipe, source: Path) -> str | None:
 
     mergekit does not follow the base: without a dtype it writes float32.
     """
+    from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
     from ram_studio.checkpoints.record.provenance import is_provenance, read_provenance
-    from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 
     if recipe.dtype is not None or not is_provenance(source):
         return recipe.dtype
-    written = read_provenance(source.parent).dtype
-    return {stored: name for name, stored in OUTPUT_DTYPES.items()}.get(written)
+    return DTYPE_WORDS.get(read_provenance(source.parent).dtype)

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
@@ -15,7 +16,6 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis, save_anal
 from ram_studio.checkpoints.record.card import public_recipe
 from ram_studio.checkpoints.record.mergekit import export_mergekit
 from ram_studio.checkpoints.record.provenance import Provenance, read_provenance
-from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.errors import AnalysisError, EvaluationError, HubError, SettingsError
 from ram_studio.evals.publish.scores import card_with, hub_results, sources_in, stored_scores
 from ram_studio.evals.store import AnswerStore
@@ -32,8 +32,7 @@ def mergekit_file(provenance: Provenance) -> dict[str, bytes]:
     """
     recipe = public_recipe(provenance)
     if recipe.dtype is None:
-        names = {stored: name for name, stored in OUTPUT_DTYPES.items()}
-        recipe = recipe.model_copy(update={"dtype": names.get(provenance.dtype)})
+        recipe = recipe.model_copy(update={"dtype": DTYPE_WORDS.get(provenance.dtype)})
     try:
         text, warnings = export_mergekit(recipe)
     except SettingsError:
