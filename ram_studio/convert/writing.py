@@ -11,15 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
-from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.describe import printable, quoted
 from ram_studio.checkpoints.read.header import HEADER_METADATA
 from ram_studio.checkpoints.read.json_files import read_json_object
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output
 from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
-from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES, sidecar_files
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.convert.dcp import read_dcp
 from ram_studio.convert.layouts import Layout, find_config, find_layout
 from ram_studio.convert.ranks import read_files, read_ranks
@@ -197,9 +198,9 @@ def _small_files(
     """
     if folder is None:
         return {}
-    names = {stored: name for name, stored in OUTPUT_DTYPES.items()}
-    known = {stored: count for stored, count in elements.items() if stored in names}
-    return sidecar_files(model, dtype=names[max(known, key=known.__getitem__)] if known else None)
+    known = [stored for stored in elements if stored in DTYPE_WORDS]
+    most = max(known, key=elements.__getitem__, default="")
+    return sidecar_files(model, dtype=DTYPE_WORDS.get(most))
 
 
 def _pieces(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[int, np.ndarray]]:
@@ -209,7 +210,22 @@ def _pieces(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[in
             yield start, piece
             continue
         if info.dtype == "F64":
-            values = piece.view(np.float64).astype(np.float32)
+            values = _narrowed(piece.view(np.float64), info.name)
         else:
             values = rounding.decode(piece.view(rounding.STORAGE[info.dtype]), info.dtype)
         yield start * 4 // info.element_bytes, values.view(np.uint8)
+
+
+def _narrowed(wide: np.ndarray, name: str) -> np.ndarray:
+    """Return float64 elements of a tensor as float32.
+
+    Raises: CheckpointError for a number that float32 does not hold.
+    """
+    with np.errstate(over="ignore"):
+        values = wide.astype(np.float32)
+    if (np.isinf(values) != np.isinf(wide)).any():
+        raise CheckpointError(
+            f"Tensor {quoted(name)} has float64 numbers beyond those of float32; leave --dtype out "
+            "to write it as it is stored."
+        )
+    return values

@@ -214,6 +214,19 @@ def test_tensors_that_are_not_read_are_refused(tmp_path, tensors, said):
     assert not (tmp_path / "out").exists()
 
 
+def test_float64_is_narrowed_only_where_float32_holds_it(tmp_path):
+    for number, fits in ((1e38, True), (torch.inf, True), (1e39, False)):
+        tensor = torch.tensor([0.1, number], dtype=torch.float64)
+        torch.save({"w": tensor}, tmp_path / PLAIN)
+        check_same(convert(tmp_path / PLAIN, tmp_path / f"{number}").out, {"w": tensor})
+        if fits:
+            done = convert(tmp_path / PLAIN, tmp_path / f"float32-{number}", dtype="float32")
+            check_same(done.out, {"w": tensor}, torch.float32)
+            continue
+        with pytest.raises(CheckpointError, match="`w` has float64 numbers beyond those of float3"):
+            convert(tmp_path / PLAIN, tmp_path / "out", dtype="float32")
+
+
 def test_a_file_older_than_torch_1_6_is_refused(tmp_path):
     torch.save({"w": torch.ones(2)}, tmp_path / PLAIN, _use_new_zipfile_serialization=False)
     with pytest.raises(CheckpointError, match=r"is not a torch\.save file"):
