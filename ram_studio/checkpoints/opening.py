@@ -126,7 +126,7 @@ def open_folder(folder: str | Path, *, name: str) -> Checkpoint:
         header = beside.header(path.name)
         if header.metadata.get("format") == DELTA_FORMAT:
             found = _assemble(beside, [header], header.tensors, name=name, source=source)
-            return replace(found, folder=path, config={}, adapter=None, delta=header.metadata)
+            return replace(found, folder=path, delta=header.metadata)
     if not path.is_dir():
         hint = " (a file: give the folder it lies in)" if path.is_file() else ""
         raise CheckpointError(
@@ -146,7 +146,12 @@ def open_files(files: Files, *, name: str, source: str) -> Checkpoint:
     shards, weight_map = find_shards(files)
     headers = files.headers(shards)
     tensors = _collect_tensors(files, headers, weight_map)
-    return _assemble(files, headers, tensors, name=name, source=source)
+    is_adapter = shards == [ADAPTER_FILE]
+    return replace(
+        _assemble(files, headers, tensors, name=name, source=source),
+        config=files.json(CONFIG_FILE, limit=MAX_CONFIG_BYTES),
+        adapter=files.json(ADAPTER_CONFIG, limit=MAX_CONFIG_BYTES) if is_adapter else None,
+    )
 
 
 def _assemble(
@@ -157,8 +162,8 @@ def _assemble(
     name: str,
     source: str,
 ) -> Checkpoint:
+    """Return what the weights alone make up: a checkpoint without a config."""
     shards = [header.path.name for header in headers]
-    is_adapter = shards == [ADAPTER_FILE]
     paths = tuple(header.path for header in headers)
     return Checkpoint(
         name=name,
@@ -166,11 +171,10 @@ def _assemble(
         folder=files.folder,
         tensors=tensors,
         shards=paths,
-        config=files.json(CONFIG_FILE, limit=MAX_CONFIG_BYTES),
+        config={},
         fingerprint=files.fingerprint(shards) or fingerprint_of(headers, files),
         nbytes=sum(header.file_size for header in headers),
         revision=files.revision,
-        adapter=files.json(ADAPTER_CONFIG, limit=MAX_CONFIG_BYTES) if is_adapter else None,
         is_local=not isinstance(files, RemoteFiles),
         remote=dict.fromkeys(paths, files) if isinstance(files, RemoteFiles) else {},
     )

@@ -66,6 +66,7 @@ one_dtype = pytest.mark.parametrize("pair", ["BF16"], indirect=True)
 def test_an_overlaid_delta_is_a_whole_model(pair, tmp_path) -> None:
     base, agent = pair
     make_delta(base, agent, tmp_path / "a.safetensors")
+    (tmp_path / "config.json").write_text("[")  # of something else
     report = load(base, {"a": tmp_path / "a.safetensors"})
     assert check_compatibility(report.base, report.agents).tensors == report.tensors
 
