@@ -378,6 +378,15 @@ def test_commands_take_a_column_order_by_agent(orders, tmp_path):
     torch.testing.assert_close(found, expected)
 
 
+def test_a_column_order_of_any_kind_is_read(orders):
+    path = orders["peft"] / "adapter_config.json"
+    plain = json.loads(path.read_text())
+    for said in (["rank_major"], {}, 3, "other"):
+        path.write_text(json.dumps(plain | {"lora_B_layout": said}))
+        with pytest.raises(CompatibilityError, match="set experts_packing: rank-major"):
+            load(orders["base"], {"a": orders["peft"]})
+
+
 def test_factors_that_fit_no_stack_are_refused(tmp_path):
     config = Qwen3MoeConfig(**EXPERTS, moe_intermediate_size=8, num_experts=4)
     train_experts(tmp_path, config)

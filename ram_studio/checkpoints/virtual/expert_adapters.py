@@ -32,12 +32,12 @@ PACKING_WORDS = (
 """How the message names the option."""
 
 _MARKER = "lora_B_layout"
-_MARKED: dict[object, Packing] = {"rank_major": "rank-major", "grouped_by_expert": "expert-major"}
+_MARKED: dict[str, Packing] = {"rank_major": "rank-major", "grouped_by_expert": "expert-major"}
 
 
 def packing_of(config: Mapping[str, Any], asked: Packing) -> Packing:
     """Return in which order an adapter's columns are: what its config says, else what is asked."""
-    return _MARKED.get(config.get(_MARKER), asked)
+    return _MARKED.get(str(config.get(_MARKER)), asked)
 
 
 def packing_for(asked: Packings, agent: str) -> Packing:
