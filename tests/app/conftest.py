@@ -13,6 +13,7 @@ import pytest
 from app_parts import Clock
 from app_process import running_app
 from http_user import HttpUser, tell
+from loopback_hub import LoopbackHub, serving
 
 from ram_studio.resources import asset_path
 
@@ -72,6 +73,19 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert list(work_dir.glob("app-*")) == []
 
 
+OWNER = "hf_of_the_owner"
+SPACE_HOST = "owner-ram-studio.hf.space"
+OAUTH = {
+    "SYSTEM": "spaces",
+    "SPACE_ID": "owner/ram-studio",
+    "OAUTH_CLIENT_ID": "client",
+    "OAUTH_CLIENT_SECRET": "secret of the Space",
+    "OAUTH_SCOPES": "openid profile gated-repos contribute-repos",
+    "OPENID_PROVIDER_URL": "the Hub's address",
+}
+"""What a Space has in its environment whose users can sign in."""
+
+
 @pytest.fixture(scope="session")
 def space_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the app of ``space_url`` works, with its ``app.log``."""
@@ -79,15 +93,35 @@ def space_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def space_url(space_folder: Path) -> Iterator[str]:
-    """The address of the app as it runs on a public Space; told to end, it leaves nothing."""
-    hosts = {"SPACE_ID": "owner/ram-studio", "SPACE_HOST": "owner-ram-studio.hf.space"}
-    with run_here(space_folder, **hosts) as url:
+def space_hub() -> Iterator[LoopbackHub]:
+    """The Hub of ``space_url``: it notes who asks for what, and has no models of its own."""
+    with serving() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def space_url(space_folder: Path, space_hub: LoopbackHub) -> Iterator[str]:
+    """The address of the app as it runs on a public Space whose owner is logged in.
+
+    Told to end, it leaves nothing but its log and the Hub's models.
+    """
+    hub = space_folder / "hub"
+    more = {
+        **OAUTH,
+        "HF_TOKEN": OWNER,
+        "HF_ENDPOINT": space_hub.address,
+        "OPENID_PROVIDER_URL": space_hub.address,
+        "SPACE_HOST": SPACE_HOST,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(hub),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    with run_here(space_folder, **more) as url:
         yield url
         tell(_begin_a_sweep(url))
         assert list(space_folder.glob("ram-studio*/app-*/*"))
     left = [path for path in space_folder.rglob("*") if path.is_file() and path.name != "app.log"]
-    assert left == []
+    assert [path for path in left if hub not in path.parents] == []
 
 
 async def _begin_a_sweep(url: str) -> None:

@@ -29,6 +29,12 @@ def tell(story: Coroutine[Any, Any, Told]) -> Told:
         return pool.submit(asyncio.run, story).result()
 
 
+def element_ids(url: str) -> set[str]:
+    """Return the names that elements of an app's page have."""
+    config = httpx.get(f"{url}config", timeout=60).raise_for_status().json()
+    return {component["props"].get("elem_id") for component in config["components"]}
+
+
 class RefusedError(Exception):
     """The app answered a request with an error."""
 

@@ -10,7 +10,9 @@ import urllib.request
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from http_user import HttpUser, RefusedError, tell
 
@@ -233,3 +235,11 @@ def test_draws_and_health_are_asked_for_by_name(client) -> None:
     answer = client.predict(models=["base", "tool"], suites=["health"], api_name="/evaluate")
     assert answer["suite"] == "health"
     assert answer["models"]["tool"]["health"]["kl_to_base"] > 0
+
+
+def test_another_name_for_this_machine_opens_nothing(app_url: str) -> None:
+    port = urlsplit(app_url).port
+    names = {"localhost": 200, "127.0.0.1": 200, "foreign.localhost": 403, "evil.example.org": 403}
+    for name, status in {**names, "localhost.": 403, "0.0.0.0": 403}.items():
+        headers = {"host": f"{name}:{port}"}
+        assert httpx.get(f"{app_url}ram/page.js", headers=headers).status_code == status, name

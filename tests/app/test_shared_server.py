@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from app_process import free_port
-from http_user import HttpUser, RefusedError, tell
+from http_user import HttpUser, RefusedError, element_ids, tell
 
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.public.session_reaper import LEAVE_SECONDS
@@ -291,6 +291,10 @@ def test_the_page_names_no_other_host(server: SharedServer) -> None:
     assert "cdnjs" not in page.text
     policy = page.headers["content-security-policy"]
     assert "frame-ancestors 'self' https://huggingface.co" in policy
+
+
+def test_nothing_is_signed_or_pushed_without_oauth(server: SharedServer) -> None:
+    assert not {"sign-in", "push"} & element_ids(server.url), "a Space without hf_oauth"
 
 
 # ---------------------------------------------------------------------------- in a browser
