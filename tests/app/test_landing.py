@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from app_parts import run
 from safetensors.torch import load_file
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
@@ -155,7 +156,7 @@ def test_other_methods_show_the_row_nearest_by_settings(
         found.nearest(Tuned("fisher"))
 
 
-_NEAREST = """async ([modules, profile, table, settings]) => {
+_NEAREST = """async (modules, profile, table, settings) => {
   const [{ outcomeOf }, { nearestRow }, { skillsOf }] =
     await Promise.all(modules.map((module) => import(module)));
   profile.skills = skillsOf(table, profile);
@@ -191,7 +192,7 @@ def test_the_nearest_measured_row_is_the_canvas_own(page: Any, name: str) -> Non
     settings = [{"method": s.method, "point": s.point, "r": s.r, "alpha": s.alpha} for s in given]
     profile, found = json.loads(set_profile(name)), outcomes_of(name)
     modules = [_exporting(wanted) for wanted in ("outcomeOf", "nearestRow", "skillsOf")]
-    rows = page.evaluate(_NEAREST, [modules, profile, _table(name), settings])
+    rows = run(page, _NEAREST, modules, profile, _table(name), settings)
     for setting, (number, is_exact) in zip(given, rows, strict=True):
         nearest = found.nearest(setting)
         assert (nearest.number, nearest.is_exact) == (number, is_exact), setting
@@ -219,10 +220,19 @@ def test_no_panel_needs_gradios_heavy_components(app_url: str) -> None:
     assert not {"code", "markdown"} & kinds
 
 
+# How many frames were asked for since the page began.
+_COUNT_FRAMES = """
+window.frames_asked = 0;
+const frame = window.requestAnimationFrame;
+window.requestAnimationFrame = (step) => { window.frames_asked += 1; return frame(step); };
+"""
+
+
 @pytest.mark.browser
 def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     it = visit(reduced_motion="no-preference")
     page = it.page
+    page.add_init_script(_COUNT_FRAMES)
     page.goto(it.url)
     # It plays by itself, and stops at a press.
     page.wait_for_selector(".movie.playing")
@@ -252,16 +262,22 @@ def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     page.click("#to-load")
     assert page.title() == "RAM Studio"
     assert page.evaluate("() => document.activeElement.id") == "landing-title"
+    # A page at rest is drawn by nobody: Gradio's loader, which is gone, counts no seconds.
+    it.settle()
+    asked = page.evaluate("frames_asked")
+    page.wait_for_timeout(300)
+    assert page.evaluate("frames_asked") == asked > 0
     # The first stop of a keyboard leads past head and steps.
     page.click("#to-tune")
     page.focus(".skip")
     page.keyboard.press("Enter")
     page.wait_for_selector("#step-tune h2:focus")
-    # Where nobody acts it comes when the figure has played.
+    # Where nobody acts it is fetched when the figure has played: its 9 seconds pass in one here.
+    page.add_init_script("const wait = setTimeout; window.setTimeout = (f, ms) => wait(f, ms / 9);")
     page.evaluate("() => sessionStorage.clear()")
-    page.goto(it.url)
-    page.wait_for_selector("#first-view")
-    page.wait_for_selector("#hero #landing", state="attached")
+    with page.expect_request("**/assets/*.js"):
+        page.goto(it.url)
+    assert page.is_visible("#first-view")
 
 
 # The places of a few things in every frame, where they differ from the first ones.
