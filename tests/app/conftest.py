@@ -176,8 +176,8 @@ def page(module_page: object) -> Iterator[object]:
     module_page.evaluate("() => document.body.replaceChildren()")  # type: ignore[attr-defined]
 
 
-# What is queued in a page is done before it is idle, however long that takes. A frame first: Chromium
-# may not notice that a page is idle in which nothing is drawn.
+# What is queued in a page is done before it is idle, however long that takes. A frame first:
+# Chromium may not notice that a page is idle in which nothing is drawn.
 _IDLE = """() => new Promise((done) => {
   setTimeout(() => requestAnimationFrame(() => requestIdleCallback(() => done())), 100);
 })"""

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -340,13 +341,26 @@ def test_three_dials_and_a_number_have_their_place(example) -> None:
         page.set_viewport_size({"width": 1280, "height": 800})
 
 
-def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
+@pytest.fixture(scope="module")
+def _touched(browser, app_url) -> Iterator[Visit]:
     context = browser.new_context(has_touch=True, is_mobile=True)
     it = Visit(context, app_url, (390, 844))
-    page = it.page
     it.open("?set=shared-style&rule=ram%2B")
-    page.wait_for_selector(".cv-card[data-item]", state="visible")
-    it.settle()
+    it.page.wait_for_selector(".cv-card[data-item]", state="visible")
+    yield it
+    context.close()
+
+
+@pytest.fixture
+def phone(_touched) -> Visit:
+    """A visit by finger at Tune with the example and its first settings: one page, opened once."""
+    _touched.page.click("#reset")
+    _touched.settle()
+    return _touched
+
+
+def test_a_dot_is_picked_by_touch_and_by_key(phone, table) -> None:
+    it, page = phone, phone.page
     rows = {"base": row_of(table, "base"), "merge": row_of(table, "ram+", epsilon=1e-5, r=0.1)}
     dots = page.locator(".cv-dots").nth(2)
     dots.scroll_into_view_if_needed()
@@ -364,21 +378,16 @@ def test_a_dot_is_picked_by_touch_and_by_key(browser, app_url, table) -> None:
         picked = check_shown(page, table, rows)
         assert (picked[2] == before[2]) == (key == "Escape"), key
     it.check_width("Tune on a phone")
-    context.close()
 
 
-def test_a_ramp_is_dragged_and_reset_by_touch(browser, app_url) -> None:
-    context = browser.new_context(has_touch=True, is_mobile=True)
-    it = Visit(context, app_url, (390, 844))
-    page = it.page
-    it.open("?set=shared-style&rule=ram%2B")
-    page.wait_for_selector(".cv-card[data-item]", state="visible")
+def test_a_ramp_is_dragged_and_reset_by_touch(phone) -> None:
+    it, page = phone, phone.page
     page.click(".cv-more")
     page.click("#open-weights")
     plot = page.locator(".cv-weights .cv-plot")
     plot.scroll_into_view_if_needed()
     it.settle()
-    finger = context.new_cdp_session(page)
+    finger = page.context.new_cdp_session(page)
     box = plot.bounding_box()
     x, y = box["x"] + box["width"] - 40, box["y"] + 0.47 * box["height"]  # layer 0
 
@@ -403,7 +412,6 @@ def test_a_ramp_is_dragged_and_reset_by_touch(browser, app_url) -> None:
         page.touchscreen.tap(x, y)
     page.wait_for_function(weighs, arg="null")
     it.check_width("Tune on a phone")
-    context.close()
 
 
 @pytest.mark.slow
