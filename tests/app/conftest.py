@@ -176,10 +176,10 @@ def page(module_page: object) -> Iterator[object]:
     module_page.evaluate("() => document.body.replaceChildren()")  # type: ignore[attr-defined]
 
 
-# What is queued in a page is done before it is idle, however long that takes. A frame first:
-# Chromium may not notice that a page is idle in which nothing is drawn.
+# What is queued in a page is done before it is idle. Chromium may never call a page idle in which
+# nothing is drawn, so its turn comes after a second in any case, behind what was queued before.
 _IDLE = """() => new Promise((done) => {
-  setTimeout(() => requestAnimationFrame(() => requestIdleCallback(() => done())), 100);
+  setTimeout(() => requestIdleCallback(() => done(), { timeout: 1000 }), 100);
 })"""
 
 
