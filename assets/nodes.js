@@ -13,6 +13,9 @@ export const put = (parent, tag, attributes = {}, ...children) => {
   return node;
 };
 
+/** Write a text where it differs. @param {Node} node @param {string} text */
+export const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+
 /** Outline of an agent's marker in a box of 12 by 12, as colors.py has it. @param {number} agent */
 export const shape = (agent) => {
   const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];

@@ -44,7 +44,7 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
     if (menu) mountMenu(places[at], button, menu);
   }
   mountDock(root);
-  part = { root, methods, answers, verdict };
+  part = { root, methods, answers };
   mountPresentation(root);
   onPaint(paintRoot);
   for (const box of [root, answers, curve.plot, map.plot, weights.plot]) new ResizeObserver(() => requestAnimationFrame(layOut)).observe(box);
@@ -52,16 +52,17 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
   new MutationObserver(recolor).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   window.matchMedia("(forced-colors: active)").addEventListener("change", recolor);
   document.addEventListener("keydown", onKey);
-  document.fonts?.ready.then(relayout);
+  document.fonts?.ready.then(() => relayout());
 };
 
-// One letter each, where nothing is typed and the stage is what is seen.
+// One letter each, where nothing is typed and the stage is what is seen. Esc leaves a presentation from anywhere.
 const onKey = (event) => {
-  const isTyped = event.target.closest?.("input, textarea, [contenteditable]") || event.ctrlKey || event.metaKey || event.altKey;
-  if (!state.profile || isTyped || !part.root.checkVisibility() || document.querySelector("dialog[open]")) return;
-  if (event.key === "p") togglePin();
-  else if (event.key === "m") nextMethod(1);
-  else if (isPresenting() && event.key === "Escape") present(false);
+  if (!state.profile || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!part.root.checkVisibility() || document.querySelector("dialog[open]")) return;
+  if (isPresenting() && event.key === "Escape") present(false);
+  else if (event.target.closest?.("input, textarea, [contenteditable]")) return;
+  else if (event.key === "p") togglePin();
+  else if (event.key === "m" && !part.methods.inert) nextMethod(1);
   else if (isPresenting() && /^[1-5]$/.test(event.key)) showPanel(Object.keys(PANELS)[Number(event.key) - 1]);
   else if (isPresenting() && TURNS[event.key] && !event.target.closest?.("[role=slider]")) turnPanel(TURNS[event.key]);
 };
@@ -148,7 +149,7 @@ const mountPresentation = (root) => {
     tab.addEventListener("click", () => showPanel(id));
     return tab;
   });
-  const drawMini = mountMini(bar, {});
+  const drawMini = mountMini(bar);
   const leave = put(bar, "button", { type: "button", class: "cv-btn cv-leave" }, "Leave");
   leave.addEventListener("click", () => present(false));
   part.tabs = tabs;

@@ -73,6 +73,7 @@ const leave = () => {
   state.lesson = null;
   lock(false);
   unmountCard();
+  unmark();
   canvas().classList.remove("ls-on");
   for (const key of ["shows", "methods", "panel", "veiled"]) delete canvas().dataset[key];
   document.documentElement.classList.remove("ls-lesson");
@@ -237,6 +238,10 @@ const lock = (isLocked) => {
   for (const part of /** @type {NodeListOf<HTMLElement>} */ (canvas().querySelectorAll(LOCKED))) part.inert = isLocked;
 };
 
+const unmark = () => {
+  for (const control of document.querySelectorAll(".ls-target")) control.classList.remove("ls-target");
+};
+
 /** What a scene begins with is not its news: until something else is shown the answers wait.
  * @param {Scene} scene @param {string} phase */
 const veil = (scene, phase) => {
@@ -257,7 +262,7 @@ const draw = (at, phase) => {
   lock(phase === "predict");
   Object.assign(canvas().dataset, { shows: scene?.figure ?? "none", panel: at.panel });
   canvas().toggleAttribute("data-methods", Boolean(scene?.isWithMethods));
-  for (const control of document.querySelectorAll(".ls-target")) control.classList.remove("ls-target");
+  unmark();
   drawCard({
     ...NOTHING, index, phase, isShown, isFirst: !index && (!isShown || at.panel === "ask"),
     done: SCENES.map(({ id }) => Boolean(answerOf(id).settings)),

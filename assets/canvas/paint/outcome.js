@@ -1,6 +1,6 @@
 // @ts-check
 // The verdict on top, and what a phone and a projector need: scores with a small copy of the curve as slider.
-import { marker, put } from "../../nodes.js";
+import { marker, put, setText } from "../../nodes.js";
 import { METHODS, titleOf } from "../model/methods.js";
 import { along } from "../model/nearest.js";
 import { lostText, verdictOf } from "../model/verdict.js";
@@ -15,7 +15,6 @@ let saying = 0;
 
 /** A number stands in one line with its %. */
 const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
-const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
 export const mountVerdict = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-verdict", "data-part": "verdict", "aria-label": "Outcome" });
@@ -56,8 +55,8 @@ const paintVerdict = () => {
 };
 
 /** A small copy of the curve that is the slider as well. Returns what draws it. */
-export const mountMini = (parent, attributes) => {
-  const plot = put(parent, "div", { class: "cv-mini", role: "slider", tabindex: "0", ...attributes });
+export const mountMini = (parent) => {
+  const plot = put(parent, "div", { class: "cv-mini", role: "slider", tabindex: "0" });
   let [laid, dot] = ["", null];
   makeSlider(plot, () => [EDGE, plot.clientWidth - EDGE]);
   return () => {
@@ -92,7 +91,7 @@ export const mountMini = (parent, attributes) => {
 export const mountDock = (root) => {
   const dock = put(root, "div", { class: "cv-dock", id: "ram-strip" });
   const row = put(dock, "div", { class: "cv-dock-row", "aria-hidden": "true" });
-  const drawMini = mountMini(dock, {});
+  const drawMini = mountMini(dock);
   onPaint(() => {
     if (!dock.checkVisibility()) return;
     const { profile, settings } = state;
