@@ -62,7 +62,7 @@ const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) =>
 const drawn = new WeakMap();
 
 const known = (box, chart, parts, build) => {
-  const key = [box.clientWidth, chart.pointed, ...parts, ...chart.labels].join("|");
+  const key = [box.clientWidth, chart.aria, chart.pointed, ...parts, ...chart.labels].join("|");
   if (drawn.get(box)?.key !== key || !box.firstChild) {
     drawn.set(box, { key, ...build({ ...chart, onPoint: (g) => drawn.get(box).onPoint(g) }) });
   }

@@ -5,8 +5,8 @@ import { withRows } from "./canvas/model/data.js";
 import { state } from "./canvas/store.js";
 import { onSent } from "./nodes.js";
 
-/** @type {any} { profile, table }, when the file has come */
-let shipped = null;
+/** @type {WeakMap<any, any>} profile -> its table, when the file has come */
+const shipped = new WeakMap();
 /** @type {any} what the server says, see measure_panel.py */
 let known = null;
 
@@ -23,7 +23,7 @@ export const fetchTable = (profile) => {
   tell();
   if (!profile.skills_at) return;
   fetch(profile.skills_at).then((answer) => answer.json()).then((table) => {
-    shipped = { profile, table };
+    shipped.set(profile, table);
     tell();
   }).catch(() => {}); // the page is being left: nothing is shown as measured
 };
@@ -31,8 +31,8 @@ export const fetchTable = (profile) => {
 /** The shipped table of a profile with what was measured since; of models without one what base, agents and
  * merges all answered; or null. */
 export const tableOf = (profile) => {
-  if (shipped?.profile !== profile) return profile.skills_at ? null : ownTable(profile);
-  const { table } = shipped;
+  const table = shipped.get(profile);
+  if (!table) return profile.skills_at ? null : ownTable(profile);
   const more = known?.table;
   const isOfThese = more && more.prompts.join("\n") === table.prompts.join("\n");
   return isOfThese ? withRows(table, more) : table;

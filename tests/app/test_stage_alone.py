@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from app_parts import run
 
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.session.sets import build_profile
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.analysis_file import load_analysis
@@ -67,6 +68,22 @@ def stage(page: Any) -> Any:
     return page
 
 
+def test_the_box_at_the_pointer_is_of_the_models_shown(stage) -> None:
+    def point() -> str:
+        box = stage.locator(".cv-rows").bounding_box()
+        stage.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.6 * box["height"])
+        return stage.inner_text(".cv-tip")
+
+    assert "coding changed" in point()
+    stage.mouse.move(2, 2)
+    profile, _ = shipped("independent")
+    other = {**profile, "agents": [f"other-{name}" for name in profile["agents"]]}
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", other)
+    settle(stage)
+    assert setting(stage, "point") == DEFAULT_INDEX, "the same layer at the same epsilon"
+    assert "other-coding changed" in point()
+
+
 def test_escape_ends_a_presentation_from_a_slider(stage) -> None:
     stage.evaluate("() => store.weigh(0)")
     stage.evaluate("() => canvas.present(true)")
@@ -75,6 +92,48 @@ def test_escape_ends_a_presentation_from_a_slider(stage) -> None:
     stage.focus("[data-weigh=coding]")
     stage.keyboard.press("Escape")
     assert not stage.evaluate("() => canvas.isPresenting()")
+
+
+def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:
+    labels = run(
+        page,
+        """async () => {
+          const { agentDots } = await import("./bars.js");
+          const box = document.body.appendChild(document.createElement("div"));
+          const chart = { labels: ["0", "1"], agents: 1, value: () => 1 };
+          return ["bfloat16", "float16"].map((aria) => {
+            agentDots(box, { ...chart, aria });
+            return box.querySelector("svg").getAttribute("aria-label");
+          });
+        }""",
+    )
+    assert labels == ["bfloat16", "float16"]
+
+
+def test_a_late_table_of_earlier_models_changes_nothing(stage) -> None:
+    found = run(
+        stage,
+        """async (profile, table) => {
+          const { fetchTable, tableOf } = await import("./measured.js");
+          const real = window.fetch;
+          const waiting = [];
+          window.fetch = () => new Promise((done) => waiting.push(done));
+          const come = (i) => {
+            waiting[i]({ json: async () => table });
+            return new Promise((done) => setTimeout(done, 20));
+          };
+          const [before, after] = ["a", "b"].map((at) => ({ ...profile, skills_at: at }));
+          fetchTable(before);
+          canvas.setCanvasProfile(after);
+          fetchTable(after);
+          window.fetch = real;
+          await come(1);
+          await come(0);
+          return tableOf(after)?.rows.length ?? null;
+        }""",
+        *shipped("shared-style"),
+    )
+    assert found == len(shipped("shared-style")[1]["rows"])
 
 
 # ---------------------------------------------------------------------------- the lesson

@@ -11,6 +11,7 @@ let shownFor = null;
 
 export const hideTip = () => {
   if (box) box.hidden = true;
+  shownFor = null; // the same place may say something else by then
 };
 
 /** @param {PointerEvent} event @param {string} key @param {(box: HTMLElement) => void} fill writes into it; called only when
