@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from app_parts import run
 
-from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.session.sets import build_profile
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.analysis_file import load_analysis
@@ -66,6 +66,50 @@ def stage(page: Any) -> Any:
     run(page, _MOUNT, render("tune/canvas.html.j2"), *shipped("shared-style"))
     settle(page)
     return page
+
+
+def test_a_typed_number_shows_the_value_that_is_used(stage) -> None:
+    stage.click("#dial-r")
+    settle(stage)
+    stage.fill("#dial-number", "5")
+    stage.press("#dial-number", "Enter")
+    assert setting(stage, "r") == 1
+    assert stage.input_value("#dial-number") == "1"
+
+
+def test_arrows_go_on_from_the_method_that_is_checked(stage) -> None:
+    # Between average and sum the nearer one is checked.
+    choose(stage, method="task-arithmetic", scale=0.8)
+    assert stage.get_attribute("[data-choose=sum]", "aria-checked") == "true"
+    stage.focus("[data-choose=sum]")
+    stage.keyboard.press("ArrowRight")
+    assert setting(stage, "method") == "ties"
+    assert stage.get_attribute("[data-choose=ties]:focus", "aria-checked") == "true"
+
+
+def test_a_method_without_a_dial_leaves_no_slider(stage) -> None:
+    stage.focus("#curve-plot")
+    choose(stage, method="wudi")
+    curve = stage.locator("#curve-plot")
+    assert curve.get_attribute("role") == "img"
+    assert curve.get_attribute("aria-label").startswith("No dial: one setting")
+    assert [curve.get_attribute(f"aria-value{key}") for key in ("now", "text")] == [None, None]
+    assert curve.get_attribute("tabindex") == "-1"
+    choose(stage, method="ram+")
+    assert curve.get_attribute("role") == "slider"
+    assert curve.get_attribute("aria-valuetext").startswith("epsilon ")
+    assert curve.get_attribute("tabindex") == "0"
+
+
+def test_the_epsilon_line_moves_a_step_from_beyond_its_axis(stage) -> None:
+    steps = stage.evaluate("() => store.state.profile.axis.steps")
+    last = len(EPSILON_GRID) - 1
+    assert steps[-1] < last
+    choose(stage, point=last)
+    line = stage.locator("#epsilon-line")
+    assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
+    line.press("ArrowLeft")
+    assert setting(stage, "point") == steps[-2]
 
 
 def test_the_box_at_the_pointer_is_of_the_models_shown(stage) -> None:

@@ -1,6 +1,7 @@
 // @ts-check
 // What one chooses with: methods with all their measured scores, the dials of the one chosen, and A beside it.
-import { put } from "../../nodes.js";
+import { stepByArrows } from "../../keys.js";
+import { put, setText } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
 import { bestOf, nearestRow, rowsOf, startOf } from "../model/nearest.js";
 import { choose, dialInHand, hold, onPaint, setPin, shown, state, weigh } from "../store.js";
@@ -11,6 +12,13 @@ let more = null;
 let part = null;
 
 const nameNow = () => nameOf(state.settings, state.profile.agents.length);
+
+/** The button that is checked: of a scale between average and sum the nearer one's. */
+const checkedName = () => {
+  const name = nameNow();
+  if (name !== "task-arithmetic") return name;
+  return state.settings.scale > 0.6 ? "sum" : "average";
+};
 
 /** Choose a method by its name: where it begins; RAM's rules keep each other's dials. */
 export const chooseMethod = (name) => {
@@ -32,10 +40,7 @@ export const mountMethods = (root) => {
     chip.addEventListener("click", () => chooseMethod(name));
     return made;
   });
-  group.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
+  stepByArrows(group, (step) => {
     nextMethod(step);
     chips[MAIN.indexOf(nameNow())]?.chip.focus();
   });
@@ -50,21 +55,18 @@ export const mountMethods = (root) => {
 };
 
 export const nextMethod = (step) => {
-  const at = MAIN.indexOf(nameNow());
+  const at = MAIN.indexOf(checkedName());
   chooseMethod(MAIN[(at + step + MAIN.length) % MAIN.length]);
 };
-
-const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
 const paintMethods = () => {
   const { profile, settings, pin } = state;
   const n = profile.agents.length;
-  const now = nameNow();
-  const place = now === "task-arithmetic" ? (settings.scale > 0.6 ? "sum" : "average") : now;
-  const isMain = MAIN.includes(place);
+  const checked = checkedName();
+  const isMain = MAIN.includes(checked);
   for (const one of chips) {
     const { name, chip, title, score } = one;
-    const isOn = name === place;
+    const isOn = name === checked;
     chip.setAttribute("aria-checked", String(isOn));
     chip.tabIndex = isOn || (!isMain && name === MAIN[0]) ? 0 : -1;
     chip.classList.toggle("pinned", pin !== null && nameOf(pin, n) === name);
@@ -73,7 +75,7 @@ const paintMethods = () => {
     setText(score, row ? String(row.total) : "");
     drawStrip(one, row, isOn);
   }
-  setText(more.querySelector("b"), isMain ? "More" : METHODS[now].title);
+  setText(more.querySelector("b"), isMain ? "More" : METHODS[checked].title);
   more.classList.toggle("chosen", !isMain);
 };
 
@@ -85,8 +87,7 @@ const drawStrip = (one, row, isOn) => {
   const { strip, name, chip } = one;
   const { profile } = state;
   strip.hidden = !row;
-  const dark = document.body.classList.contains("dark");
-  const key = [row?.id, isOn, profile.skills?.rows.length, dark, one.width].join();
+  const key = [row?.id, isOn, profile.skills?.rows.length, one.width].join();
   if (!row || key === one.drawn) return;
   one.drawn = key;
   one.width ??= strip.clientWidth;
@@ -121,12 +122,9 @@ export const mountDials = (head) => {
   typed.addEventListener("change", () => {
     const value = Number(typed.value);
     if (typed.value !== "" && Number.isFinite(value)) choose({ [state.dial]: value });
-    else typed.value = String(state.settings[state.dial]);
+    typed.value = String(state.settings[state.dial]); // what was taken: a dial has its limits
   });
-  group.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
+  stepByArrows(group, (step) => {
     const buttons = [...group.children];
     const at = buttons.findIndex((button) => button.dataset.key === state.dial);
     const next = buttons[(at + step + buttons.length) % buttons.length];

@@ -1,7 +1,8 @@
 // @ts-check
 // Questions solved along the dial in hand. The curve is the slider: drag anywhere, or use the keys. Without a table:
 // how many times own and shared parts are applied along it, which is exact.
-import { put, shape } from "../../nodes.js";
+import { sliderPlace } from "../../keys.js";
+import { put, setText, shape } from "../../nodes.js";
 import { wilson } from "../model/data.js";
 import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { along, paperRow, rivalRow } from "../model/nearest.js";
@@ -67,9 +68,9 @@ const moveByKey = (event, dial) => {
   const measured = profile.skills && !event.shiftKey ? along(profile, settings, dial.key).map((p) => p.value) : [];
   const list = measured.length > 1 ? [...new Set([...measured, now])].sort((a, b) => a - b) : dial.steps;
   const at = list.indexOf(measured.length > 1 ? now : nearestStep(dial, now));
-  const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: Infinity, PageUp: at + 5, PageDown: at - 5 }[event.key];
-  if (to === undefined) return false;
-  choose({ [dial.key]: list[Math.max(0, Math.min(list.length - 1, to))] });
+  const to = sliderPlace(event.key, at, list.length - 1, 5);
+  if (to === null) return false;
+  choose({ [dial.key]: list[to] });
   return true;
 };
 
@@ -90,8 +91,11 @@ const spread = (labels, gap, low, high) => {
   return labels;
 };
 
+const noDialText = () =>
+  (shown.near ? `No dial: one setting, ${shown.near.row.total} of ${state.profile.skills.asked} solved` : "No dial: one setting");
+
 const draw = (dial) => {
-  const { unit, x0, x1, y1 } = frame;
+  const { x0, x1, y1 } = frame;
   const skills = tableHere();
   part.plot.replaceChildren();
   hand = null;
@@ -101,8 +105,7 @@ const draw = (dial) => {
     if (skills && share % 0.5 === 0) put(svg, "text", { x: x0 - 6, y: yOf(share) + 4, "text-anchor": "end" }, share === 1 ? "100 %" : String(100 * share));
   }
   if (!dial) {
-    const said = shown.near ? `No dial: one setting, ${shown.near.row.total} of ${skills.asked} solved` : "No dial: one setting";
-    put(svg, "text", { x: (x0 + x1) / 2, y: (frame.y0 + y1) / 2, "text-anchor": "middle", class: "strong" }, said);
+    put(svg, "text", { x: (x0 + x1) / 2, y: (frame.y0 + y1) / 2, "text-anchor": "middle", class: "strong" }, noDialText());
     return;
   }
   drawTicks(svg, dial);
@@ -244,8 +247,9 @@ const paintCurve = () => {
   }
   const words = skills ? "Questions solved" : "Change applied";
   const title = dial ? `${words}, by` : words;
-  if (part.title.textContent !== title) part.title.textContent = title;
+  setText(part.title, title);
   part.title.dataset.short = title.replace(/^\w+ s/, "S").replace(/^\w+ a/, "A"); // beside three dials
+  paintSpoken(part.plot, dial);
   if (!dial || !hand) return;
   const share = near ? near.row.total / skills.asked : Math.min(1, (factors?.ownMean ?? 0) / EXACT_MOST);
   const isSure = near ? near.isExact : true;
@@ -258,11 +262,19 @@ const paintCurve = () => {
   const isBeside = pin && METHODS[pin.method].dials.includes(dial.key) && (dial.key !== "scale" || pin.method === settings.method);
   hand.ghost.style.display = isBeside ? "" : "none";
   if (isBeside) hand.ghost.setAttribute("transform", `translate(${xOf(dial, pin[dial.key])} 0)`);
-  paintSpoken(part.plot, dial);
 };
 
-/** What a slider of the dial in hand says. */
+const SLIDES = ["aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-valuetext"];
+
+/** What a slider of the dial in hand says; of a method without a dial it is none. */
 export const paintSpoken = (node, dial) => {
+  node.setAttribute("role", dial ? "slider" : "img");
+  node.tabIndex = dial ? 0 : -1;
+  if (!dial) {
+    node.setAttribute("aria-label", noDialText());
+    for (const name of SLIDES) node.removeAttribute(name);
+    return;
+  }
   const { near } = shown;
   const solved = near ? `${near.row.total} of ${state.profile.skills.asked} solved${near.isExact ? "" : ", nearest measured setting"}` : "not tested";
   const value = state.settings[dial.key];

@@ -1,7 +1,7 @@
 // @ts-check
 // Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
 // all methods, on scales of their own; a tick stands at 1.
-import { marker, put } from "../../nodes.js";
+import { marker, put, setText } from "../../nodes.js";
 import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
 import { nameOf, nameSays } from "../model/methods.js";
 import { LEAST, MOST, scaled, STEP, weightText } from "../model/weights.js";
@@ -90,8 +90,6 @@ const mountBar = (two, { css, most }) => {
   const value = put(cell, "b", { class: "cv-times" });
   return { bar, ghost, value };
 };
-
-const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
 const paintParts = () => {
   const { profile, settings } = state;

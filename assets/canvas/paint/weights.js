@@ -1,10 +1,11 @@
 // @ts-check
 // How far weights moved: |tau| of all layers and of each, one axis for all, the line of epsilon through them, and
 // beside each layer who shares what counts as changed. A click on a layer shows its single weights.
+import { sliderPlace } from "../../keys.js";
 import { named, put } from "../../nodes.js";
 import { count, sum } from "../../numbers.js";
 import { histogramOf } from "../model/histogram.js";
-import { METHODS, stepAt } from "../model/methods.js";
+import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { bent, expanded, LEAST, MOST, STEP, straightened, weightAt } from "../model/weights.js";
 import { brief, epsilonText, layerTitle, plain, rowName } from "../model/words.js";
 import { choose, onPaint, redraw, setWeight, shown, state, weightOf } from "../store.js";
@@ -246,6 +247,12 @@ const steps = (weight) => Number((Math.round(Math.max(LEAST, Math.min(MOST, weig
 
 const dragRamp = (row, x) => reweigh(row, (weight, n, l) => bent(weight, n, l, steps(((x - frame.bars.left) / frame.bars.width) * MOST)));
 
+/** The place of epsilon among the steps of its axis, which ends where hardly any change is larger. */
+const stepNow = () => {
+  const { axis } = state.profile;
+  return axis.steps.indexOf(nearestStep(axis, state.settings.point));
+};
+
 const paintWeights = () => {
   const { profile, settings, pin } = state;
   if (!frame) layWeights();
@@ -269,7 +276,7 @@ const paintWeights = () => {
   line.style.transform = `translateX(${Math.max(x, frame.x0 + 0.6 * unit)}px)`;
   line.classList.toggle("unused", !shown.result.isRam);
   pill.textContent = `ε ${epsilonText(profile.epsilon_grid[settings.point])}`;
-  pill.setAttribute("aria-valuenow", String(profile.axis.steps.indexOf(settings.point)));
+  pill.setAttribute("aria-valuenow", String(stepNow()));
   pill.setAttribute("aria-valuetext", `${epsilonText(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
   pill.setAttribute("aria-disabled", String(!shown.result.isRam));
   sides[0].style.transform = `translateX(calc(${x - 3.6 * unit}px - 100%))`;
@@ -388,11 +395,10 @@ const wireKeys = () => {
   pill.addEventListener("keydown", (event) => {
     if (!state.profile) return;
     const { steps } = state.profile.axis;
-    const at = steps.indexOf(state.settings.point);
-    const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, PageUp: at + PAGE, PageDown: at - PAGE, Home: 0, End: Infinity }[event.key];
-    if (to === undefined) return;
+    const to = sliderPlace(event.key, stepNow(), steps.length - 1, PAGE);
+    if (to === null) return;
     event.preventDefault();
-    choose({ point: steps[Math.max(0, Math.min(steps.length - 1, to))] }, "drag");
+    choose({ point: steps[to] }, "drag");
   });
   const say = () => rows.setAttribute("aria-label", state.layer === null ? "Layers: arrow up and down to read them" : layerText(state.layer));
   rows.addEventListener("keydown", (event) => {
