@@ -105,8 +105,8 @@ export const setWeight = (agent, weight) => {
 
 export const weightOf = (agent) => state.settings.weights?.[state.profile.agents[agent]] ?? 1;
 
-/** The table, where it says something of these weights. */
-export const tableHere = () => (state.settings.weights && !shown.near ? null : state.profile.skills);
+/** The table, where it says something of what is shown: not of weights or a method of which nothing is measured. */
+export const tableHere = () => (shown.near ? state.profile.skills : null);
 
 /** Take another dial in hand. */
 export const hold = (key) => {

@@ -112,6 +112,46 @@ def test_the_epsilon_line_moves_a_step_from_beyond_its_axis(stage) -> None:
     assert setting(stage, "point") == steps[-2]
 
 
+def test_questions_are_read_on_while_weights_are_untested(stage) -> None:
+    card = stage.locator(".cv-card").first
+    prompt, score = card.locator(".cv-prompt").first, card.locator(".cv-score")
+    solved = score.inner_text()
+    choose(stage, weights={"coding": 0.55})
+    assert score.inner_text() == "not tested"
+    before = prompt.inner_text()
+    card.locator("[aria-label^=next]").click()
+    settle(stage)
+    assert prompt.inner_text() != before
+    dots = card.locator(".cv-dots")
+    said = dots.get_attribute("aria-valuetext")
+    assert "Right answer: " in said
+    assert said.endswith("This merge was not tested.")
+    assert card.locator("[data-answer=merge]").is_hidden()
+    assert card.locator("[data-answer=base]").is_visible()
+    item = int(card.get_attribute("data-item"))
+    _, table = shipped("shared-style")
+    base = next(row for row in table["rows"] if row["method"] == "base")
+    assert card.locator("[data-answer=base]").get_attribute("data-right") == base["right"][item]
+    choose(stage, weights=None)
+    assert score.inner_text() == solved
+    assert card.locator("[data-answer=merge]").is_visible()
+
+
+def test_a_method_that_was_never_measured_is_shown(stage) -> None:
+    complaints: list[str] = []
+    stage.on("pageerror", lambda error: complaints.append(str(error)))
+    _, table = shipped("shared-style")
+    rows = [row for row in table["rows"] if row["kind"] == "source" or row["method"] == "ram+"]
+    few = {**table, "rows": rows}
+    run(stage, "(few) => canvas.setTable(store.state.profile, few)", few)
+    choose(stage, method="iso-c")
+    assert stage.get_attribute("[data-part=verdict]", "data-verdict") == "untested"
+    assert stage.inner_text(".cv-card .cv-score >> nth=0") == "not tested"
+    assert "No formula" in stage.inner_text("#curve-plot")
+    assert stage.get_attribute("#curve-plot", "aria-valuetext") == "scale 1: not tested"
+    assert complaints == []
+
+
 def test_the_box_at_the_pointer_is_of_the_models_shown(stage) -> None:
     def point() -> str:
         box = stage.locator(".cv-rows").bounding_box()

@@ -1,7 +1,8 @@
 // @ts-check
 // What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
 // a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
-import { marker, put } from "../../nodes.js";
+import { sliderPlace } from "../../keys.js";
+import { marker, put, setText } from "../../nodes.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
 import { exactRow, paperRow } from "../model/nearest.js";
@@ -185,13 +186,12 @@ const wire = (one) => {
   dots.addEventListener("pointerdown", (event) => { dots.setPointerCapture(event.pointerId); scrub(event); });
   dots.addEventListener("pointermove", (event) => { if (event.buttons) scrub(event); });
   dots.addEventListener("keydown", (event) => {
-    const at = placeOf(one);
-    const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: Infinity, PageDown: at - 10, PageUp: at + 10 }[event.key];
+    const to = sliderPlace(event.key, placeOf(one), state.profile.skills.n - 1, 10);
     if (event.key === "Escape" && one.isHeld) {
       one.isHeld = false;
       one.picked = one.first;
       redraw("pick");
-    } else if (to !== undefined) pick(one, to);
+    } else if (to !== null) pick(one, to);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -223,58 +223,42 @@ const bringForward = (one, skills, row, pinned) => {
 
 // ---------------------------------------------------------------- painting
 
-const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
-
 const paintAnswers = () => {
   const { skills } = state.profile;
-  const row = shown.near?.row;
   if (!skills) return;
-  if (!row) {
-    cards.forEach(showUntested);
-    return;
-  }
+  const row = shown.near?.row ?? null; // null: nothing is measured that this merge could show
   const pinned = shown.pinned?.near?.row ?? null;
   for (const one of cards) {
-    bringForward(one, skills, row, pinned);
+    if (row) bringForward(one, skills, row, pinned);
     paintCard(one, skills, row, pinned);
     paintSecond(one, skills, row);
     drawDots(one, skills, row, pinned);
   }
 };
 
-// Nothing is measured with these weights: the merge's dots and answer go.
-const showUntested = (one) => {
-  const { canvas, card, score, against, lines, dots } = one;
-  if (score.dataset.of === "") return;
-  [score.dataset.of, card.dataset.solved, one.drawn] = ["", "", null];
-  score.replaceChildren(put(score, "small", {}, "not tested"));
-  score.title = "";
-  setText(against, "");
-  lines.merge.row.hidden = true;
-  if (one.second) one.second.box.hidden = true;
-  canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
-  dots.setAttribute("aria-valuetext", "This merge was not tested with these weights.");
+const paintScore = (box, row, d, n) => {
+  const score = row ? String(row.score[d]) : "";
+  if (box.dataset.of === score) return;
+  box.dataset.of = score;
+  box.replaceChildren(score);
+  put(box, "small", {}, row ? ` of ${n}` : "not tested");
+  const [low, high] = row ? wilson(row.score[d], n) : [];
+  box.title = row ? `95 % interval ${brief(low, 0)} to ${brief(high, 0)}` : "";
 };
 
 const paintCard = (one, skills, row, pinned) => {
   const { d, card, picked, lines, dots } = one;
-  const score = row.score[d];
-  const right = Boolean(row.right[picked]);
+  const right = Boolean(row?.right[picked]);
+  const isLost = row !== null && !right;
   const own = skills.specialists[d];
-  card.dataset.solved = score;
+  card.dataset.solved = row ? row.score[d] : "";
   card.dataset.item = skills.items[picked];
-  card.classList.toggle("lost", !right);
-  if (one.score.dataset.of !== String(score)) {
-    one.score.dataset.of = score;
-    one.score.replaceChildren(String(score));
-    put(one.score, "small", {}, ` of ${skills.n}`);
-    const [low, high] = wilson(score, skills.n);
-    one.score.title = `95 % interval ${brief(low, 0)} to ${brief(high, 0)}`;
-  }
-  const gain = pinned ? score - pinned.score[d] : 0;
+  card.classList.toggle("lost", isLost);
+  paintScore(one.score, row, d, skills.n);
+  const gain = row && pinned ? row.score[d] - pinned.score[d] : 0;
   setText(one.against, gain ? `${gain > 0 ? "+" : "−"}${Math.abs(gain)} vs A` : "");
   one.against.classList.toggle("cv-warn-ink", gain < 0);
-  one.flag.classList.toggle("on", performance.now() < one.until && !right);
+  one.flag.classList.toggle("on", performance.now() < one.until && isLost);
   setText(one.prompt, shortPrompt(skills.prompts[picked]));
   const { gold } = skills;
   const say = (who, label, of) => sayLine(lines[who], skills, picked, label, of);
@@ -285,15 +269,18 @@ const paintCard = (one, skills, row, pinned) => {
   one.gold.row.hidden = [own, pinned, row].some((of) => of?.right[picked]);
   setText(one.gold.text, one.gold.row.hidden ? "" : gold[picked]);
   dots.setAttribute("aria-valuenow", placeOf(one) + 1);
-  const said = answerOf(skills, row, picked).trim() || "no answer";
-  dots.setAttribute("aria-valuetext", `${skills.prompts[picked]} Right answer: ${gold[picked]}. This merge: ${said}, ${right ? "right" : "wrong"}. ${score} of ${skills.n} solved.`);
+  const said = row
+    ? `This merge: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
+    : "This merge was not tested.";
+  dots.setAttribute("aria-valuetext", `${skills.prompts[picked]} Right answer: ${gold[picked]}. ${said}`);
 };
 
-const mergeName = () => (shown.near.isExact ? "this merge" : "nearest merge");
+const mergeName = () => (shown.near?.isExact ? "this merge" : "nearest merge");
 
 const paintSecond = (one, skills, row) => {
-  if (one.second) one.second.box.hidden = !wide.matches;
-  if (!wide.matches) return;
+  const isShown = wide.matches && row !== null;
+  if (one.second) one.second.box.hidden = !isShown;
+  if (!isShown) return;
   one.second ??= mountSecond(one.card);
   const { box: second, prompt, lines } = one.second;
   const [order, own] = [skills.order[one.d], skills.specialists[one.d]];
@@ -339,7 +326,7 @@ const drawDots = (one, skills, row, pinned) => {
   const { canvas, d, picked } = one;
   one.size ??= { width: canvas.clientWidth, height: canvas.clientHeight };
   const { width, height } = one.size;
-  const key = [row.id, pinned?.id, picked, width, shown.near.isExact, document.body.classList.contains("dark")].join();
+  const key = [row?.id, pinned?.id, picked, width, shown.near?.isExact].join();
   if (!width || key === one.drawn) return;
   one.drawn = key;
   const ratio = Math.min(2, devicePixelRatio || 1);
@@ -351,6 +338,7 @@ const drawDots = (one, skills, row, pinned) => {
   const ring = (x, y, r, color, line) => { pen.beginPath(); pen.arc(x, y, r, 0, 7); pen.strokeStyle = color; pen.lineWidth = line; pen.stroke(); };
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);
+  if (!row) return;
   skills.order[d].forEach((i, j) => {
     const [x, y, right] = [(j + 0.5) * step, height / 2 - 1.5, row.right[i]];
     if (right) {

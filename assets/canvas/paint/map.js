@@ -172,8 +172,7 @@ const nameScale = ({ x, y }, taken, text) => {
 const paintMap = () => {
   const { profile } = state;
   const { factors, pinned } = shown;
-  const dark = document.body.classList.contains("dark");
-  const key = [profile.skills ? profile.skills.rows.length : 0, Boolean(profile.parts || profile.sum), dark].join();
+  const key = [profile.skills ? profile.skills.rows.length : 0, Boolean(profile.parts || profile.sum)].join();
   if (laid !== key) {
     const unit = unitOf(part.plot);
     const [width, height] = [part.plot.clientWidth, part.plot.clientHeight];
