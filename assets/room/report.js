@@ -1,9 +1,10 @@
 // @ts-check
 // The teacher's report: each question with both rounds, and what talking changed. One page when printed; no name
 // and no answer of one student is in it.
+import { counted, listText } from "../canvas/model/words.js";
 import { put } from "../nodes.js";
 import { drawAnswers } from "./cloud.js";
-import { answerText, button } from "./view.js";
+import { answerText, button, measuredText } from "./view.js";
 
 /** @param {string} name @param {string} text */
 const save = (name, text) => {
@@ -21,12 +22,11 @@ const gainText = ({ gain, both }) => {
   return gain === null ? "all right before" : `${gain < 0 ? "−" : ""}${Math.abs(gain).toFixed(2)}`;
 };
 
-/** What a round said, in words: the usual guess, or the answer that most chose. @param {any} one @param {any} round */
+/** What a round said, in words: the usual guess, or the answers that were chosen most often. @param {any} one @param {any} round */
 const roundText = (one, { answers, right, median, by_choice: counts }) => {
   if (!answers) return "nobody answered";
-  const usual = one.choices
-    ? `most chose “${one.choices[counts.indexOf(Math.max(...counts))]}”`
-    : `the middle guess was ${answerText(one, median)}`;
+  const chosen = () => one.choices.filter((_, i) => counts[i] === Math.max(...counts)).map((text) => `“${text}”`);
+  const usual = one.choices ? `most often chosen: ${listText(chosen())}` : `the middle guess was ${answerText(one, median)}`;
   return `${usual}, ${per(right, answers)} right`;
 };
 
@@ -53,8 +53,8 @@ export const drawReport = (box, told, csv) => {
   const asked = told.questions.filter((one) => one.first.answers + one.second.answers > 0);
   const root = put(box, "section", { class: "rm-report", "aria-labelledby": "report-title", "data-part": "report" });
   put(root, "h2", { id: "report-title", tabindex: "-1" }, "What the class answered");
-  const of = told.is_rehearsal ? "simulated students, a rehearsal" : told.students === 1 ? "student" : "students";
-  put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${told.students} ${of}, ${asked.length} questions.`);
+  const students = told.is_rehearsal ? `${told.students} simulated students, a rehearsal` : counted(told.students, "student");
+  put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${students}, ${counted(asked.length, "question")}.`);
   const row = put(root, "p", { class: "rm-row rm-screen-only" });
   button(row, "Download CSV", () => save(`room-${told.code}.csv`, csv), { "data-part": "csv" });
   button(row, "Print the report", () => print("report"));
@@ -69,7 +69,7 @@ export const drawReport = (box, told, csv) => {
   for (const one of asked) {
     const line = put(body, "tr");
     put(line, "th", { scope: "row" }, one.title);
-    put(line, "td", {}, one.choices ? `${one.choices[one.truth.value]}, ${one.measured}` : one.measured);
+    put(line, "td", {}, measuredText(one, one.truth));
     put(line, "td", {}, per(one.first.right, one.first.answers));
     put(line, "td", {}, per(one.second.right, one.second.answers));
     put(line, "td", {}, one.both ? `${one.before}, ${one.after} of ${one.both}` : "–");

@@ -4,9 +4,9 @@
 import { put, write } from "../nodes.js";
 import { follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { drawClock, drawQuestion, headline, main, PHASES, plainText, speak } from "./view.js";
+import { drawClock, drawQuestion, headline, main, measuredText, PHASES, plainText, speak } from "./view.js";
 
-const code = decodeURIComponent(window.location.hash.slice(1)).toUpperCase();
+const code = window.location.hash.slice(1).toUpperCase();
 let link = /** @type {any} */ (null);
 let drawn = "";
 
@@ -47,7 +47,7 @@ const drawAsked = (state) => {
   }
   if (phase === "talk") drawClock(main(), () => link.left(state.ends_at));
   if (result) {
-    const said = question.choices ? `${question.choices[result.truth.value]}, ${result.truth.text}` : result.truth.text;
+    const said = measuredText(question, result.truth);
     put(main(), "p", { class: "rm-verdict", "data-part": "measured" }, `Measured: ${said}`);
     drawAnswers(main(), question, result.rounds, result.truth);
     write(put(main(), "p", { class: "rm-why" }), result.reveal);

@@ -4,7 +4,7 @@
 import { put, write } from "../nodes.js";
 import { call, follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { answerText, button, drawClock, drawQuestion, focusOn, headline, main, plainText, speak } from "./view.js";
+import { answerText, button, drawClock, drawQuestion, focusOn, headline, main, measuredText, plainText, speak } from "./view.js";
 
 const CANVAS = "ram-canvas"; // the tab in which one explores
 let link = /** @type {any} */ (null);
@@ -48,7 +48,8 @@ const drawForm = (error = "") => {
 
 const enter = async () => {
   link?.stop();
-  code = decodeURIComponent(window.location.hash.slice(1)).toUpperCase();
+  const asked = window.location.hash.slice(1).toUpperCase();
+  code = asked;
   if (!/^[A-Z]{6}$/.test(code)) {
     drawForm(code && "A code has six letters.");
     return;
@@ -56,13 +57,16 @@ const enter = async () => {
   student = kept();
   try {
     if (!student) {
-      student = (await call(`/${code}/join`, { body: {} })).student;
+      const joined = await call(`/${asked}/join`, { body: {} });
+      if (code !== asked) return; // another room was asked for meanwhile
+      student = joined.student;
       keep(student);
     }
   } catch (error) {
-    drawForm(/** @type {Error} */ (error).message);
+    if (code === asked) drawForm(/** @type {Error} */ (error).message);
     return;
   }
+  link?.stop();
   link = follow({ path: `/${code}`, headers: { "Room-Student": student }, take: draw, lost });
 };
 
@@ -133,8 +137,6 @@ const VIEWS = {
     speak("The lesson is over.");
   },
 };
-
-const measuredText = (question, truth) => (question.choices ? `${question.choices[truth.value]}, ${truth.text}` : truth.text);
 
 const mineText = ({ question, mine }) => {
   const said = [mine.first, mine.second].filter((value) => value !== null).map((value) => answerText(question, value));

@@ -7,7 +7,7 @@ import { holdRoom, leaveRoom } from "./held.js";
 import { lessonQuestions } from "./questions.js";
 import { CLASS, rehearse } from "./rehearse.js";
 import { drawReport } from "./report.js";
-import { button, drawClock, drawQuestion, focusOn, headline, main, PHASES, speak } from "./view.js";
+import { button, drawClock, drawQuestion, focusOn, headline, main, measuredText, PHASES, speak } from "./view.js";
 
 const NEXT = {
   lobby: "Ask the first question", ask: "Open the vote", first: "Close the vote, let them talk", talk: "Open the second vote",
@@ -79,6 +79,7 @@ const drawOpening = async (error = "") => {
 
 const enter = () => {
   link?.stop();
+  simulate = null; // students of a rehearsal are of its room
   const found = /^#([A-Za-z]{6})\.([\w-]{20,64})$/.exec(window.location.hash);
   if (!found) {
     drawOpening(window.location.hash ? "This is not a teacher's link. Open a new room." : "");
@@ -89,11 +90,16 @@ const enter = () => {
   link = follow({ path: `/${code}/teacher`, headers: headers(), take: draw, lost });
 };
 
+// The browser leads this room no more, and the address does not name it.
+const forget = () => {
+  leaveRoom();
+  history.replaceState(null, "", `${window.location.pathname}${window.location.search}`);
+};
+
 const lost = (refusal) => {
   if (refusal.status === 304) tellConnection("");
   else if (refusal.status === 403 || refusal.status === 404) {
-    leaveRoom();
-    history.replaceState(null, "", `${window.location.pathname}${window.location.search}`);
+    forget();
     drawOpening(refusal.message);
   } else tellConnection(refusal.message);
 };
@@ -190,8 +196,7 @@ const drawStage = (box) => {
   const notes = put(box, "details", { class: "rm-notes" });
   notes.open = true;
   put(notes, "summary", {}, "Expected answer, seen by you alone");
-  const said = question.choices ? `${question.choices[expected.truth.value]}, ${expected.truth.text}` : expected.truth.text;
-  put(notes, "p", { class: "rm-verdict" }, `Measured: ${said}`);
+  put(notes, "p", { class: "rm-verdict" }, `Measured: ${measuredText(question, expected.truth)}`);
   write(put(notes, "p"), expected.reveal);
   if (expected.note) put(notes, "p", { class: "rm-muted" }, expected.note);
 };
@@ -233,9 +238,7 @@ const report = async () => {
 
 const end = ({ report: told, csv }) => {
   link.stop();
-  leaveRoom();
-  simulate = null;
-  history.replaceState(null, "", `${window.location.pathname}${window.location.search}`);
+  forget();
   headline("The room has ended");
   main().replaceChildren();
   main().dataset.phase = "ended";

@@ -45,6 +45,9 @@ export const answerText = (question, value) => {
   return `${Number(value.toFixed(digits))} ${question.line.unit}`.trim();
 };
 
+/** What was measured, in words. @param {any} question @param {{ value: number, text: string }} truth */
+export const measuredText = (question, { value, text }) => (question.choices ? `${question.choices[value]}, ${text}` : text);
+
 const timeText = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
 const SAID_AT = [60, 30, 10];
 

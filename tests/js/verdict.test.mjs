@@ -83,7 +83,7 @@ test("the best of many settings has to beat as many tests", () => {
     return rivalText({ ...usual, skills: { ...usual.skills, merges: [...ram, better, ...others] } });
   };
   assert.equal(wrong.length, 6); // 6 : 0 is p .03
-  assert.match(said(1), /best of 1 settings.* It solves more than RAM\+, beyond chance\.$/);
+  assert.match(said(1), /best of 1 setting,.* It solves more than RAM\+, beyond chance\.$/);
   assert.match(said(100), /best of 100 settings.* It does not differ significantly from RAM\+\.$/);
 });
 

@@ -6,7 +6,7 @@ import { compareRows } from "./data.js";
 import { METHODS, settingsText } from "./methods.js";
 import { paperRow, rivalRow } from "./nearest.js";
 import { ownWeights } from "./weights.js";
-import { brief, capital, listText, timesText } from "./words.js";
+import { brief, capital, counted, listText, timesText } from "./words.js";
 
 /** @typedef {{ key: string, tone: string, lead: string, rest: string, note: string, damaged: number[] }} Verdict */
 
@@ -153,7 +153,7 @@ export const rivalText = (profile) => {
   const [rival, paper] = [rivalRow(profile), paperRow(profile)];
   if (!rival) return "";
   const tried = profile.skills.merges.filter(({ set }) => !METHODS[set.method].isRam).length;
-  const picked = `${settingsText(rival.set, profile)}: the best of ${tried} settings, picked on these same questions.`;
+  const picked = `${settingsText(rival.set, profile)}: the best of ${counted(tried, "setting")}, picked on these same questions.`;
   if (!paper) return picked;
   const { lost, won, p } = compareRows(rival, paper);
   if (tried * p >= LEVEL) return `${picked} It does not differ significantly from RAM+.`;

@@ -40,6 +40,9 @@ export const timesText = (x) => x.toFixed(x >= 9.95 ? 0 : x >= 1.95 ? 1 : 2);
 export const listText = (items) =>
   (items.length > 1 ? `${items.slice(0, -1).join(", ")} and ${items.at(-1)}` : items[0] || "");
 
+/** "1 question", "2 questions". @param {number} n @param {string} noun */
+export const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 export const rowName = (layer) => ({ embedding: "emb", other: "norm" })[layer] || layer;

@@ -4,6 +4,7 @@ import { stepByArrows } from "../../keys.js";
 import { put, setText } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
 import { bestOf, nearestRow, rowsOf, startOf } from "../model/nearest.js";
+import { counted } from "../model/words.js";
 import { choose, dialInHand, hold, onPaint, setPin, shown, state, weigh } from "../store.js";
 import { mountMenu } from "./popups.js";
 
@@ -107,7 +108,7 @@ const drawStrip = (one, row, isOn) => {
   pen.globalAlpha = 1;
   pen.fillRect(((width - 3) * row.total) / asked, 0, 3, height);
   const best = bestOf(profile, name);
-  chip.title = `${nameSays(name, profile.agents.length)} ${rows.length} settings measured; best ${best?.total ?? 0} of ${asked}.`;
+  chip.title = `${nameSays(name, profile.agents.length)} ${counted(rows.length, "setting")} measured; best ${best?.total ?? 0} of ${asked}.`;
 };
 
 export const layMethods = () => { for (const one of chips) [one.width, one.drawn] = [undefined, ""]; };

@@ -4,6 +4,7 @@
 import { put } from "../../nodes.js";
 import { settingsText, usualOf } from "../model/methods.js";
 import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
+import { counted } from "../model/words.js";
 import { choose, onPaint, shown, state } from "../store.js";
 import { colors } from "./colors.js";
 import { unitOf } from "./curve.js";
@@ -185,7 +186,7 @@ const paintMap = () => {
     draw();
     part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
     part.note.textContent = !profile.parts && !dots.length ? "This analysis lacks the data for this map: analyze again."
-      : dots.length ? `${dots.length} merges; darker: more solved.` : "Any scale lies on the dashed line.";
+      : dots.length ? `${counted(dots.length, "merge")}; darker: more solved.` : "Any scale lies on the dashed line.";
   }
   move(marks.now, factors);
   move(marks.pinned, pinned?.factors);

@@ -1,0 +1,103 @@
+"""The pages of a room by themselves: which room they follow, and what the report says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from app_parts import run
+
+pytestmark = pytest.mark.browser
+
+# A server that answers when it is told to: asked has what was sent, answers what to do with it.
+_SERVER = """(hash) => {
+  document.body.innerHTML = "<p data-part=where></p><main id=room></main><p data-part=spoken></p>";
+  window.location.hash = hash;
+  Object.assign(window, { asked: [], answers: [] });
+  window.fetch = (url, { method, headers }) => new Promise((done) => {
+    const path = String(url).replace("room/api", "");
+    asked.push({ path: `${method} ${path}`, student: headers["Room-Student"] ?? null });
+    answers.push((body, status = 200) => done(new Response(JSON.stringify(body), { status })));
+  });
+  window.answer = async (path, body, status) => {
+    const i = asked.findIndex((one, i) => one.path === path && answers[i]);
+    answers[i](body, status);
+    answers[i] = null;
+    await new Promise((later) => setTimeout(later, 50));
+  };
+}"""
+
+
+@pytest.fixture
+def room(module_page: Any) -> Any:
+    """Return what opens a module of the room's pages anew, at an address."""
+
+    def opened(module: str, address: str) -> Any:
+        module_page.goto("http://modules.test/")
+        module_page.reload()
+        run(module_page, _SERVER, address)
+        module_page.evaluate(f"() => import('./room/{module}.js').then(() => true)")
+        return module_page
+
+    return opened
+
+
+def paths(page: Any) -> list[str]:
+    return page.evaluate("() => asked.map(({ path }) => path)")
+
+
+def test_a_student_follows_only_the_room_of_the_address(room) -> None:
+    page = room("student", "#ABCD")
+    run(page, "() => { window.location.hash = '#EFGH'; }")
+    page.wait_for_function("() => asked.length === 2")
+    assert paths(page) == ["POST /ABCD/join", "POST /EFGH/join"]
+    page.evaluate("() => answer('POST /EFGH/join', { student: 'second' })")
+    page.evaluate("() => answer('POST /ABCD/join', { student: 'first' })")
+    polls = page.evaluate("() => asked.slice(2)")
+    assert polls == [{"path": "GET /EFGH", "student": "second"}]
+    assert page.evaluate("() => sessionStorage.getItem('ram-room-EFGH')") == "second"
+
+
+def test_an_address_without_a_code_asks_for_one(room) -> None:
+    page = room("student", "#%")
+    assert page.inner_text("#code-error") == "A code has four letters."
+
+
+_STATE = {
+    "phase": "lobby", "place": 0, "question": None, "expected": None, "rounds": None, "counts": {},
+    "present": 0, "joined": 0, "is_rehearsal": True, "is_reachable": True, "link": "", "links": [],
+    "shown": None, "plan": [], "questions": 1,
+}  # fmt: skip
+
+
+def test_each_rehearsal_has_students_of_its_own(room) -> None:
+    page = room("teach", f"#ABCD.{'a' * 24}")
+    run(page, "(state) => answer('GET /ABCD/teacher', state)", _STATE)
+    assert paths(page).count("POST /ABCD/join") == 1  # the next one when this one is in
+    run(page, "(hash) => { window.location.hash = hash; }", f"#EFGH.{'b' * 24}")
+    page.wait_for_function("() => asked.some(({ path }) => path === 'GET /EFGH/teacher')")
+    run(page, "(state) => answer('GET /EFGH/teacher', state)", _STATE)
+    assert paths(page).count("POST /EFGH/join") == 1
+
+
+def test_the_report_says_what_was_chosen_as_often(room) -> None:
+    page = room("report", "")
+    round_ = {"answers": 4, "right": 2, "median": None, "by_choice": [2, 2, 0], "values": []}
+    none = {**round_, "answers": 0, "right": 0, "by_choice": [0, 0, 0]}
+    question = {
+        "title": "Add them up", "question": "How does it do?", "choices": ["Well", "Badly", "Same"],
+        "truth": {"value": 1, "text": "21 of 180"}, "first": round_, "second": none,
+        "both": 0, "before": 0, "after": 0, "gain": None,
+    }  # fmt: skip
+    told = {"questions": [question], "students": 4, "is_rehearsal": False, "code": "ABCD"}
+    run(
+        page,
+        """async (told) => (await import("./room/report.js"))
+             .drawReport(document.getElementById("room"), told, "")""",
+        told,
+    )
+    assert "4 students, 1 question." in page.inner_text("[data-part=report]")
+    sheet = page.locator("[data-part=worksheet]").text_content()
+    assert "First vote: most often chosen: “Well” and “Badly”, 2 of 4 right." in sheet
+    assert "Second vote: nobody answered." in sheet
+    assert "Badly, 21 of 180" in page.inner_text("table")
