@@ -1,6 +1,6 @@
 // @ts-check
-// Did the skills survive: the verdicts of a check as the dumbbells of Tune, a group for each merge.
-import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/paint/dumbbell.js";
+// Did the skills survive: the verdicts of a check as dumbbells, a group for each merge.
+import { drawDumbbell, mountDumbbell, mountLegend } from "./canvas/paint/dumbbell.js";
 import { hideTip, showTip } from "./canvas/paint/popups.js";
 import { onSent, put } from "./nodes.js";
 import { brief } from "./canvas/model/words.js";
@@ -57,7 +57,9 @@ const fillTip = (tip, card, item) => {
 
 const lay = () => {
   for (const row of rows) {
-    if (row.svg.clientWidth === row.width || !layDumbbell(row, row.card)) continue;
-    paintDumbbell(row, row.card.merge);
+    const width = row.svg.clientWidth;
+    if (!width || width === row.width) continue;
+    row.width = width;
+    drawDumbbell(row, width, row.card);
   }
 };
