@@ -1,23 +1,20 @@
 // @ts-check
-// Small charts by group (layer or module): bars that begin at zero, and dots on a scale of their own.
+// Small charts by layer: bars that begin at zero, and dots on a scale of their own.
 // Drawn at the box's width, so that labels keep their size on a phone.
+import { rowName } from "./canvas/model/words.js";
 import { put, shape } from "./nodes.js";
 
-export const BARS_HINT = "Point at a group to read its numbers, or use the arrow keys.";
+export const BARS_HINT = "Point at a layer to read its numbers, or use the arrow keys.";
 
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1];
 
 const nice = (top) => STEPS.find((step) => step >= top) || 1;
 
-const shortLabel = (label) => (label === "embedding" ? "emb" : label);
-
-export const layerName = (label) => (/^\d+$/.test(label) ? `Layer ${label}` : label);
-
-// The frame that both charts share: scale, grid, group labels, and zones that can be pointed at.
-const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) => {
+// The frame that both charts share: scale, grid, labels, and zones that can be pointed at.
+const frame = (box, { labels, aria, low, high, pointed, onPoint }) => {
   const width = Math.max(280, box.clientWidth || 640);
   const height = width < 480 ? 170 : 190;
-  const edge = { left: 48, right: 6, top: 8, bottom: isRotated ? 58 : 24 };
+  const edge = { left: 48, right: 6, top: 8, bottom: 24 };
   const y = (value) =>
     edge.top + (height - edge.top - edge.bottom) * (1 - (value - low) / (high - low));
   const slot = (width - edge.left - edge.right) / labels.length;
@@ -31,7 +28,7 @@ const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) =>
       put(svg, "text", { x: edge.left - 6, y: y(value) + 4, class: "axis end" }, `${percent} %`);
     }
   }
-  const every = Math.ceil((isRotated ? 16 : 30) / slot);
+  const every = Math.ceil(30 / slot);
   const zones = labels.map((label, g) => {
     const zone = put(svg, "g", { class: "zone", tabindex: "-1" });
     put(zone, "rect", {
@@ -39,20 +36,15 @@ const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) =>
       class: pointed === g ? "hit on" : "hit",
     });
     if (g % every === 0) {
-      const x = edge.left + slot * (g + 0.5);
-      const at = { x, y: height - edge.bottom + 15, class: `axis ${isRotated ? "end" : "middle"}` };
-      if (isRotated) at.transform = `rotate(-38 ${x} ${at.y})`;
-      put(svg, "text", at, shortLabel(label));
+      put(svg, "text", { x: edge.left + slot * (g + 0.5), y: height - edge.bottom + 15, class: "axis middle" }, rowName(label));
     }
-    if (onPoint) {
-      const show = () => {
-        if (zone.firstChild.classList.contains("on")) return;
-        svg.querySelectorAll(".hit").forEach((node, i) => node.classList.toggle("on", i === g));
-        onPoint(g);
-      };
-      zone.addEventListener("pointerenter", show);
-      zone.addEventListener("pointerdown", show);
-    }
+    const show = () => {
+      if (zone.firstChild.classList.contains("on")) return;
+      svg.querySelectorAll(".hit").forEach((node, i) => node.classList.toggle("on", i === g));
+      onPoint(g);
+    };
+    zone.addEventListener("pointerenter", show);
+    zone.addEventListener("pointerdown", show);
     return { zone, start: edge.left + slot * g };
   });
   return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
@@ -69,8 +61,8 @@ const known = (box, chart, parts, build) => {
   return Object.assign(drawn.get(box), { onPoint: chart.onPoint });
 };
 
-/** onPoint(g): a group is pointed at; pointed: the one that is. @typedef {{ labels: string[], aria: string, isRotated?: boolean,
- *   pointed?: number | null, onPoint?: (g: number) => void }} Chart */
+/** onPoint(g): a layer is pointed at; pointed: the one that is, or null. @typedef {{ labels: string[], aria: string,
+ *   pointed: number | null, onPoint: (g: number) => void }} Chart */
 
 /** series: a color each; value(g, s): a share of 0 to 1; top: the largest there is to show. @param {HTMLElement} box
  * @param {Chart & { series: string[], top: number, value: (g: number, s: number) => number }} chart */

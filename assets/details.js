@@ -1,19 +1,18 @@
 // @ts-check
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
-import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
+import { agentDots, BARS_HINT, groupedBars } from "./bars.js";
 import { lossesOf, roundingSentence, usualFormat } from "./canvas/model/rounding.js";
+import { layerTitle } from "./canvas/model/words.js";
 import { marker, named, put } from "./nodes.js";
 import {
   count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,
 } from "./numbers.js";
 
-const MEASURES = ["conflict", "cancelled"];
-
 let root = null;
 let shown = null; // what was drawn last: { profile, state, result }
 let format = null; // index of the output dtype of the layer chart
-let measure = "conflict";
+let measure = "conflict"; // or "cancelled"
 const pointed = { rounding: null, relations: null };
 
 const part = (name) => root.querySelector(`[data-part="${name}"]`);
@@ -135,7 +134,7 @@ const drawReadout = (name, layers, value) => {
     box.textContent = BARS_HINT;
     return;
   }
-  put(box, "b", {}, layerName(layers[g]));
+  put(box, "b", {}, layerTitle(layers[g]));
   const item = (label, share, t) => {
     const node = put(box, "span", { class: "item" });
     if (t !== null) marker(node, t);
@@ -250,7 +249,7 @@ const drawConflictByLayer = () => {
   for (const button of root.querySelectorAll("[data-measure]")) {
     button.setAttribute("aria-pressed", String(button.dataset.measure === measure));
   }
-  const isConflict = measure === MEASURES[0];
+  const isConflict = measure === "conflict";
   const known = isConflict ? layer.conflict : layer.cancelled;
   const value = (g, t) => {
     if (!known) return null;
