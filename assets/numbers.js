@@ -1,57 +1,9 @@
 // @ts-check
-// The arithmetic of the Tune step and how numbers read, the same as in Python (tests compare them).
+// What rounding keeps of lambda, and how numbers read, the same as in Python (tests compare them).
 // Knows nothing of the page.
 
 /** @param {number[]} values @returns {number} */
 export const sum = (values) => values.reduce((a, b) => a + b, 0);
-
-const RULES = {
-  "ram": () => 1,
-  "ram+": (rho, r, alpha) => 1 + r * Math.min(Math.max(rho, 0), alpha),
-  "ram+s": (rho, r) => 1 + r * (rho === Infinity ? 1 : rho / (1 + rho)),
-};
-RULES["ram+m"] = RULES["ram+"]; // of another rho: by magnitudes
-
-// Sizes instead of counts; null where the analysis has no magnitudes by region.
-const byMagnitude = (profile, point, t) => {
-  const relations = profile.relations;
-  if (!relations) return null;
-  return quotient(relations.shared_magnitude[point][t], relations.unique_magnitude[point][t]);
-};
-
-const quotient = (shared, unique) => {
-  if (unique === 0) return shared > 0 ? Infinity : 0;
-  return shared / unique;
-};
-
-/** rho and lambda of every agent at one grid point; the same numbers as Analysis.preview. others[j]: elements of the
- * agent that exactly j other agents changed as well.
- * @param {any} profile @param {number} point @param {string} rule @param {number} r @param {number} alpha */
-export const compute = (profile, point, rule, r, alpha) => {
-  const agents = profile.agents.map((name, t) => {
-    const others = profile.overlap[point][t];
-    const unique = others[0];
-    const shared = sum(others.slice(1));
-    const rho = quotient(shared, unique);
-    const rhoM = byMagnitude(profile, point, t);
-    const active = unique + shared;
-    return {
-      name, unique, shared, active, others, rho, rhoM,
-      total: profile.total,
-      density: profile.total ? active / profile.total : 0,
-      // null: the rule needs magnitudes that this analysis does not have.
-      lambda: rule === "ram+m" && rhoM === null ? null : RULES[rule](rule === "ram+m" ? rhoM : rho, r, alpha),
-      dialects: {
-        paper: RULES["ram+"](rho, 0.1, 2),
-        script: 1 + (1.2 - 1) * Math.min(1, rho),
-        mergekit: profile.mergekit ? profile.mergekit[point][t] : null,
-      },
-    };
-  });
-  // An element shared by j + 1 agents is counted once by each of them.
-  const byCount = profile.agents.map((_, j) => sum(agents.map((agent) => agent.others[j])) / (j + 1));
-  return { epsilon: profile.epsilon_grid[point], rule, r, alpha, agents, byCount };
-};
 
 // ---------------------------------------------------------------- rounding (as in rounding_meter.py)
 

@@ -1,19 +1,45 @@
 // @ts-check
 // What a setting does to each agent's update: rho, lambda, and how many times its own and its shared part
 // reach the merge. Arithmetic on the profile's counts and sums; nothing is estimated. Knows nothing of the page.
-import { compute, sum } from "../../numbers.js";
+import { sum } from "../../numbers.js";
 import { METHODS } from "./methods.js";
 import { ownWeights, weighedFactors } from "./weights.js";
 
-/** rho and lambda of every agent; lambda is null where the method has none. byCount[j]: weights that j + 1 changed. */
+const quotient = (shared, unique) => {
+  if (unique === 0) return shared > 0 ? Infinity : 0;
+  return shared / unique;
+};
+
+// Sizes instead of counts; null where the analysis has no magnitudes by region.
+const byMagnitude = ({ relations }, point, t) =>
+  (relations ? quotient(relations.shared_magnitude[point][t], relations.unique_magnitude[point][t]) : null);
+
+const boosted = (rho, r, alpha) => 1 + r * Math.min(Math.max(rho, 0), alpha);
+
+const RULES = {
+  "ram": () => 1,
+  "ram+": boosted,
+  "ram+s": (rho, r) => 1 + r * (rho === Infinity ? 1 : rho / (1 + rho)),
+  "ram+m": boosted, // of another rho: by magnitudes
+};
+
+/** rho and lambda of every agent, as Analysis.preview has them: by count, rhoM by size, ratio: the method's. lambda is
+ * null where the method has none, or needs sizes that this analysis lacks. byCount[j]: weights that j + 1 changed. */
 export const outcomeOf = (profile, settings) => {
   const { point, r, alpha, method } = settings;
   const { isRam } = METHODS[method];
-  const result = compute(profile, point, isRam ? method : "ram", r, alpha);
-  const agents = result.agents.map((agent, t) => ({
-    ...agent, t, ratio: method === "ram+m" ? agent.rhoM : agent.rho, lambda: isRam ? agent.lambda : null,
-  }));
-  return { settings, isRam, agents, byCount: result.byCount, changed: sum(result.byCount) };
+  const agents = profile.agents.map((name, t) => {
+    const [unique, ...shared] = profile.overlap[point][t];
+    const rho = quotient(sum(shared), unique);
+    const rhoM = byMagnitude(profile, point, t);
+    const ratio = method === "ram+m" ? rhoM : rho;
+    const lambda = isRam && ratio !== null ? RULES[method](ratio, r, alpha) : null;
+    const dialects = { paper: boosted(rho, 0.1, 2), script: 1 + (1.2 - 1) * Math.min(1, rho), mergekit: profile.mergekit?.[point][t] ?? null };
+    return { name, t, rho, rhoM, ratio, lambda, dialects };
+  });
+  // A weight shared by j + 1 agents is counted once by each of them.
+  const byCount = profile.agents.map((_, j) => sum(profile.overlap[point].map((others) => others[j])) / (j + 1));
+  return { settings, isRam, agents, byCount, changed: sum(byCount) };
 };
 
 const mean = (values) => {

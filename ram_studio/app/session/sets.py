@@ -90,7 +90,7 @@ def record_of(set_name: str) -> dict[str, Any]:
 def build_profile(analysis: Analysis) -> dict[str, Any]:
     """Return ``client_profile`` with mergekit's factors at each point, which only the page shows.
 
-    Sent once per analysis; numbers.js does the same arithmetic on it as Analysis.preview (a test
+    Sent once per analysis; outcome.js does the same arithmetic on it as Analysis.preview (a test
     compares the two to 1e-12).
     """
     profile = client_profile(analysis)
