@@ -60,18 +60,11 @@ export const rowAt = (profile, settings) => (profile.skills ? exactRow(profile, 
  * @param {any} profile @param {number} point @param {number} agent @returns {number} */
 export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);
 
-/** Of what an agent changed at a grid point: the share that it changed alone, by number of weights and by size
- * (sums of squares; null in old analyses), and the share of all weights that it changed.
+/** Of what an agent changed at a grid point the share that it changed alone, and the share of all weights that it changed.
  * @param {any} profile @param {number} point @param {number} agent */
 export const aloneShare = (profile, point, agent) => {
-  const counts = profile.overlap[point][agent];
   const changed = changedBy(profile, point, agent);
-  const energy = profile.energy?.[point][agent];
-  return {
-    ofAll: changed / profile.total,
-    byCount: changed ? counts[0] / changed : 0,
-    bySize: energy && sum(energy) ? energy[0] / sum(energy) : null,
-  };
+  return { ofAll: changed / profile.total, byCount: changed ? profile.overlap[point][agent][0] / changed : 0 };
 };
 
 /** Names of the agents that learned a skill, and of those that learned what the base could do: what no table

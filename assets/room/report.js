@@ -2,18 +2,10 @@
 // The teacher's report: each question with both rounds, and what talking changed. One page when printed; no name
 // and no answer of one student is in it.
 import { counted, listText } from "../canvas/model/words.js";
+import { download } from "../canvas/paint/pictures.js";
 import { put } from "../nodes.js";
 import { drawAnswers } from "./cloud.js";
 import { answerText, button, measuredText } from "./view.js";
-
-/** @param {string} name @param {string} text */
-const save = (name, text) => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  link.download = name;
-  link.click();
-  window.setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-};
 
 const per = (part, whole) => (whole ? `${part} of ${whole}` : "–");
 
@@ -56,7 +48,7 @@ export const drawReport = (box, told, csv) => {
   const students = told.is_rehearsal ? `${told.students} simulated students, a rehearsal` : counted(told.students, "student");
   put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${students}, ${counted(asked.length, "question")}.`);
   const row = put(root, "p", { class: "rm-row rm-screen-only" });
-  button(row, "Download CSV", () => save(`room-${told.code}.csv`, csv), { "data-part": "csv" });
+  button(row, "Download CSV", () => download(`room-${told.code}.csv`, new Blob([csv], { type: "text/csv" })), { "data-part": "csv" });
   button(row, "Print the report", () => print("report"));
   if (!asked.length) return;
   button(row, "Print a worksheet with these results", () => print("worksheet"), { "data-part": "print-worksheet" });

@@ -9,8 +9,8 @@ import { lossesOf } from "../model/rounding.js";
 import { lambdaText, ratioText, timesText } from "../model/words.js";
 
 const KINDS = [
-  { key: "own", css: "unique", most: 1.6, word: "own part", one: "× 1", about: "Weights that only this agent changed; × 1: as trained", isOff: (x) => x < 0.75 || x > 1.6 },
-  { key: "shared", css: "shared", most: 3.2, word: "shared part", one: "× 1", about: "Weights that others changed, too; × 1: as one agent", isOff: (x) => x > 1.3 },
+  { key: "own", css: "unique", most: 1.6, word: "own part", about: "Weights that only this agent changed; × 1: as trained", isOff: (x) => x < 0.75 || x > 1.6 },
+  { key: "shared", css: "shared", most: 3.2, word: "shared part", about: "Weights that others changed, too; × 1: as one agent", isOff: (x) => x > 1.3 },
 ];
 
 let part = null;
@@ -24,10 +24,10 @@ export const mountParts = (root) => {
   off.title = "Count every agent once in every layer";
   off.addEventListener("click", () => weigh(null));
   const head = put(box, "div", { class: "cv-two" });
-  for (const { css, word, one, about } of KINDS) {
+  for (const { css, word, about } of KINDS) {
     const title = put(head, "div", { class: "cv-value", title: about });
     put(title, "b", { class: `cv-${css}-ink` }, word);
-    put(title, "span", { class: "cv-muted" }, `│ ${one}`);
+    put(title, "span", { class: "cv-muted" }, "│ × 1");
   }
   const list = put(box, "div", { class: "cv-agents" });
   const note = put(box, "p", { class: "cv-note" });
