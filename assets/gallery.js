@@ -46,7 +46,8 @@
       row.hidden = !fits;
       count += Number(fits);
     }
-    at("count").textContent = count === rows.length ? `${count} merges` : `${count} of ${rows.length} merges`;
+    const all = `${rows.length} merge${rows.length === 1 ? "" : "s"}`;
+    at("count").textContent = count === rows.length ? all : `${count} of ${all}`;
     at("none").hidden = count > 0;
   };
 

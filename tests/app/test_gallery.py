@@ -137,6 +137,9 @@ def test_a_hundred_merges_are_sorted_and_filtered_at_once(
         page.set_viewport_size({"width": width, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page_faults(page, "body") == []
+    file.write_text(gallery_page(many[:1], {}, "Merges"))
+    page.reload()
+    assert page.inner_text("#count") == "1 merge"
     assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
     assert said == []
     page.close()
