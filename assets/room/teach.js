@@ -154,8 +154,12 @@ const renew = (name, shown, paint) => {
   const key = JSON.stringify(shown);
   if (parts.drawn.get(name) === key) return;
   parts.drawn.set(name, key);
-  parts[name].replaceChildren();
-  paint(parts[name]);
+  const node = parts[name];
+  const controls = () => [...node.querySelectorAll("button, a, summary")];
+  const focused = controls().indexOf(document.activeElement);
+  node.replaceChildren();
+  paint(node);
+  controls()[focused]?.focus({ preventScroll: true }); // votes come while somebody tabs through
 };
 
 const draw = (told) => {

@@ -80,6 +80,19 @@ def test_each_rehearsal_has_students_of_its_own(room) -> None:
     assert paths(page).count("POST /EFGH/join") == 1
 
 
+def test_votes_that_come_leave_the_focus_where_it_is(room) -> None:
+    page = room("teach", f"#ABCD.{'a' * 24}")
+    plan = [{"title": title, "answers": 0} for title in ("First", "Second")]
+    state = {**_STATE, "is_rehearsal": False, "plan": plan}
+    run(page, "(state) => answer('GET /ABCD/teacher', state)", state)
+    page.focus("nav button:has-text('Second')")
+    page.wait_for_function("() => asked.length === 2")  # the next poll
+    plan[0]["answers"] = 3
+    run(page, "(state) => answer('GET /ABCD/teacher', state)", state)
+    assert "3 answered" in page.inner_text("nav")
+    assert page.inner_text(":focus") == "Second"
+
+
 def test_the_report_says_what_was_chosen_as_often(room) -> None:
     page = room("report", "")
     round_ = {"answers": 4, "right": 2, "median": None, "by_choice": [2, 2, 0], "values": []}
