@@ -152,6 +152,26 @@ def test_a_method_that_was_never_measured_is_shown(stage) -> None:
     assert complaints == []
 
 
+def test_methods_say_nothing_of_what_earlier_models_solved(stage) -> None:
+    ties = stage.locator("[data-choose=ties]")
+    assert "settings measured; best " in ties.get_attribute("title")
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", shipped("dense")[0])
+    settle(stage)
+    assert ties.get_attribute("title").startswith("Trim each agent")
+    assert "measured" not in ties.get_attribute("title")
+
+
+def test_both_delete_keys_reset_a_layer_s_weight(stage) -> None:
+    stage.evaluate("() => store.weigh(0)")
+    for key in ("Delete", "Backspace"):
+        stage.focus(".cv-rows")
+        for step in ("ArrowDown", "ArrowDown", "ArrowRight"):
+            stage.keyboard.press(step)
+        assert setting(stage, "weights") is not None
+        stage.keyboard.press(key)
+        assert setting(stage, "weights") is None, key
+
+
 def test_the_box_at_the_pointer_is_of_the_models_shown(stage) -> None:
     def point() -> str:
         box = stage.locator(".cv-rows").bounding_box()

@@ -89,8 +89,10 @@ const drawStrip = (one, row, isOn) => {
   const { profile } = state;
   strip.hidden = !row;
   const key = [row?.id, isOn, profile.skills?.rows.length, one.width].join();
-  if (!row || key === one.drawn) return;
+  if (key === one.drawn) return;
   one.drawn = key;
+  chip.title = nameSays(name, profile.agents.length);
+  if (!row) return;
   one.width ??= strip.clientWidth;
   const [width, height] = [one.width, 9];
   if (!width) { one.drawn = ""; return; }
@@ -108,7 +110,7 @@ const drawStrip = (one, row, isOn) => {
   pen.globalAlpha = 1;
   pen.fillRect(((width - 3) * row.total) / asked, 0, 3, height);
   const best = bestOf(profile, name);
-  chip.title = `${nameSays(name, profile.agents.length)} ${counted(rows.length, "setting")} measured; best ${best?.total ?? 0} of ${asked}.`;
+  chip.title += ` ${counted(rows.length, "setting")} measured; best ${best?.total ?? 0} of ${asked}.`;
 };
 
 export const layMethods = () => { for (const one of chips) [one.width, one.drawn] = [undefined, ""]; };

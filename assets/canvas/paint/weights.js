@@ -389,6 +389,7 @@ const layerText = (layer) => {
 };
 
 const NUDGES = { ArrowRight: STEP, ArrowLeft: -STEP };
+const RESETS = ["Delete", "Backspace"]; // a Mac's Delete key is the latter
 
 const wireKeys = () => {
   const { pill, rows } = part;
@@ -409,7 +410,7 @@ const wireKeys = () => {
     else if (event.key === "Enter" && state.layer !== null) openLayer?.(state.layer);
     else if (state.weighed !== null && state.layer !== null && event.key in NUDGES) {
       reweigh(state.layer, (weight, n, l) => bent(weight, n, l, steps(expanded(weight, n)[l] + NUDGES[event.key])));
-    } else if (state.weighed !== null && state.layer !== null && event.key === "Delete") reweigh(state.layer, straightened);
+    } else if (state.weighed !== null && state.layer !== null && RESETS.includes(event.key)) reweigh(state.layer, straightened);
     else return;
     event.preventDefault();
     say();
