@@ -50,6 +50,19 @@ test("settings with the same counts and lambdas are the same weights", () => {
   assert.equal(nearestRow(profile, at("ram+", { r: 0.31 })).isExact, false);
 });
 
+test("a merge with weights shows its own row, or none", () => {
+  const weights = { two: 0.5 };
+  const more = [row("merge", "ram", "100000001111", 2, { weights }), row("merge", "ties", "110000001111", null, { density: 0.5, scale: 1, weights })];
+  const own = { ...made(), skills: skillsOf({ ...TABLE, rows: [...TABLE.rows, ...more] }, profile) };
+  const solved = (settings) => exactRow(own, settings)?.total;
+  assert.deepEqual([solved(at("ram", { point: 2, weights })), solved(at("ram", { point: 2 }))], [1, 4]);
+  assert.deepEqual([solved(at("ties", { density: 0.5, weights })), solved(at("ties", { density: 0.5 }))], [2, 8]);
+  for (const settings of [at("ram", { point: 2, weights: { two: 0.6 } }), at("ties", { density: 0.4, weights })]) {
+    assert.equal(nearestRow(own, settings), null);
+  }
+  assert.ok(!nearestRow(own, at("ram", { point: 1 })).row.set.weights);
+});
+
 test("where nothing counts as changed the merge is the base", () => {
   assert.equal(exactRow(profile, at("ram+", { point: 3 })), profile.skills.base);
   assert.equal(exactRow(profile, at("average", { scale: 0 })), profile.skills.base);

@@ -3,7 +3,7 @@
 // interpolated between two rows. Knows nothing of the page.
 import { areSame, dialOf, methodOf, METHODS, usualOf } from "./methods.js";
 import { factorsOf, outcomeOf } from "./outcome.js";
-import { areSameWeights, ownWeights } from "./weights.js";
+import { ownWeights } from "./weights.js";
 
 /** @typedef {import("./data.js").Row} Row @typedef {{ row: Row, isExact: boolean }} Near */
 
@@ -13,15 +13,22 @@ const placeOf = (profile, point) => (point ? Math.log10(profile.epsilon_grid[poi
 
 const lambdasOf = (profile, settings) => outcomeOf(profile, settings).agents.map((a) => a.lambda);
 
+// What measured merges by RAM's rules have in common before lambda: counts and weights.
+const keyOf = (counts, { point, weights }) => `${counts[point]} ${JSON.stringify(ownWeights(weights))}`;
+
 const indexOf = (profile) => {
   const { skills } = profile;
   if (known.has(skills)) return known.get(skills);
   const counts = profile.overlap.map(String);
-  const rows = skills.merges.filter((row) => METHODS[row.set.method].isRam)
+  const ramRows = (rows) => rows.filter((row) => METHODS[row.set.method].isRam)
     .map((row) => ({ row, counts: counts[row.set.point], place: placeOf(profile, row.set.point), lambdas: lambdasOf(profile, row.set) }));
-  const byCounts = new Map();
-  for (const one of rows) byCounts.set(one.counts, [...(byCounts.get(one.counts) ?? []), one]);
-  const index = { rows, counts, byCounts, curves: new Map(), best: new Map() };
+  const rows = ramRows(skills.merges);
+  const byKey = new Map();
+  for (const one of [...rows, ...ramRows(skills.weighted)]) {
+    const key = keyOf(counts, one.row.set);
+    byKey.set(key, [...(byKey.get(key) ?? []), one]);
+  }
+  const index = { rows, counts, byKey, curves: new Map(), best: new Map() };
   known.set(skills, index);
   return index;
 };
@@ -29,33 +36,22 @@ const indexOf = (profile) => {
 const apart = (profile, point, a, b) => a.reduce((far, lambda, t) =>
   (profile.overlap[point][t][0] ? far + Math.abs(lambda - b[t]) : far), 0);
 
-/** The measured merge with exactly these weights: settings with the same counts and lambdas are the same. */
+/** The measured merge that is this one: by RAM's rules settings with the same counts, lambdas and weights are the same. */
 export const exactRow = (profile, settings) => {
   const { skills } = profile;
-  if (ownWeights(settings.weights)) return weightedRow(profile, settings);
   if (!METHODS[settings.method].isRam) {
     if (settings.method === "task-arithmetic" && !settings.scale) return skills.base;
-    return skills.merges.find(({ set }) => areSame(set, settings)) ?? null;
+    return skills.rows.find(({ set }) => set && areSame(set, settings)) ?? null;
   }
-  const { byCounts, counts } = indexOf(profile);
+  const { byKey, counts } = indexOf(profile);
   if (profile.overlap[settings.point].every((others) => others.every((x) => !x))) return skills.base;
   const lambdas = lambdasOf(profile, settings);
   if (lambdas.includes(null)) return null;
-  return byCounts.get(counts[settings.point])?.find((one) => apart(profile, settings.point, one.lambdas, lambdas) < 1e-6)?.row ?? null;
-};
-
-// With weights nothing is near: only the very same merge tells.
-const weightedRow = (profile, settings) => {
-  const found = profile.skills.weighted.filter(({ set }) => areSameWeights(set.weights, settings.weights));
-  if (!METHODS[settings.method].isRam) return found.find(({ set }) => areSame(set, settings)) ?? null;
-  const counts = String(profile.overlap[settings.point]);
-  const lambdas = lambdasOf(profile, settings);
-  return found.find(({ set }) => METHODS[set.method].isRam && String(profile.overlap[set.point]) === counts
-    && apart(profile, settings.point, lambdasOf(profile, set), lambdas) < 1e-6) ?? null;
+  return byKey.get(keyOf(counts, settings))?.find((one) => apart(profile, settings.point, one.lambdas, lambdas) < 1e-6)?.row ?? null;
 };
 
 /** The measured row that a setting shows, or null: of RAM's rules the nearest by log10 epsilon and lambda, of
- * others by their dials. @returns {Near | null} */
+ * others by their dials. With weights nothing is near: only the very same merge tells. @returns {Near | null} */
 export const nearestRow = (profile, settings) => {
   if (!profile.skills) return null;
   const exact = exactRow(profile, settings);
