@@ -17,7 +17,7 @@ import { SCENES } from "./scenes.js";
  * @typedef {{ open: () => void, openSet: (set: string) => void, recordOf: (set: string) => Promise<any>,
  *   remember: () => void, titled: (title: string | null) => void, kit: string }} Host
  * @typedef {import("./scenes.js").Scene} Scene @typedef {import("./scenes.js").Facts} Facts
- * @typedef {{ index: number, panel: string, isMoved: boolean, isStarted: boolean, isLoading: boolean, phase?: string, key: string }} Run
+ * @typedef {{ index: number, panel: string, isMoved: boolean, isStarted: boolean, isLoading: boolean, phase?: string, key: string, view: string }} Run
  * panel: of a projector, "ask", "figure" or "answer" */
 
 const LOCKED = ".cv-methods, .cv-curve, .cv-weights"; // until something was said
@@ -57,7 +57,7 @@ const isLoaded = (at) => state.profile?.set === setOf(at.index);
 
 const go = (index, panel = "ask") => {
   const isMoved = run !== null;
-  run = { index, panel, isMoved, isStarted: false, isLoading: false, key: "" };
+  run = { index, panel, isMoved, isStarted: false, isLoading: false, key: "", view: "" };
   if (index < END) setOpenScene(SCENES[index].id);
   state.lesson = Math.min(index + 1, END);
   if (isLoaded(run)) host.open();
@@ -226,7 +226,6 @@ const back = () => {
 const turnTo = (panel) => {
   if (!run) return;
   run.panel = panel;
-  run.key = "";
   redraw();
 };
 
@@ -256,9 +255,11 @@ const draw = (at, phase) => {
   const scene = SCENES[index];
   const said = scene ? answerOf(scene.id) : {};
   const isShown = isPresenting();
-  const key = [index, phase, said.said, at.panel, isShown].join("|");
+  const view = [index, phase, at.panel, isShown].join("|");
+  const key = [view, said.said].join("|");
   if (key === at.key) return;
-  at.key = key;
+  const isNew = view !== at.view; // else only the guess was changed
+  Object.assign(at, { key, view });
   lock(phase === "predict");
   Object.assign(canvas().dataset, { shows: scene?.figure ?? "none", panel: at.panel });
   canvas().toggleAttribute("data-methods", Boolean(scene?.isWithMethods));
@@ -275,7 +276,7 @@ const draw = (at, phase) => {
   for (const control of controls) control?.classList.add("ls-target");
   // Once it is laid out: the card is elsewhere while one drags.
   const control = /** @type {HTMLElement | null} */ (controls[0] ?? null);
-  requestAnimationFrame(() => {
+  if (isNew) requestAnimationFrame(() => {
     relayout("size");
     if (control) bringControl(control);
     else bringCard();

@@ -7,6 +7,7 @@ import { drawAnswers } from "./cloud.js";
 import { answerText, button, drawClock, drawQuestion, focusOn, headline, main, measuredText, plainText, speak } from "./view.js";
 
 const CANVAS = "ram-canvas"; // the tab in which one explores
+const TAKEN = "Your teacher has your canvas.";
 let link = /** @type {any} */ (null);
 let code = "";
 let student = "";
@@ -227,7 +228,7 @@ const drawExplore = ({ result, link: sent }) => {
     event.preventDefault();
     handIn(input.value);
   });
-  put(box, "p", { class: "rm-sent", role: "status" }, sent ? "Your teacher has your canvas." : "");
+  put(box, "p", { class: "rm-sent" }, sent ? TAKEN : "");
 };
 
 /** The query of the canvas in the other tab, or of a pasted link; "" for none of this app's. @param {string} [pasted] */
@@ -250,6 +251,8 @@ const handIn = async (pasted) => {
   }
   try {
     link.take(await call(`/${code}/link`, { body: { link: query }, headers: { "Room-Student": student } }));
+    focusOn("[data-part=hand-in]"); // all was drawn anew
+    speak(TAKEN);
   } catch (error) {
     notice(/** @type {Error} */ (error).message);
   }

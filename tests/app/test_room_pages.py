@@ -58,6 +58,30 @@ def test_a_student_follows_only_the_room_of_the_address(room) -> None:
     assert page.evaluate("() => sessionStorage.getItem('ram-room-EFGH')") == "second"
 
 
+def test_a_canvas_that_was_sent_is_confirmed_aloud(room) -> None:
+    page = room("student", "#ABCD")
+    page.evaluate("() => answer('POST /ABCD/join', { student: 'one' })")
+    truth = {"value": 1, "text": "21 of 180", "low": None, "high": None}
+    none = {"answers": 0, "right": 0, "median": None, "by_choice": [0, 0], "values": []}
+    result = {
+        "truth": truth, "rounds": {"first": none, "second": none}, "reveal": ["It broke."],
+        "explore": "?set=shared-style",
+    }  # fmt: skip
+    question = {"id": "sum", "title": "Add", "ask": ["How?"], "choices": ["Well", "Badly"]}
+    state = {
+        "code": "ABCD", "phase": "reveal", "place": 0, "questions": 1, "is_rehearsal": False,
+        "question": question, "result": result, "mine": {"first": 0, "second": None}, "link": None,
+    }  # fmt: skip
+    run(page, "(state) => answer('GET /ABCD', state)", state)
+    page.click("summary")
+    page.fill("#pasted", "http://modules.test/?rule=sum")
+    page.press("#pasted", "Enter")
+    sent = {**state, "link": "?rule=sum"}
+    run(page, "(state) => answer('POST /ABCD/link', state)", sent)
+    assert page.inner_text("[data-part=spoken]") == "Your teacher has your canvas."
+    assert page.inner_text(":focus") == "Send it again"
+
+
 def test_an_address_without_a_code_asks_for_one(room) -> None:
     page = room("student", "#%")
     assert page.inner_text("#code-error") == "A code has four letters."

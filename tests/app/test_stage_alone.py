@@ -272,6 +272,21 @@ def test_a_key_moves_no_method_before_the_prediction(lesson) -> None:
     assert setting(lesson, "method") != before
 
 
+def test_a_guess_that_is_changed_scrolls_no_phone(lesson) -> None:
+    lesson.set_viewport_size({"width": 390, "height": 844})
+    lesson.click("[data-part=lesson-predict]")
+    lesson.wait_for_selector(".ls[data-phase=drag]")
+    settle(lesson)
+    scrolled = """() => { window.scrolls = 0;
+      Element.prototype.scrollIntoView = () => { window.scrolls += 1; }; }"""
+    lesson.evaluate(scrolled)
+    lesson.focus(".ls-guess input")
+    lesson.keyboard.press("ArrowRight")
+    settle(lesson)
+    assert lesson.inner_text(".ls-guess b") == "51 %"
+    assert lesson.evaluate("() => window.scrolls") == 0
+
+
 def test_who_leaves_the_lesson_sees_none_of_its_marks(lesson) -> None:
     lesson.click("[data-part=lesson-predict]")
     lesson.wait_for_selector(".ls-target")
