@@ -71,9 +71,11 @@ const go = (step) => {
     else button.removeAttribute("aria-current");
   }
   document.title = titleOf(step);
-  if (moved) window.scrollTo(0, 0);
-  if (moved) focusStep(step);
-  if (moved) tab("step", step);
+  if (moved) {
+    window.scrollTo(0, 0);
+    focusStep(step);
+    tab("step", step);
+  }
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
   if (step === "history") history.replaceState(history.state, "", pageLink(window.location.href, step));
   else if (step !== "load") {

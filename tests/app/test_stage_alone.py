@@ -112,6 +112,15 @@ def test_the_epsilon_line_moves_a_step_from_beyond_its_axis(stage) -> None:
     assert setting(stage, "point") == steps[-2]
 
 
+def test_a_press_on_the_epsilon_line_takes_its_dial_in_hand(stage) -> None:
+    stage.click("#dial-r")
+    settle(stage)
+    stage.click("#epsilon-line")
+    settle(stage)
+    assert setting(stage, "point") == DEFAULT_INDEX, "pressed, not moved"
+    assert stage.get_attribute("#dial-epsilon", "aria-checked") == "true"
+
+
 def test_questions_are_read_on_while_weights_are_untested(stage) -> None:
     card = stage.locator(".cv-card").first
     prompt, score = card.locator(".cv-prompt").first, card.locator(".cv-score")

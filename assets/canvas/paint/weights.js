@@ -8,7 +8,7 @@ import { histogramOf } from "../model/histogram.js";
 import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { bent, expanded, LEAST, MOST, STEP, straightened, weightAt } from "../model/weights.js";
 import { brief, epsilonText, layerTitle, plain, rowName } from "../model/words.js";
-import { choose, onPaint, redraw, setWeight, shown, state, weightOf } from "../store.js";
+import { choose, hold, onPaint, redraw, setWeight, shown, state, weightOf } from "../store.js";
 import { agentColor, colors, forgetColors } from "./colors.js";
 import { frameOf } from "./curve.js";
 import { hideTip, showTip } from "./popups.js";
@@ -313,7 +313,7 @@ const pointTo = (layer) => {
 
 const moveTo = (x) => {
   const point = stepAt(state.profile.axis, Math.max(0, Math.min(1, (x - frame.x0) / (frame.x1 - frame.x0))));
-  if (METHODS[state.settings.method].isRam) state.dial = "point";
+  if (METHODS[state.settings.method].isRam && state.dial !== "point") hold("point");
   if (point !== state.settings.point) choose({ point }, "drag");
 };
 
