@@ -1,9 +1,10 @@
-// Answers against the right one, character by character.
+// Answers against the right one, character by character; how numbers and keys read.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { answerPieces, promptText, shortPrompt } from "../../assets/canvas/paint/text.js";
-import { epsilonText } from "../../assets/canvas/model/words.js";
+import { counted, epsilonText } from "../../assets/canvas/model/words.js";
+import { sliderPlace } from "../../assets/keys.js";
 
 test("what is missing is a gap, what is too much is marked, a full stop is style", () => {
   assert.deepEqual(answerPieces(" (x+5)*3 .", "(x+5)*3", true), [["", "(x+5)*3"], ["stop", " ."]]);
@@ -39,4 +40,15 @@ test("sentences are compared by words", () => {
   const gold = "Luis works in the round hotel, and its code is 9748.";
   const pieces = answerPieces("Frida works in the broken hotel, and its code is 9748", gold, false);
   assert.deepEqual(pieces, [["extra", "Frida"], ["gap", "…"], ["", " works in the "], ["extra", "broken"], ["gap", "…"], ["", " hotel, and its code is 9748"]]);
+});
+
+test("one of a thing is not many", () => {
+  assert.deepEqual([0, 1, 2].map((n) => counted(n, "question")), ["0 questions", "1 question", "2 questions"]);
+});
+
+test("keys move a slider within its places", () => {
+  const to = (key, at) => sliderPlace(key, at, 9, 5);
+  assert.deepEqual([to("ArrowRight", 3), to("ArrowUp", 9), to("ArrowLeft", 0), to("ArrowDown", 3)], [4, 9, 0, 2]);
+  assert.deepEqual([to("PageUp", 6), to("PageDown", 6), to("Home", 6), to("End", 6)], [9, 1, 0, 9]);
+  assert.equal(to("Tab", 3), null);
 });
