@@ -55,6 +55,17 @@ class Clock:
         return self.now
 
 
+MODULES = "http://modules.test/"
+"""Where a test serves the app's modules from assets/."""
+
+
+def load_modules(page: Any) -> None:
+    """Load the app's modules and nothing of Gradio into a page, anew."""
+    page.goto(MODULES)
+    page.reload()
+    page.evaluate("() => import('./page.js').then(() => RAM.need()).then(() => true)")
+
+
 def run(page: Any, function: str, *arguments: Any) -> Any:
     """Return what a function of JavaScript returns in a page; NaN and infinity arrive as null."""
     # As text: Playwright describes a nested value number by number, for seconds.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from app_parts import Clock
+from app_parts import MODULES, Clock, load_modules
 from app_process import running_app
 from http_user import HttpUser, tell
 from loopback_hub import LoopbackHub, serving
@@ -155,15 +155,13 @@ def context(browser: object) -> Iterator[object]:
 @pytest.fixture(scope="session")
 def module_page(browser: object) -> Iterator[object]:
     page = browser.new_page()  # type: ignore[attr-defined]
-    where = "http://modules.test"
     page.route(
-        f"{where}/**/*.*s",
-        lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(where + "/"))),
+        f"{MODULES}**/*.*s",
+        lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(MODULES))),
     )
     styled = "<html><link rel=stylesheet href=canvas.css>"
-    page.route(f"{where}/", lambda route: route.fulfill(content_type="text/html", body=styled))
-    page.goto(f"{where}/")
-    page.evaluate("() => import('./page.js').then(() => RAM.need()).then(() => true)")
+    page.route(MODULES, lambda route: route.fulfill(content_type="text/html", body=styled))
+    load_modules(page)
     yield page
     page.close()
 

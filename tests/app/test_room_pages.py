@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from app_parts import run
+from app_parts import MODULES, load_modules, run
 
 pytestmark = pytest.mark.browser
 
@@ -29,17 +30,18 @@ _SERVER = """(hash) => {
 
 
 @pytest.fixture
-def room(module_page: Any) -> Any:
-    """Return what opens a module of the room's pages anew, at an address."""
+def room(module_page: Any) -> Iterator[Any]:
+    """What opens a module of the room's pages anew, at an address."""
 
     def opened(module: str, address: str) -> Any:
-        module_page.goto("http://modules.test/")
+        module_page.goto(MODULES)
         module_page.reload()
         run(module_page, _SERVER, address)
         module_page.evaluate(f"() => import('./room/{module}.js').then(() => true)")
         return module_page
 
-    return opened
+    yield opened
+    load_modules(module_page)
 
 
 def paths(page: Any) -> list[str]:
@@ -47,20 +49,20 @@ def paths(page: Any) -> list[str]:
 
 
 def test_a_student_follows_only_the_room_of_the_address(room) -> None:
-    page = room("student", "#ABCD")
-    run(page, "() => { window.location.hash = '#EFGH'; }")
+    page = room("student", "#ABCDFG")
+    run(page, "() => { window.location.hash = '#FGHJKM'; }")
     page.wait_for_function("() => asked.length === 2")
-    assert paths(page) == ["POST /ABCD/join", "POST /EFGH/join"]
-    page.evaluate("() => answer('POST /EFGH/join', { student: 'second' })")
-    page.evaluate("() => answer('POST /ABCD/join', { student: 'first' })")
+    assert paths(page) == ["POST /ABCDFG/join", "POST /FGHJKM/join"]
+    page.evaluate("() => answer('POST /FGHJKM/join', { student: 'second' })")
+    page.evaluate("() => answer('POST /ABCDFG/join', { student: 'first' })")
     polls = page.evaluate("() => asked.slice(2)")
-    assert polls == [{"path": "GET /EFGH", "student": "second"}]
-    assert page.evaluate("() => sessionStorage.getItem('ram-room-EFGH')") == "second"
+    assert polls == [{"path": "GET /FGHJKM", "student": "second"}]
+    assert page.evaluate("() => sessionStorage.getItem('ram-room-FGHJKM')") == "second"
 
 
 def test_a_canvas_that_was_sent_is_confirmed_aloud(room) -> None:
-    page = room("student", "#ABCD")
-    page.evaluate("() => answer('POST /ABCD/join', { student: 'one' })")
+    page = room("student", "#ABCDFG")
+    page.evaluate("() => answer('POST /ABCDFG/join', { student: 'one' })")
     truth = {"value": 1, "text": "21 of 180", "low": None, "high": None}
     none = {"answers": 0, "right": 0, "median": None, "by_choice": [0, 0], "values": []}
     result = {
@@ -69,22 +71,22 @@ def test_a_canvas_that_was_sent_is_confirmed_aloud(room) -> None:
     }  # fmt: skip
     question = {"id": "sum", "title": "Add", "ask": ["How?"], "choices": ["Well", "Badly"]}
     state = {
-        "code": "ABCD", "phase": "reveal", "place": 0, "questions": 1, "is_rehearsal": False,
+        "code": "ABCDFG", "phase": "reveal", "place": 0, "questions": 1, "is_rehearsal": False,
         "question": question, "result": result, "mine": {"first": 0, "second": None}, "link": None,
     }  # fmt: skip
-    run(page, "(state) => answer('GET /ABCD', state)", state)
+    run(page, "(state) => answer('GET /ABCDFG', state)", state)
     page.click("summary")
     page.fill("#pasted", "http://modules.test/?rule=sum")
     page.press("#pasted", "Enter")
     sent = {**state, "link": "?rule=sum"}
-    run(page, "(state) => answer('POST /ABCD/link', state)", sent)
+    run(page, "(state) => answer('POST /ABCDFG/link', state)", sent)
     assert page.inner_text("[data-part=spoken]") == "Your teacher has your canvas."
     assert page.inner_text(":focus") == "Send it again"
 
 
 def test_an_address_without_a_code_asks_for_one(room) -> None:
     page = room("student", "#%")
-    assert page.inner_text("#code-error") == "A code has four letters."
+    assert page.inner_text("#code-error") == "A code has six letters."
 
 
 _STATE = {
@@ -95,24 +97,24 @@ _STATE = {
 
 
 def test_each_rehearsal_has_students_of_its_own(room) -> None:
-    page = room("teach", f"#ABCD.{'a' * 24}")
-    run(page, "(state) => answer('GET /ABCD/teacher', state)", _STATE)
-    assert paths(page).count("POST /ABCD/join") == 1  # the next one when this one is in
-    run(page, "(hash) => { window.location.hash = hash; }", f"#EFGH.{'b' * 24}")
-    page.wait_for_function("() => asked.some(({ path }) => path === 'GET /EFGH/teacher')")
-    run(page, "(state) => answer('GET /EFGH/teacher', state)", _STATE)
-    assert paths(page).count("POST /EFGH/join") == 1
+    page = room("teach", f"#ABCDFG.{'a' * 24}")
+    run(page, "(state) => answer('GET /ABCDFG/teacher', state)", _STATE)
+    assert paths(page).count("POST /ABCDFG/join") == 1  # the next one when this one is in
+    run(page, "(hash) => { window.location.hash = hash; }", f"#FGHJKM.{'b' * 24}")
+    page.wait_for_function("() => asked.some(({ path }) => path === 'GET /FGHJKM/teacher')")
+    run(page, "(state) => answer('GET /FGHJKM/teacher', state)", _STATE)
+    assert paths(page).count("POST /FGHJKM/join") == 1
 
 
 def test_votes_that_come_leave_the_focus_where_it_is(room) -> None:
-    page = room("teach", f"#ABCD.{'a' * 24}")
+    page = room("teach", f"#ABCDFG.{'a' * 24}")
     plan = [{"title": title, "answers": 0} for title in ("First", "Second")]
     state = {**_STATE, "is_rehearsal": False, "plan": plan}
-    run(page, "(state) => answer('GET /ABCD/teacher', state)", state)
+    run(page, "(state) => answer('GET /ABCDFG/teacher', state)", state)
     page.focus("nav button:has-text('Second')")
     page.wait_for_function("() => asked.length === 2")  # the next poll
     plan[0]["answers"] = 3
-    run(page, "(state) => answer('GET /ABCD/teacher', state)", state)
+    run(page, "(state) => answer('GET /ABCDFG/teacher', state)", state)
     assert "3 answered" in page.inner_text("nav")
     assert page.inner_text(":focus") == "Second"
 
@@ -126,7 +128,7 @@ def test_the_report_says_what_was_chosen_as_often(room) -> None:
         "truth": {"value": 1, "text": "21 of 180"}, "first": round_, "second": none,
         "both": 0, "before": 0, "after": 0, "gain": None,
     }  # fmt: skip
-    told = {"questions": [question], "students": 4, "is_rehearsal": False, "code": "ABCD"}
+    told = {"questions": [question], "students": 4, "is_rehearsal": False, "code": "ABCDFG"}
     run(
         page,
         """async (told) => (await import("./room/report.js"))
