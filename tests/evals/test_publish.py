@@ -257,6 +257,15 @@ def test_no_number_of_one_entry_stops_the_others(
     assert (tmp_path / "site/merges/merged.html").stat().st_size > 10_000
 
 
+def test_a_gallery_row_has_weights_and_filters(zoo: Zoo, tmp_path: Path) -> None:
+    kept = ({"match": ["norms"], "keep": "base"},)
+    recipe = zoo.recipe(weights={"agent0": 0.5}, filters=kept)
+    merged = merge(recipe, tmp_path / "merged").out
+    page = build_gallery([str(merged)], tmp_path / "site").page.read_text()
+    assert '<span class="fine">weights agent0=0.5</span>' in page
+    assert '<span class="fine">filters norms: keep base</span>' in page
+
+
 def test_merges_of_equal_names_have_pages_of_their_own(zoo: Zoo, tmp_path: Path) -> None:
     places = ("one/same", "two/Same", "three/same.2")
     folders = [merge(zoo.recipe(), tmp_path / place).out for place in places]

@@ -20,6 +20,7 @@ from ram_studio.app.numbers import (
 )
 from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
+from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.engine.merge_log import PastMerge
 from ram_studio.evals.report.skill_table import TUNED
 
@@ -39,15 +40,16 @@ def list_html(
         time=_time,
         settings=settings_text,
         suite_title=title_of,
-        link=lambda merge: (
-            merge
-            and tune_query(
-                merge.set_name,
-                merge.method,
-                {**merge.settings, "weights": merge.recipe.get("weights")},
-            )
-        ),
+        link=_tune_link,
     )
+
+
+def _tune_link(merge: PastMerge | None) -> str:
+    """Return a query of Tune with a merge's settings, "" where Tune cannot show all of them."""
+    if merge is None or choices_text(merge.recipe).keys() - {"weights"}:
+        return ""
+    settings = {**merge.settings, "weights": merge.recipe.get("weights")}
+    return tune_query(merge.set_name, merge.method, settings)
 
 
 def side_by_side_html(found: SideBySide) -> Markup:
@@ -82,6 +84,7 @@ def settings_text(merge: PastMerge) -> str:
         # Tune's three are always told; the others where somebody chose them.
         if text is not None and (name in TUNED or settings[name] != usual):
             parts.append(f"{setting_text(name)} {text}")
+    parts += [f"{name} {text}" for name, text in choices_text(merge.recipe).items()]
     return " · ".join(parts)
 
 
@@ -104,6 +107,9 @@ def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
         values = [_value(merge, name) or "–" for merge in merges]
         if set(values) != {"–"}:
             rows.append((setting_text(name), values))
+    choices = [choices_text(merge.recipe) for merge in merges]
+    for name in dict.fromkeys(name for own in choices for name in own):
+        rows.append((name, [own.get(name, "–") for own in choices]))
     for key, usual in (("dtype", "as the base"), ("rounding", "nearest"), ("seed", "0")):
         rows.append((key, [str(merge.recipe.get(key) or usual) for merge in merges]))
     for agent in dict.fromkeys(name for merge in merges for name in merge.agents):

@@ -6,10 +6,11 @@ coding=0.7, memory=0.2 0.8        (several numbers run over the layers)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.filters import weights_text as weights_text
 from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 
@@ -34,14 +35,6 @@ def read_weights(text: str) -> dict[str, list[str] | str]:
             )
         found[name.strip()] = values if len(values) > 1 else values[0]
     return found
-
-
-def weights_text(weights: Mapping[str, float | Sequence[float]]) -> str:
-    """Return weights as the line that ``read_weights`` takes."""
-    return ", ".join(
-        f"{name}={' '.join(f'{x:g}' for x in w) if isinstance(w, Sequence) else f'{w:g}'}"
-        for name, w in weights.items()
-    )
 
 
 def usable_weights(said: Any) -> dict[str, float | list[float]]:

@@ -34,6 +34,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    TypeAdapter,
     model_validator,
 )
 
@@ -164,6 +165,45 @@ class Filter(BaseModel):
         if self.layers is not None:
             parts.append(f"layers {self.layers[0]} to {self.layers[1]}")
         return ", ".join(parts)
+
+    @property
+    def text(self) -> str:
+        """The filter and what it does, in one line: "norms: keep base"."""
+        does = [f"keep {self.keep}"] if self.keep is not None else []
+        if self.weights:
+            does.append(f"weights {weights_text(self.weights)}")
+        if self.densities:
+            does.append(f"densities {weights_text(self.densities)}")
+        does += [f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items()]
+        return f"{self.title}: {', '.join(does)}"
+
+
+_FILTERS = TypeAdapter(tuple[Filter, ...])
+
+
+def weights_text(weights: Mapping[str, float | Sequence[float]]) -> str:
+    """Return weights or densities in one line: coding=0.7, memory=0.2 0.8."""
+    return ", ".join(
+        f"{name}={' '.join(f'{x:g}' for x in w) if isinstance(w, Sequence) else f'{w:g}'}"
+        for name, w in weights.items()
+    )
+
+
+def choices_text(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return a recipe's weights, densities and filters, a line each, by name where it has them.
+
+    recipe: as a provenance or the list of merges holds it.
+    """
+    try:
+        found = {
+            **{name: weights_text(recipe.get(name) or {}) for name in ("weights", "densities")},
+            "filters": "; ".join(
+                f.text for f in _FILTERS.validate_python(recipe.get("filters") or ())
+            ),
+        }
+    except (AttributeError, TypeError, ValueError):
+        return {"recipe": "cannot be read"}
+    return {name: printable(text, 300) for name, text in found.items() if text}
 
 
 _ByRegex = Mapping[str, Collection[str]]

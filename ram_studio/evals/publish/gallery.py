@@ -20,6 +20,7 @@ from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
     absolute,
@@ -278,6 +279,9 @@ def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:
         "method": provenance.recipe.method,
         "method_title": provenance.recipe.method if method is None else method.title,
         "settings": _settings(provenance.recipe.settings),
+        "choices": [
+            f"{name} {text}" for name, text in choices_text(provenance.recipe.model_dump()).items()
+        ],
         "dtype": printable(provenance.dtype, 20),
         "license": printable(provenance.license.shown, 60),
         "agents": agents,
