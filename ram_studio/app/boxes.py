@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,10 +17,14 @@ def unchecked(component: Component) -> Component:
     """Have a component take what a page sends; its handlers look whether there is such a thing.
 
     For choices and ends that change with what is loaded. Gradio compares a value with those that it
-    gave this page last, but of a few pages only: of any other it remembers the first ones, and
-    would refuse what the page shows.
+    gave this page last, which may be newer than the value, and of a few pages only: of any other it
+    remembers the first ones. Either way it would refuse what the page shows.
     """
-    component.preprocess = lambda payload: payload
+    kind = type(component)
+    # A class of its own, as an update makes the component anew. Not by Gradio's metaclass, which
+    # writes a file of types for each class.
+    own = {"preprocess": lambda self, payload: payload, "__module__": kind.__module__}
+    component.__class__ = ABCMeta.__new__(type(kind), kind.__name__, (kind,), own)
     return component
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gradio as gr
 import pytest
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS, make_settings
+from ram_studio.app.boxes import unchecked
 from ram_studio.app.merge import controls, recipes
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import load_set
@@ -137,3 +139,12 @@ def test_the_forms_weights_reach_the_recipe_and_come_back(loaded, tmp_path):
     own = {"match": "embeddings", "keep": "base"}
     path.write_text(recipe_yaml(recipe.model_copy(update={"filters": (Filter(**own),)})))
     assert any("filters" in note for note in recipes.take(str(path), loaded).notes)
+
+
+def test_an_update_leaves_a_choice_unchecked() -> None:
+    box = unchecked(gr.CheckboxGroup(["tool", "health"]))
+    # As Gradio does with an update: an event sent before it may bring a choice that has gone.
+    updated = box.__class__(**{**box.constructor_args, "choices": ["health"]})
+    for one in (box, updated):
+        assert one.preprocess(["tool"]) == ["tool"]
+        assert one.get_block_name() == "checkboxgroup"
