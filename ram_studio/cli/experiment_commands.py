@@ -230,7 +230,8 @@ def print_experiment(result: ExperimentResult) -> None:
     outcome = f"vs {result.reference}" if result.reference else ""
     columns = ("row", "right", "average", *domains, "merge s", outcome)
     print_table(columns, lines, title=f"{result.suite}, {result.questions} questions")
-    numbers = [(row.label, name, own) for row in rows for name, own in row.agents.items()]
+    rescaling = [row for row in rows if row.has_lambda]
+    numbers = [(row.label, name, own) for row in rescaling for name, own in row.agents.items()]
     factors = [
         (label, name, number_text(own.get("lambda")), number_text(own.get("effective_lambda")))
         for label, name, own in numbers

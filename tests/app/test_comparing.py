@@ -36,7 +36,7 @@ def _row(name: str, kind: str, correct: int, outcome: str | None = None) -> Row:
     return Row(
         name,
         kind,
-        method="ties" if is_merge else "",
+        method=("ram+" if name == RAM else "ties") if is_merge else "",
         settings={"epsilon": 1e-5, "scale": None, "scope": "global"} if is_merge else {},
         merged_agents=("<a>", "b") if is_merge else (),
         status="finished",
@@ -101,6 +101,8 @@ def test_the_page_says_what_is_inconclusive_and_escapes_names() -> None:
         "Reproducibility: 4 questions",
     ):
         assert said in html
+    # TIES rescales nothing by a lambda.
+    assert html.count("1.200 → <b>1.150</b>") == 1
 
 
 def test_the_table_is_sorted_by_numbers_and_read_as_text() -> None:

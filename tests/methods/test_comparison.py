@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from ram_studio.evals.experiment.presets import (
     EXPERIMENTS,
     experiment_recipes,
     label_of,
+    rows_of,
     with_method,
 )
 from ram_studio.evals.experiment.run import compare_methods
@@ -154,6 +156,21 @@ def test_labels_name_what_differs_from_the_defaults() -> None:
     assert label_of("ram+", {}) == "ram+"
 
 
+def test_rows_of_one_method_name_what_they_differ_in() -> None:
+    three = [("ram+", {}), ("ties", {}), ("ties", {"density": "0.5", "scale": 1})]
+    assert list(rows_of(example_recipe(), three)) == [
+        "ram+",
+        "ties (density 0.2)",
+        "ties (density 0.5)",
+    ]
+    scaled = [("task-arithmetic", {}), ("task-arithmetic", {"scale": 1.0}), ("ties", {})]
+    assert list(rows_of(example_recipe("coding", "tool"), scaled)) == [
+        "task-arithmetic (scale 1/2)",
+        "task-arithmetic (scale 1)",
+        "ties",
+    ]
+
+
 @pytest.fixture(scope="module")
 def table():
     recipe = example_recipe("coding", "tool")
@@ -185,7 +202,8 @@ def test_the_table_says_what_differs_beyond_noise(table) -> None:
     assert found.row("sum").versus.outcome == "inconclusive"
     said = {sentence.split(" is ")[0]: sentence for sentence in found.statements}
     control, best = "norm-matched coding", "coding, the best single agent,"
-    assert set(said) == {best, "average", "sum", control}
+    untuned = "At default settings, not tuned: ram+, average."
+    assert set(said) == {best, "average", "sum", control, untuned}
     assert "worse than ram+" in said["average"]
     assert "not significantly different from ram+" in said["sum"]
 
@@ -341,6 +359,9 @@ def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
     )
     shown = run("--no-sources")
     assert "vs ram+" in shown
+    assert re.search(r"ram\+ +coding +1\.\d+ +1\.\d+", shown)
+    assert not re.search(r"ties .* coding +1\.000", shown), "it has no lambda"
+    assert "At default settings, not tuned: ram+." in shown
     assert "not significantly different from ram+" in shown
     with pytest.raises(SettingsError, match="density is '2'"):
         run("--row", "ties:density=2")

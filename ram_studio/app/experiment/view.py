@@ -13,8 +13,8 @@ from ram_studio.evals.report import colors
 
 def found_html(result: ExperimentResult) -> Markup:
     """Return what was found in sentences, and each merge's lambdas."""
-    agents = list(dict.fromkeys(name for row in result.rows for name in row.agents))
-    merges = [row for row in result.ranked if row.kind == "merge"]
+    merges = [row for row in result.ranked if row.has_lambda]
+    agents = list(dict.fromkeys(name for row in merges for name in row.agents))
     shown = {"result": result, "agents": agents, "merges": merges}
     return render("experiment/found.html.j2", **shown)
 

@@ -28,8 +28,9 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan
-from ram_studio.evals.experiment.presets import label_of, rows_of
+from ram_studio.evals.experiment.presets import label_of
 from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.experiment.space import with_method
 from ram_studio.evals.publish.common import Common
 from ram_studio.evals.settings import EvalSettings
 
@@ -66,7 +67,8 @@ def settings_to_test(agents: int) -> list[tuple[str, dict[str, Any]]]:
 def rows_to_test(shown: Recipe, loaded: Loaded) -> dict[str, Recipe]:
     """Return recipes by label: what the stage shows, then the twelve; equal ones stand once."""
     plain = recipe_from(loaded, "ram+", {})
-    twelve = rows_of(plain, settings_to_test(len(loaded.agents)))
+    others = settings_to_test(len(loaded.agents))
+    twelve = {label_of(m, values): with_method(plain, m, values) for m, values in others}
     label = label_of(shown.method, shown.settings)
     label += f", {weights_text(shown.weights)}" if shown.weights else ""
     return {label: shown} | twelve

@@ -53,16 +53,33 @@ def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
     )
 
 
-def label_of(method: str, settings: Mapping[str, Any]) -> str:
-    """Return a row's label: the method, and its settings where they differ from the defaults."""
+def label_of(
+    method: str, settings: Mapping[str, Any], varied: Mapping[str, Any] | None = None
+) -> str:
+    """Return a row's label: the method, and its settings where they differ from the defaults.
+
+    varied: settings that are always named.
+    """
     defaults = get_method(method).settings().model_dump()
     changed = {k: v for k, v in settings.items() if v is not None and defaults.get(k) != v}
-    return setting_label(method, changed)
+    return setting_label(method, {**(varied or {}), **changed})
 
 
 def rows_of(recipe: Recipe, rows: list[tuple[str, dict[str, Any]]]) -> dict[str, Recipe]:
-    """Return recipes by label for a list of (method, settings)."""
-    return {label_of(m, values): with_method(recipe, m, values) for m, values in rows}
+    """Return recipes by label for a list of (method, settings).
+
+    Rows of one method are told apart by every setting that they differ in, also at its default: a
+    verdict on "ties" is one on its settings.
+    """
+    every = [(m, make_settings(m, values).model_dump(mode="json")) for m, values in rows]
+    found = {}
+    for (method, values), (_, own) in zip(rows, every, strict=True):
+        rivals = [theirs for name, theirs in every if name == method]
+        varied = {k: v for k, v in own.items() if any(theirs[k] != v for theirs in rivals)}
+        if "scale" in varied and varied["scale"] is None:
+            varied["scale"] = f"1/{len(recipe.agents)}"
+        found[label_of(method, values, varied)] = with_method(recipe, method, values)
+    return found
 
 
 def _standard(recipe: Recipe) -> dict[str, Recipe]:

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, InstanceOf, computed_field
 from pydantic.dataclasses import dataclass
 
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import RULES
+from ram_studio.checkpoints.read.describe import shown_list
 from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.experiment.draws import Spread
 from ram_studio.evals.experiment.race import ERROR, Loss
@@ -118,9 +121,21 @@ class Row:
         return self.status not in ("waiting", "running", "partial")
 
     @property
+    def has_lambda(self) -> bool:
+        """Whether its method has a lambda; others have a factor of 1, and nothing to rescale."""
+        return self.method in RULES
+
+    @property
     def factors(self) -> dict[str, float | None]:
-        """Requested lambda by agent; empty where it is not known."""
-        return {name: own.get("lambda") for name, own in self.agents.items()}
+        """Requested lambda by agent; empty where it is not known, or the method has none."""
+        return {n: own.get("lambda") for n, own in self.agents.items() if self.has_lambda}
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is a merge at its method's default settings."""
+        method = METHODS.get(self.method)
+        usual = method.settings().model_dump(mode="json") if method else None
+        return self.settings == usual and not self.weights
 
 
 @dataclass(frozen=True)
@@ -331,6 +346,9 @@ def _compared(result: ExperimentResult) -> list[str]:
             f"{found.counts.wins} gained, {found.counts.losses} lost (adjusted p "
             f"{found.p_adjusted:.2g})."
         )
+    if usual := [row.label for row in result.rows if row.is_default]:
+        named = shown_list(usual, _MOST_NAMED, ", ")
+        said.append(f"At default settings, not tuned: {named}.")
     for row in result.rows:
         for what, drawn in (("merge", row.merge_draws), ("answers", row.answer_draws)):
             if drawn is not None and row.status != "duplicate":
