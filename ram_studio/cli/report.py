@@ -113,7 +113,7 @@ def _print(result: EvalResult) -> None:
     """Print damage and verdicts first, then scores, kinds of questions, health and comparisons."""
     from ram_studio.evals.report.skill_verdict import holm_note
 
-    for one in result.damage:
+    for one in result.told_damage:
         print(one.sentence())
     for verdict in result.verdicts:
         print(verdict.sentence())

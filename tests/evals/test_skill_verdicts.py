@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -271,8 +272,8 @@ def test_what_agents_lost_off_their_own_skills_is_told():
     # Two agents, each in the two domains that are not its own.
     assert found.p_adjusted == pytest.approx(4 * 2 * 0.5**48)
     assert found.sentence() == (
-        "coding lost 40 points of tool against the base (31 to 48, n = 120). RAM keeps unique "
-        "damage at full strength."
+        "Agent coding solves 40 points less of skill tool than the base (31 to 48, n = 120). "
+        "A merge may inherit this."
     )
     assert damages(made, None, ["coding"]) == damages(made, "other", ["coding"]) == ()
     shown = judge_merges(made, ["coding", "tool"])
@@ -283,5 +284,12 @@ def test_what_agents_lost_off_their_own_skills_is_told():
         "tool",
         pytest.approx(3 * 0.5**47),
     )
-    assert found.sentence() in report_html(shown, ["coding", "tool"])
+    # This merge shows no such loss, the next one does.
+    assert "A merge may inherit this." not in report_html(shown, ["coding", "tool"])
+    lossy = {**made.models, "sum": replace(made.models["coding"], name="sum")}
+    worse = judge_merges(replace(made, models=lossy), ["coding", "tool"])
+    assert found.sentence() in report_html(worse, ["coding", "tool"])
+    alone = {name: own for name, own in made.models.items() if name != "ram"}
+    before = judge_merges(replace(made, models=alone), ["coding", "tool"])
+    assert found.sentence() in report_html(before, ["coding", "tool"])
     assert as_json(shown)["damage"][0]["domain"] == "tool"

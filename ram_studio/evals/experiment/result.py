@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, InstanceOf, computed_field
 from pydantic.dataclasses import dataclass
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.checkpoints.read.describe import shown_list
@@ -22,7 +23,7 @@ from ram_studio.evals.experiment.draws import Spread
 from ram_studio.evals.experiment.race import ERROR, Loss
 from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
-from ram_studio.evals.report.damage import Damage
+from ram_studio.evals.report.damage import Damage, inherited
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import (
@@ -332,7 +333,11 @@ def _ends(score: DomainScore) -> list[tuple[str, float | None]]:
 
 def _compared(result: ExperimentResult) -> list[str]:
     """Return how each other merge, and the best agent alone, compare with the reference."""
-    said = [one.sentence() for one in result.damage]
+    rows = {row.label: row.domains for row in result.rows}
+    # The control is one agent alone.
+    merges = [row.domains for row in result.rows if len(row.merged_agents) > 1]
+    lost = inherited(result.damage, rows.get(BASE, {}), merges)
+    said = [one.sentence() for one in lost]
     best = result.best_agent
     for row in result.rows:
         found = row.versus

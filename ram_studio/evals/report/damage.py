@@ -1,18 +1,19 @@
 """What agents lost off their own skills, which a merge may carry along.
 
-Training for one skill can cost another. Where an agent alone changed a weight, RAM keeps the change
-at full strength, whether it helps or hurts: so each agent is put beside the base in every domain
-that is not its own.
+Training for one skill can cost another, and a merge may inherit the loss: so each agent is put
+beside the base in every domain that is not its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.report.comparison import SIGNIFICANCE, PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_report import EvalReport
+from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.skill_verdict import is_named_after
 
 
@@ -37,9 +38,9 @@ class Damage:
         """Say it, and what it means for a merge."""
         low, high = (max(0.0, 100 * end) for end in (self.low, self.high))
         return (
-            f"{self.agent} lost {100 * self.lost:.0f} points of {self.domain} against the base "
-            f"({low:.0f} to {high:.0f}, n = {self.counts.n}). RAM keeps unique damage at full "
-            "strength."
+            f"Agent {self.agent} solves {100 * self.lost:.0f} points less of skill {self.domain} "
+            f"than the base ({low:.0f} to {high:.0f}, n = {self.counts.n}). A merge may inherit "
+            "this."
         )
 
 
@@ -76,3 +77,25 @@ def damages(
         for above, low, high in [counts.difference()]
     ]
     return tuple(sorted(made, key=lambda one: -one.lost))
+
+
+def inherited(
+    found: Sequence[Damage],
+    base: Mapping[str, DomainScore],
+    merges: Sequence[Mapping[str, DomainScore]],
+) -> list[Damage]:
+    """Return the losses that are worth telling: all of them before there is a merge.
+
+    Afterwards those of domains in which one of the merges scores below the base, too.
+
+    Args: base, merges: scores by domain.
+    """
+    return [
+        one
+        for one in found
+        if not merges or any(_score(own, one) < _score(base, one) for own in merges)
+    ]
+
+
+def _score(own: Mapping[str, DomainScore], one: Damage) -> float:
+    return own[one.domain].score if one.domain in own else math.inf

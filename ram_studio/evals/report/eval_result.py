@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.evals.report.comparison import Comparison
-from ram_studio.evals.report.damage import Damage, damages
+from ram_studio.evals.report.damage import Damage, damages, inherited
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.score import (
     Average,
@@ -354,6 +354,14 @@ class EvalResult:
             if len(domain.categories) > 1
             for kind in domain.categories
         ]
+
+    @property
+    def told_damage(self) -> list[Damage]:
+        """Of what agents lost, what one of the merges judged here shows too."""
+        merges = dict.fromkeys(one.merge for one in self.verdicts)
+        base = next((one.base for one in self.verdicts), None)
+        scores = {name: model.domains for name, model in self.models.items()}
+        return inherited(self.damage, scores.get(base or "", {}), [scores[m] for m in merges])
 
     def missing(self) -> list[str]:
         """Return sentences on questions without a whole answer, model by model."""
