@@ -10,6 +10,7 @@ import pytest
 from ram_studio.app.load import watch
 from ram_studio.app.load.watch import caution_html, record_of, watch_html
 from ram_studio.app.load.work import cautions_of
+from ram_studio.app.session import sets
 from ram_studio.app.session.sets import TITLES
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.resources import asset_path
@@ -49,6 +50,20 @@ def test_the_default_set_names_the_best_of_all_tuned_rivals():
     assert f"best tuned rival ({name}) {100 * seed['rows'][name]['average']:.1f} %" in text
     is_open = seed["rows"][name]["versus"]["outcome"] == "inconclusive"
     assert ("no significant difference from RAM+" in text) == is_open
+
+
+def test_the_real_set_says_whether_its_rival_differs():
+    record, table = record_of("real"), sets.shipped_table("real")
+    rows = [row["right"] for row in table["rows"] if row["kind"] == "merge"]
+    for scores, right in zip(record["merges"].values(), rows, strict=True):
+        assert right.count("1") == round(sum(scores.values()) * table["n"])
+    text = " ".join(watch_html("real").split())
+    # As docs/real_set.md has it.
+    assert (
+        "best tuned rival (Task Arithmetic, scale 0.8) 79.3 %, no significant difference from RAM+."
+    ) in text
+    said = "Against RAM+ it gains 15 questions and loses 5: p 0.041, corrected for all merges 1."
+    assert said in text
 
 
 def test_what_to_know_of_own_models_stands_above_the_canvas(tmp_path: Path) -> None:

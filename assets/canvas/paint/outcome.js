@@ -1,6 +1,7 @@
 // @ts-check
 // The verdict on top, and what a phone and a projector need: scores with a small copy of the curve as slider.
 import { marker, put, setText } from "../../nodes.js";
+import { wilson } from "../model/data.js";
 import { METHODS, titleOf } from "../model/methods.js";
 import { along } from "../model/nearest.js";
 import { lostText, verdictOf } from "../model/verdict.js";
@@ -44,7 +45,8 @@ const paintVerdict = () => {
   Object.assign(box.dataset, { verdict: key, tone });
   setText(part.big, near ? String(near.row.total) : "?");
   const gain = near && pinned?.near ? near.row.total - pinned.near.row.total : 0;
-  setText(part.of, near ? `of ${profile.skills.asked} solved${gain ? ` · ${gain > 0 ? "+" : "−"}${Math.abs(gain)} vs A` : ""}` : "not tested");
+  const ends = near ? wilson(near.row.total, profile.skills.asked).map((end) => Math.round(end * profile.skills.asked)) : [];
+  setText(part.of, near ? `of ${profile.skills.asked} solved,\n95 %: ${ends[0]}–${ends[1]}${gain ? `\n${gain > 0 ? "+" : "−"}${Math.abs(gain)} vs A` : ""}` : "not tested");
   setText(part.lead, unbroken(lead));
   setText(part.rest, unbroken(` ${rest.trim()}`));
   setText(part.note, unbroken(note));

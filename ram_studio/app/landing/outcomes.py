@@ -64,6 +64,12 @@ class Outcome:
         """Questions of all skills."""
         return self.asked * len(self.solved)
 
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The 95 % interval of the total, in questions."""
+        low, high = DomainScore(self.prompts, self.total).ci95
+        return round(low * self.prompts), round(high * self.prompts)
+
 
 class Outcomes:
     """The measured merges of one shipped set."""

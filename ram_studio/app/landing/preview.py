@@ -43,8 +43,8 @@ KEYS = (
 
 _DAY = 86_400
 _WHY = (
-    "Average fine-tuned models and their skills fade; add them up and the model breaks. See why, "
-    "live, and what works."
+    "In this example, averaging the models fades their skills, and adding them up breaks the "
+    "model. See why, live, and what works."
 )
 _STEPS = {
     "merge": "Write the merged model, with its recipe and provenance.",

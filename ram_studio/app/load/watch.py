@@ -5,7 +5,7 @@ The figures of a shipped set's sentence are read from its record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
 from typing import Any
@@ -15,9 +15,11 @@ from markupsafe import Markup
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
+from ram_studio.app.session.deep_link import method_title
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.sets import REAL, TITLES, record_of
+from ram_studio.app.session.sets import REAL, TITLES, record_of, shipped_table
 from ram_studio.app.session.shared import Shared
+from ram_studio.evals.report.comparison import Comparison, PairedCounts, holm
 
 
 def best_rival(seed: dict[str, Any]) -> str:
@@ -51,12 +53,48 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what there is to know of the real model's set: its scores, and how it was made."""
     every = {**record["scores"], **record["merges"]}
     means = {name: fmean(own.values()) for name, own in every.items()}
+    rival, table = record.get("rival"), shipped_table(REAL)
+    versus = {}
+    if rival is not None and table is not None:
+        method, *settings = rival.split()
+        said = [method_title(method), *(pair.replace("=", " ") for pair in settings)]
+        texts = record["evaluation"]["texts"]
+        found = _against_ram_plus(rival, record["merges"], table, texts)
+        versus = {"against": found, "rival_title": ", ".join(said)}
     return {
+        **versus,
         **record,
         "agents": [name for name in record["scores"] if name != "base"],
         "means": means,
         "seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
     }
+
+
+def _against_ram_plus(
+    rival: str, names: Iterable[str], table: Mapping[str, Any], texts: Mapping[str, int]
+) -> Comparison:
+    """Return how a merge compares with RAM+ at its defaults on all questions of a table.
+
+    Corrected for all merges of the table (Holm). names: of its merges, in their order. texts: how
+    many there are by skill; questions about one text stand together.
+    """
+    n = table["n"]
+    groups = [
+        prompt.rpartition("\n")[0] if texts[skill] < n else prompt
+        for place, skill in enumerate(table["domains"])
+        for prompt in table["prompts"][place * n : (place + 1) * n]
+    ]
+    rows = [row["right"] for row in table["rows"] if row["kind"] == "merge"]
+    rights = dict(zip(names, rows, strict=True))
+    usual = rights.pop("ram+")
+    pairs = {
+        name: PairedCounts.of(
+            ((a == "1", b == "1") for a, b in zip(right, usual, strict=True)), groups
+        )
+        for name, right in rights.items()
+    }
+    adjusted = dict(zip(pairs, holm([pair.p_value for pair in pairs.values()]), strict=True))
+    return Comparison("skills", rival, "ram+", "merge", pairs[rival], adjusted[rival])
 
 
 def caution_html(cautions: Sequence[str]) -> Markup:
