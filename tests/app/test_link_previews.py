@@ -119,12 +119,16 @@ def test_pictures_are_kept_and_few_are_drawn_a_minute(clock: Any) -> None:
         ({"lesson": "8"}, "asks for the scene '8', which does not exist. Known: 1 to 7, changed,"),
         ({"lesson": "sums"}, "asks for the scene 'sums'"),
         ({"epsilon": "small"}, "gives epsilon as 'small', which is not a number"),
+        ({"epsilon": "1e999"}, "gives epsilon as '1e999', which is not from 0 to 1. The nearest"),
+        ({"r": "-1"}, "gives r as '-1', which is not from 0 to 1. The nearest value is used."),
+        ({"weights": "coding=1e308"}, "gives weights as 'coding=1e308'. What is not an agent's"),
+        ({"weights": "coding"}, "gives weights as 'coding'."),
     ],
 )
 def test_an_unknown_link_says_so(query: dict[str, str], said: str) -> None:
     (told,) = unknown_parts(query)
     assert said in told
-    assert unknown_parts({"set": "dense", "rule": "ram ", "r": "7", "other": "x"}) == []
+    assert unknown_parts({"set": "dense", "rule": "ram ", "r": "0.7", "weights": "tool=2 -1"}) == []
 
 
 def test_a_link_puts_no_text_of_its_own_into_a_preview() -> None:

@@ -136,6 +136,12 @@ ONE = "base: b\nagents: {a: x}\n"
         (f"{ONE}settings: {{epsilon: -1}}", "epsilon is -1"),
         (f"{ONE}method: nonsense", "The method is 'nonsense'; it must be one of ram, ram+,"),
         (f"{ONE}method: tie", "did you mean 'ties'?"),
+        (f"{ONE}method: ram++", "two-regions, did you mean 'ram+'?"),
+        (
+            f"{ONE}weights: {{a: 1.0e+5}}",
+            "weights.a: 100000.0 is not a number from -100 to 100",
+        ),
+        (f"{ONE}densities: {{a: [1, 2]}}", "densities.a: [1, 2] is not a number from 0 to 1, or a"),
         (f"{ONE}setings: {{}}", "setings: there is no such field, did you mean 'settings'? (there"),
     ],
 )

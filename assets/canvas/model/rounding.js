@@ -32,6 +32,6 @@ export const roundingSentence = (profile, point, agents) => {
   }
   // An agent without unique weights has a lambda that scales nothing.
   return agents.some(({ lambda }, t) => cardRetained(profile, point, t, lambda)?.asked > 1)
-    ? `Stored in ${dtype} to nearest, every agent keeps at least nine tenths of it.`
+    ? `Stored in ${dtype} to nearest, every agent is expected to keep at least nine tenths of it.`
     : `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;
 };

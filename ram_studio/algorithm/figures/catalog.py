@@ -49,7 +49,7 @@ def plot(analysis: Counted, kind: str, point: int, agent: str | None) -> go.Figu
     known = (LAYERS, *FIGURES)
     if kind not in known:
         raise SettingsError(
-            f"The figure is {kind!r}; expected {', '.join(known)}{did_you_mean(kind, known)}."
+            f"The figure is {kind!r}; expected {', '.join(known)}{did_you_mean(kind, known) or '.'}"
         )
     if kind == LAYERS:
         if (agent or analysis.agents[0]) not in analysis.agents:

@@ -103,7 +103,7 @@ def get_method(name: str) -> Method:
     if name not in METHODS:
         raise SettingsError(
             f"The method is {name!r}; it must be one of {', '.join(METHODS)}"
-            f"{did_you_mean(name, METHODS)}."
+            f"{did_you_mean(name, METHODS) or '.'}"
         )
     return METHODS[name]
 

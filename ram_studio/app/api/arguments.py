@@ -69,6 +69,17 @@ def between(name: str, value: Any, low: float, high: float) -> float:
     return found
 
 
+def whole_between(name: str, value: Any, low: int, high: int) -> int:
+    """Return an argument as a whole number from low to high.
+
+    Raises: SettingsError for any other.
+    """
+    found = between(name, value, low, high)
+    if found != int(found):
+        raise SettingsError(f"{name} is {found:g}; it must be a whole number.")
+    return int(found)
+
+
 def name_list(what: str, values: Any) -> list[str]:
     """Return an argument that is a list of names.
 

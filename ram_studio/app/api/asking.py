@@ -14,9 +14,10 @@ from ram_studio.app.api.arguments import (
     name_list,
     number,
     object_of,
+    whole_between,
     with_settings,
 )
-from ram_studio.app.asking.limits import SUITE, most_items, read_settings
+from ram_studio.app.asking.limits import SUITE, most_items, offered_lengths, read_settings
 from ram_studio.app.check import work as check
 from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.experiment import work as experiment
@@ -103,10 +104,11 @@ class AskingEndpoints(Client):
             questions that are asked until intervals are narrow.
         """
         suites = name_list("suites", asked["suites"] or [SUITE])
-        name_list("lengths", asked["lengths"] or [])
+        offered = [*map(str, offered_lengths(self._settings))]
+        check_names("prompt length", name_list("lengths", asked["lengths"] or []), offered)
         check_names("suite", suites, (*ALL_SUITES, HEALTH))
         if not asked["ci_width"]:
-            limit = int(between("limit", usual if limit is None else limit, 1, most))
+            limit = whole_between("limit", usual if limit is None else limit, 1, most)
         return read_settings({**asked, "suites": suites, "limit": limit}, self._settings)
 
     @with_settings
@@ -197,7 +199,7 @@ class AskingEndpoints(Client):
                 self._read(asked, limit, 30, experiment.MAX_ITEMS),
                 minutes=min(number("minutes", minutes), self._settings.max_sweep_minutes),
                 search=search,
-                trials=int(between("trials", trials, 1, experiment.MAX_SETTINGS)),
+                trials=whole_between("trials", trials, 1, experiment.MAX_SETTINGS),
             )
             return experiment.sweep_work(plan, session, self._workspace)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
-from ram_studio.app.api.arguments import name_list, number, object_of, worded
+from ram_studio.app.api.arguments import between, name_list, number, object_of, worded
 from ram_studio.app.api.asking import AskingEndpoints
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
@@ -112,7 +112,8 @@ class Endpoints(AskingEndpoints):
             if agents:
                 chosen = chosen.select(name_list("agents", agents))
             point = snap(number("epsilon", epsilon))
-            settings = str(rule), number("r", r), number("alpha", alpha)
+            # As far as /merge takes them.
+            settings = str(rule), between("r", r, 0, 100), between("alpha", alpha, 0, 1e6)
             return chosen.preview(point, *settings, by=str(by))
 
         return await self._in_session(request, preview)

@@ -41,12 +41,12 @@ def read_settings(given: Mapping[str, Any], app: Settings) -> EvalSettings:
     fields = {name: value for name, value in given.items() if value not in (None, "", (), [])}
     fields["suites"] = chosen = [n for n in (*ALL_SUITES, HEALTH) if n in fields.get("suites", ())]
     if not chosen:
-        raise SettingsError("No suite is chosen. Tick at least one.")
+        raise SettingsError("No suite is chosen. Choose at least one.")
     offered, wanted = offered_lengths(app), fields.get("lengths", ())
     fields["lengths"] = [length for length in offered if length in wanted] or offered[:1]
     about = [name for name in chosen if is_a(name, "has_texts")]
     if about and not set(wanted) & set(offered):
-        raise SettingsError(f"Suite {about[0]} needs a prompt length. Tick at least one.")
+        raise SettingsError(f"Suite {about[0]} needs a prompt length. Choose at least one.")
     most = upper_limits(app)
     if fields.get("ci_width"):
         fields.setdefault("limit", most["limit"])

@@ -172,7 +172,7 @@ def choose(names: Sequence[str], session: Session) -> dict[str, Candidate]:
     """
     chosen = {n: model for n, model in candidates(session).items() if n in set(names)}
     if not chosen:
-        raise SettingsError("No model is chosen. Tick at least one.")
+        raise SettingsError("No model is chosen. Choose at least one.")
     return chosen
 
 

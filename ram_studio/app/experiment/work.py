@@ -76,7 +76,7 @@ SWEPT = ("ram", "ram+", "ram+s", "task-arithmetic", "ties", "dare-ta")
 MAX_SETTINGS = 60
 MAX_ITEMS = 100
 USUAL_SWEEP: Mapping[str, Any] = {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}
-NO_METHOD = "No method is chosen. Tick at least one."
+NO_METHOD = "No method is chosen. Choose at least one."
 STOPPED = "Stopped. Finished answers are stored; start again to continue."
 
 

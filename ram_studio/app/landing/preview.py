@@ -18,25 +18,24 @@ from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
 from ram_studio.app.session.deep_link import (
     AVERAGE,
+    RANGES,
     SCENES,
     SHOWN,
     STEPS,
     SUM,
-    TUNE_DIALS,
     read_link,
     read_number,
     scene_of,
 )
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
 from ram_studio.app.session.shared import tuned_from
-from ram_studio.app.session.weights import weights_text
+from ram_studio.app.session.weights import all_usable, weights_text
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
 
 NAME = "RAM Studio"
-NUMBERS = ("epsilon", "r", "alpha", *TUNE_DIALS)
 KEYS = (
-    *("set", "rule", *NUMBERS, "weights", "dial", "step", "pin"),
+    *("set", "rule", *RANGES, "weights", "dial", "step", "pin"),
     *("tensor", "element", "lesson", "present"),
 )
 """All that an address can say, see deep_link.py; what else stands there is left out."""
@@ -87,12 +86,20 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
             f"This link opens {link.step.capitalize()}, but no models are loaded. "
             "Open the playground, or load your own."
         )
-    return told + [
-        f"This link gives {name} as {query[name][:40]!r}, which is not a number. "
-        "The default is used."
-        for name in NUMBERS
-        if query.get(name) and read_number(query[name], math.inf) is None
-    ]
+    for name, most in RANGES.items():
+        if not (text := query.get(name)):
+            continue
+        value, given = read_number(text, math.inf), f"This link gives {name} as {text[:40]!r}, "
+        if value is None:
+            told.append(f"{given}which is not a number. The default is used.")
+        elif value != float(text) or value > 1.001 * most:  # pages round it
+            told.append(f"{given}which is not from 0 to {most:.2g}. The nearest value is used.")
+    if (text := query.get("weights")) and not all_usable(text):
+        told.append(
+            f"This link gives weights as {text[:40]!r}. What is not an agent's number from -100 to "
+            "100 is left out."
+        )
+    return told
 
 
 def preview_of(query: Mapping[str, str]) -> Preview:

@@ -139,16 +139,22 @@ def read_link(query: Mapping[str, str]) -> Link:
     )
 
 
+RANGES: Mapping[str, float] = {
+    "epsilon": EPSILON_GRID[-1],
+    "r": R_MAX,
+    "alpha": ALPHA_MAX,
+    **TUNE_DIALS,
+}
+"""Numbers of a link, each from 0 to the most that Tune shows."""
+
+
 def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
     rule = (rule or "").replace(" ", "+")
     found = dict(PLACES.get(rule, {"method": rule} if rule in SHOWN else {}))
-    threshold = read_number(values.get("epsilon"), EPSILON_GRID[-1])
-    if threshold is not None:
-        found["point"] = snap(threshold)
-    for name, most in {"r": R_MAX, "alpha": ALPHA_MAX, **TUNE_DIALS}.items():
+    for name, most in RANGES.items():
         value = read_number(values.get(name), most)
         if value is not None:
-            found[name] = value
+            found |= {"point": snap(value)} if name == "epsilon" else {name: value}
     if weights := usable_weights(values.get("weights")):
         found["weights"] = weights
     return found

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.filters import MOST_NUMBERS
 from ram_studio.checkpoints.record.filters import weights_text as weights_text
 from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 
 MOST = 4096
 """Characters of a line."""
-
-_MOST_NUMBERS = 1000
 
 
 def read_weights(text: str) -> dict[str, list[str] | str]:
@@ -35,6 +34,14 @@ def read_weights(text: str) -> dict[str, list[str] | str]:
             )
         found[name.strip()] = values if len(values) > 1 else values[0]
     return found
+
+
+def all_usable(line: str) -> bool:
+    """Say whether all that a line says of weights can be used, see ``usable_weights``."""
+    try:
+        return len(usable_weights(line)) == len(read_weights(line))
+    except SettingsError:
+        return False
 
 
 def usable_weights(said: Any) -> dict[str, float | list[float]]:
@@ -55,7 +62,7 @@ def usable_weights(said: Any) -> dict[str, float | list[float]]:
         values = given if isinstance(given, list) else [given]
         try:
             check_agent_name(str(name))
-            numbers = [float(value) for value in values[:_MOST_NUMBERS]]
+            numbers = [float(value) for value in values[:MOST_NUMBERS]]
         except (TypeError, ValueError, OverflowError):
             continue
         if numbers and all(math.isfinite(x) and abs(x) <= 100 for x in numbers):

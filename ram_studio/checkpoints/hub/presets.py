@@ -64,6 +64,7 @@ def find_preset(key: str) -> Preset:
     """Return a set. Raises: SettingsError for a key that is not listed."""
     if key not in presets():
         raise SettingsError(
-            f"The set is {key!r}; listed are {', '.join(presets())}{did_you_mean(key, presets())}."
+            f"The set is {key!r}; listed are {', '.join(presets())}"
+            f"{did_you_mean(key, presets()) or '.'}"
         )
     return presets()[key]

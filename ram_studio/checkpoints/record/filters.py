@@ -35,6 +35,8 @@ from pydantic import (
     Field,
     StringConstraints,
     TypeAdapter,
+    ValidationError,
+    WrapValidator,
     model_validator,
 )
 
@@ -62,10 +64,28 @@ for pattern in patterns:
     print(json.dumps([name for name in names if search(name)]), flush=True)
 """
 
+
+def _worded(low: int, high: int) -> WrapValidator:
+    """Return what words an error of a number, or of a list of them, in one sentence."""
+
+    def check(given: Any, validate: Callable[[Any], Any]) -> Any:
+        try:
+            return validate(given)
+        except ValidationError:
+            raise ValueError(
+                f"{printable(repr(given), 60)} is not a number from {low} to {high}, or a list of "
+                f"up to {MOST_NUMBERS:,} such numbers"
+            ) from None
+
+    return WrapValidator(check)
+
+
+MOST_NUMBERS = 1000
+_Many = Field(min_length=1, max_length=MOST_NUMBERS)
 _Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Weight = _Number | Annotated[tuple[_Number, ...], Field(min_length=1, max_length=1000)]
-Density = _Share | Annotated[tuple[_Share, ...], Field(min_length=1, max_length=1000)]
+Weight = Annotated[_Number | Annotated[tuple[_Number, ...], _Many], _worded(-100, 100)]
+Density = Annotated[_Share | Annotated[tuple[_Share, ...], _Many], _worded(0, 1)]
 
 GROUPS: dict[str, Callable[[str], bool]] = {
     "embeddings": lambda name: naming.layer_of(name) == naming.EMBEDDING,

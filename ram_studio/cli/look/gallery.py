@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ram_studio.checkpoints.read.describe import plural
 from ram_studio.cli import options
 from ram_studio.cli.settings import Store
 
@@ -67,4 +68,4 @@ def gallery(
         print(json.dumps({"page": str(built.page), "merges": rows, "left_out": built.left_out}))
         return
     badges = sum(entry.verified is not None for entry in built.entries)
-    print(f"{built.page}: {len(built.entries)} merges, {badges} verified.")
+    print(f"{built.page}: {plural(len(built.entries), 'merge')}, {badges} verified.")

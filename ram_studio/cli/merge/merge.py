@@ -290,6 +290,6 @@ def _preset(name: str | None) -> dict[str, Any]:
     if name not in PRESETS:
         raise SettingsError(
             f"The preset is {name!r}; it must be one of {', '.join(PRESETS)}"
-            f"{did_you_mean(name, PRESETS)}."
+            f"{did_you_mean(name, PRESETS) or '.'}"
         )
     return dict(PRESETS[name])

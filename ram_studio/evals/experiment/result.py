@@ -410,7 +410,7 @@ def _tried(result: ExperimentResult) -> str:
     if dropped := rows.count("dropped"):
         parts.append(f"{_count(dropped, 'clear loser was', 'clear losers were')} dropped early")
     if open_rows and result.ending != "running":
-        parts.append(f"{open_rows} were not finished")
+        parts.append(f"{open_rows} {'was' if open_rows == 1 else 'were'} not finished")
     tests = _count(result.tests, "test was", "tests were")
     return f"{'; '.join(parts)}; {tests} made."
 

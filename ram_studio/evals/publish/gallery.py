@@ -19,7 +19,7 @@ from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
-from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.describe import plural, printable
 from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
@@ -127,8 +127,8 @@ def build_gallery(
                 (folder / "merges" / f"{entry.key}.html").write_text(page, encoding="utf-8")
         (folder / "index.html").write_text(gallery_page(entries, left_out, title), "utf-8")
         about = (
-            f"{len(entries)} merges of RL-trained agents, with their settings, scores and canvas: "
-            f"pages that send no requests, made by RAM Studio {__version__}."
+            f"{plural(len(entries), 'merge')} of RL-trained agents, with their settings, scores "
+            f"and canvas: pages that send no requests, made by RAM Studio {__version__}."
         )
         (folder / "README.md").write_text(space_readme(title, about), "utf-8")
         verified = {verified_key(e): asdict(e.verified) for e in entries if e.verified}
@@ -227,6 +227,7 @@ def gallery_page(entries: Sequence[Entry], left_out: Mapping[str, str], title: s
         rows=[_row(entry, lows) for entry in entries],
         bases=sorted({source_name(e.provenance.base) for e in entries}),
         methods=sorted({e.provenance.recipe.method for e in entries}),
+        count=plural(len(entries), "merge"),
         left_out=left_out,
         version=__version__,
     )

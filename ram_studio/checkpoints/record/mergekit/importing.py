@@ -89,7 +89,7 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
     if not isinstance(method, str) or method not in _METHODS:
         raise SettingsError(
             f"merge_method is {printable(method, 40)!r}; can be imported: {', '.join(_METHODS)}"
-            f"{did_you_mean(method, _METHODS)}."
+            f"{did_you_mean(method, _METHODS) or '.'}"
         )
     warnings = [f"The key {printable(key, 40)} is left out." for key in config if key not in _KEYS]
     if method == "passthrough":
