@@ -29,7 +29,10 @@ def test_every_figure_to_watch_is_in_the_record(set_name):
     if set_name == "real":  # its record has no averages
         known += [sum(row.values()) / len(row) for row in rows]
     else:
-        known += [agent["unique_share"] for agent in record["agents"].values()]
+        agents = record["agents"].values()
+        known += [agent["unique_share"] for agent in agents]
+        # The weights panel's share is of all weights.
+        known += [sum(a["density"] * a["unique_share"] for a in agents)]
     for seed in record.get("seeds", {}).values():
         known += [row["average"] for row in seed["rows"].values()]
     found = percents(watch_html(set_name))

@@ -198,7 +198,7 @@ const drawBars = (pen) => {
   profile.layer_count[settings.point].forEach((row, l) => drawBar(pen, rowsTop + (l + 1) * rowHeight - height - (rowHeight > 14 ? 1 : rowHeight * 0.19), height, shareOf(row, profile.layer_total[l])));
   const [unique, shared] = [shown.result.byCount[0], sum(shown.result.byCount.slice(1))].map((n) => n / (profile.total || 1));
   drawBar(pen, frame.allBottom - 1.15 * unit, 1.15 * unit, [unique, shared]);
-  writeNumbers([["unique", `${brief(unique)} unique`], ["shared", `${brief(shared)} shared`], ["muted", "of all weights"]]);
+  writeNumbers([["unique", `${brief(unique)} unique`], ["shared", `${brief(shared)} shared`]]);
 };
 
 // ---------------------------------------------------------------- the ramp

@@ -42,6 +42,7 @@ def watch_html(set_name: str) -> Markup:
         folder=set_name,
         scores=record["scores"],
         merges=record["merges"],
+        of_all=sum(a["density"] * a["unique_share"] for a in record["agents"].values()),
         share=max(agent["unique_share"] for agent in record["agents"].values()),
         n=record["evaluation"]["n"],
         rows=seed.get("rows"),
