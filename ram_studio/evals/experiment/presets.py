@@ -68,7 +68,7 @@ def label_of(
 def rows_of(recipe: Recipe, rows: list[tuple[str, dict[str, Any]]]) -> dict[str, Recipe]:
     """Return recipes by label for a list of (method, settings).
 
-    Rows of one method are distinguished by every setting that they differ in, also at its default: a
+    The label of a row has every setting that rows of its method differ in, also at its default: a
     verdict on "ties" is one on its settings.
     """
     every = [(m, make_settings(m, values).model_dump(mode="json")) for m, values in rows]
