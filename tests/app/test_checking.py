@@ -455,33 +455,6 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert sorted(updates[panel.reference]["choices"]) == ["<sum>", "base", "ram+"]
 
 
-def test_history_shows_weights_densities_and_filters(session, workspace) -> None:
-    merge(session, workspace, "ram+")
-    (plain,) = past.past_models(session, workspace)
-    weights = {"coding": 0.5, "memory": [0.2, 0.8]}
-    filters = [
-        {"match": ["norms"], "keep": "base"},
-        {"layers": [0, 1], "weights": {"tool": 2.0}, "settings": {"r": 0}},
-    ]
-    own = {"weights": weights, "densities": {"tool": 0.3}, "filters": filters}
-
-    def changed(**recipe: object) -> past.PastModel:
-        return replace(plain, merge=replace(plain.merge, recipe={**plain.merge.recipe, **recipe}))
-
-    assert past_view.settings_text(changed(**own).merge) == (
-        "RAM+ · ε 10⁻⁵ · r 0.1 · α 2.0 · weights coding=0.5, memory=0.2 0.8 · "
-        "densities tool=0.3 · filters norms: keep base; layers 0 to 1: weights tool=2, r 0"
-    )
-    rows = dict(past_view._settings([plain.merge, changed(**own).merge]))
-    assert rows["weights"] == ["–", "coding=0.5, memory=0.2 0.8"]
-    assert rows["filters"] == ["–", "norms: keep base; layers 0 to 1: weights tool=2, r 0"]
-    # Tune shows weights; what it cannot show gets no link.
-    for recipe, shown in (({"weights": weights}, 1), ({"filters": filters}, 0), (own, 0)):
-        html = past_view.list_html([changed(**recipe)], True)
-        assert html.count("Settings in Tune") == shown
-    assert "recipe cannot be read" in past_view.settings_text(changed(filters=[{}]).merge)
-
-
 def test_merges_of_the_command_line_are_in_history(session, workspace, tmp_path):
     base, agents = session.loaded.base, session.loaded.agents
     recipe = {"base": base, "agents": dict(agents), "method": "ram+", "settings": {"r": 0.3}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
@@ -10,12 +11,15 @@ import pytest
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.boxes import unchecked
+from ram_studio.app.history import view as past_view
+from ram_studio.app.history.work import PastModel
 from ram_studio.app.merge import controls, recipes
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.checkpoints.record.filters import Filter
 from ram_studio.checkpoints.record.recipe import recipe_yaml
+from ram_studio.engine.merge_log import PastMerge
 from ram_studio.errors import SettingsError
 
 
@@ -148,3 +152,31 @@ def test_an_update_leaves_a_choice_unchecked() -> None:
     for one in (box, updated):
         assert one.preprocess(["tool"]) == ["tool"]
         assert one.get_block_name() == "checkboxgroup"
+
+
+def test_history_shows_weights_densities_and_filters() -> None:
+    settings = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
+    made = PastMerge("1", "", "ram+", "", None, "", "f", "ram+", {"settings": settings})
+    plain = PastModel("m1", "ram+", "", made, ())
+    weights = {"coding": 0.5, "memory": [0.2, 0.8]}
+    filters = [
+        {"match": ["norms"], "keep": "base"},
+        {"layers": [0, 1], "weights": {"tool": 2.0}, "settings": {"r": 0}},
+    ]
+    own = {"weights": weights, "densities": {"tool": 0.3}, "filters": filters}
+
+    def changed(**recipe: object) -> PastModel:
+        return replace(plain, merge=replace(plain.merge, recipe={**plain.merge.recipe, **recipe}))
+
+    assert past_view.settings_text(changed(**own).merge) == (
+        "RAM+ · ε 10⁻⁵ · r 0.1 · α 2.0 · weights coding=0.5, memory=0.2 0.8 · "
+        "densities tool=0.3 · filters norms: keep base; layers 0 to 1: weights tool=2, r 0"
+    )
+    rows = dict(past_view._settings([plain.merge, changed(**own).merge]))
+    assert rows["weights"] == ["–", "coding=0.5, memory=0.2 0.8"]
+    assert rows["filters"] == ["–", "norms: keep base; layers 0 to 1: weights tool=2, r 0"]
+    # Tune shows weights; what it cannot show gets no link.
+    for recipe, shown in (({"weights": weights}, 1), ({"filters": filters}, 0), (own, 0)):
+        html = past_view.list_html([changed(**recipe)], True)
+        assert html.count("Settings in Tune") == shown
+    assert "recipe cannot be read" in past_view.settings_text(changed(filters=[{}]).merge)
