@@ -64,28 +64,8 @@ for pattern in patterns:
     print(json.dumps([name for name in names if search(name)]), flush=True)
 """
 
-
-def _worded(low: int, high: int) -> WrapValidator:
-    """Return what words an error of a number, or of a list of them, in one sentence."""
-
-    def check(given: Any, validate: Callable[[Any], Any]) -> Any:
-        try:
-            return validate(given)
-        except ValidationError:
-            raise ValueError(
-                f"{printable(repr(given), 60)} is not a number from {low} to {high}, or a list of "
-                f"up to {MOST_NUMBERS:,} such numbers"
-            ) from None
-
-    return WrapValidator(check)
-
-
-MOST_NUMBERS = 1000
-_Many = Field(min_length=1, max_length=MOST_NUMBERS)
 _Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Weight = Annotated[_Number | Annotated[tuple[_Number, ...], _Many], _worded(-100, 100)]
-Density = Annotated[_Share | Annotated[tuple[_Share, ...], _Many], _worded(0, 1)]
 
 GROUPS: dict[str, Callable[[str], bool]] = {
     "embeddings": lambda name: naming.layer_of(name) == naming.EMBEDDING,
@@ -124,6 +104,25 @@ def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def _worded(low: int, high: int) -> WrapValidator:
+    """Return what words an error of a number, or of a list of them, in one sentence."""
+
+    def check(given: Any, validate: Callable[[Any], Any]) -> Any:
+        try:
+            return validate(given)
+        except ValidationError:
+            raise ValueError(
+                f"{printable(repr(given), 60)} is not a number from {low} to {high}, or a list of "
+                f"up to {MOST_NUMBERS:,} such numbers"
+            ) from None
+
+    return WrapValidator(check)
+
+
+MOST_NUMBERS = 1000
+_Many = Field(min_length=1, max_length=MOST_NUMBERS)
+Weight = Annotated[_Number | Annotated[tuple[_Number, ...], _Many], _worded(-100, 100)]
+Density = Annotated[_Share | Annotated[tuple[_Share, ...], _Many], _worded(0, 1)]
 Settings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
 Pattern = Annotated[
     str, StringConstraints(min_length=1, max_length=256), AfterValidator(_check_pattern)

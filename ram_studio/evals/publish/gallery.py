@@ -227,7 +227,6 @@ def gallery_page(entries: Sequence[Entry], left_out: Mapping[str, str], title: s
         rows=[_row(entry, lows) for entry in entries],
         bases=sorted({source_name(e.provenance.base) for e in entries}),
         methods=sorted({e.provenance.recipe.method for e in entries}),
-        count=plural(len(entries), "merge"),
         left_out=left_out,
         version=__version__,
     )
