@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
@@ -59,6 +60,19 @@ def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, capsys):
     assert "| ram+ |" in capsys.readouterr().out
     results = json.loads((folder / "measure" / "results.json").read_text())
     assert {row["model"] for row in results["rows"]} == models
+
+
+def test_agents_that_no_merge_takes_are_asked_too(folder):
+    for end in ("", "-float32"):
+        shutil.copytree(folder / "agents" / f"tool{end}", folder / "agents" / f"math-sft{end}")
+    run(measure, folder, "--limit", "1", "--split", "test", "--processes", "1")
+    lines = [json.loads(x) for x in (folder / "measure" / "answers.jsonl").read_text().splitlines()]
+    found = {
+        model: [(x["skill"], x["question"], x["answer"]) for x in lines if x["model"] == model]
+        for model in ("tool", "math", "math-sft")
+    }
+    assert found["math-sft"] == found["tool"] != found["math"]
+    assert {x["model"] for x in lines} == {"base", *SKILLS, "math-sft", merges()[0].label}
 
 
 def test_a_search_of_weights_goes_on_and_asks_its_best(folder, capsys):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from real_set_folder import END
 from safetensors.torch import load_file
 from transformers import Qwen2ForCausalLM
 
@@ -265,3 +266,34 @@ def test_log_and_checkpoints_tell_the_same(base, tmp_path, lenient):
     assert last["kl"] > 0
     assert all(torch.equal(own[key], exact[key].bfloat16()) for key in own)
     assert Qwen2ForCausalLM.from_pretrained(f"{agent}-float32").dtype == torch.float32
+
+
+def test_sft_learns_the_written_solutions(base, tmp_path, lenient):
+    settings = replace(SETTINGS, sft=True, temperature=1.0, kl=0.0)
+    trainer = train.open_trainer(settings, base)
+    trainer.step, asked = 1, draw("math", "train", 2)
+    groups, point = trainer._solve()
+    assert point == {"step": 1}
+    solved = [trainer.tokenizer.decode(a) for group in groups for a in group.answers]
+    # The tokenizer of letters forgets blanks.
+    assert solved == [question.solution.replace(" ", "") + END for question in asked]
+    trainer._backward(groups, {})
+    found = {name: weight.grad.clone() for name, weight in trainer.weights.items()}
+    trainer.model.zero_grad()
+    # The oracle: the library's loss of each question alone, weighed by its answer's tokens.
+    total = sum(len(group.answers[0]) for group in groups)
+    for group in groups:
+        answer = group.answers[0]
+        ids = torch.tensor([group.prompt + answer])
+        labels = torch.tensor([[-100] * len(group.prompt) + answer])
+        (trainer.model(input_ids=ids, labels=labels).loss * len(answer) / total).backward()
+    for name, weight in trainer.weights.items():
+        torch.testing.assert_close(found[name], weight.grad, rtol=0.05, atol=2e-3)
+    agent = train.train(settings, base, tmp_path)
+    assert agent.name == "math-sft"
+    model = Qwen2ForCausalLM.from_pretrained(agent, dtype=torch.float32)
+    before, after = (
+        Trainer(m.float(), None, settings, {})._log_p([groups[0]]).mean()
+        for m in (open_model(base), model)
+    )
+    assert after > before + 0.5

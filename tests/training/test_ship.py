@@ -145,6 +145,28 @@ def test_record_says_how_it_was_made_and_what_was_not(shipped):
     assert not [text for text in record["not_done"] if "forgetting" in text]
 
 
+def test_agents_by_sft_are_recorded_beside_the_set(folder, shipped, tmp_path):
+    for part in ("measure", "log"):
+        shutil.copytree(folder / part, tmp_path / part)
+    shutil.copy(folder / "log" / "math.jsonl", tmp_path / "log" / "math-sft.jsonl")
+    file = tmp_path / "measure" / "answers.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    own = [x for x in lines if json.loads(x)["model"] == "math"]
+    file.write_text("".join([*lines, *(x.replace('"math"', '"math-sft"', 1) for x in own)]))
+    run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
+    before, after = (
+        json.loads((place / "record.json").read_text()) for place in (shipped, tmp_path / "real")
+    )
+    assert after["others"] == {"math-sft": before["scores"]["math"]}
+    assert after["training"]["math-sft"] == before["training"]["math"]
+    assert [text for text in before["not_done"] if "SFT" in text]
+    assert not [text for text in after["not_done"] if "SFT" in text]
+    same = ("scores", "merges", "evaluation", "rival", "agents")
+    assert {key: after[key] for key in same} == {key: before[key] for key in same}
+    old, new = (load_table(place / "skills.json.gz") for place in (shipped, tmp_path / "real"))
+    assert [row["right"] for row in old["rows"]] == [row["right"] for row in new["rows"]]
+
+
 def test_skills_that_were_asked_more_give_their_first_questions(folder, tmp_path):
     (tmp_path / "measure").mkdir()
     for name in ("bfloat16-compact.analysis", "updates.json"):

@@ -10,6 +10,9 @@ The weights that answer are bfloat16 numbers. Adam steps on a float32 copy, the 
 float32 moments, and the weights are the masters rounded to nearest: an element counts as changed
 only when it left its bfloat16 cell. A prompt and its answers are one row, each answer blind to the
 others, so that a prompt is read once; so is what prompts share that follow each other.
+
+SFT on the same questions, to compare with, is the same loss with the written solution as the only
+answer and an advantage of 1: the mean negative log probability of its tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class Settings:
     temperature: of the policy; at 1 a small model answers far worse than greedily.
     kl: weight of the KL to the base. warmup: the first steps are shorter. Training ends after
     max_steps, or when stop_at of the validation questions were right at a check (every check_every
-    steps). threads: of a CPU, that compute answers; another number draws others.
+    steps). threads: of a CPU, that compute answers; another number draws others. sft: learn the
+    written solutions, by log probabilities at the temperature, instead of sampled answers.
     """
 
     skill: str
@@ -66,6 +70,7 @@ class Settings:
     validation: int = 40
     stop_at: float = 0.9
     threads: int = 2
+    sft: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ class Trainer:
         """Sample, judge, learn, check when it is time; return what the curve got."""
         start, settings = time.monotonic(), self.settings
         self.step += 1
-        groups, point = self._sample()
+        groups, point = self._solve() if settings.sft else self._sample()
         sampled = time.monotonic()
         useful = [group for group in groups if any(group.advantages)]
         old: dict[int, torch.Tensor] = {}
@@ -184,11 +189,23 @@ class Trainer:
         self.step, self.updates_taken = state["step"], state["updates_taken"]
         self.curve = list(state["curve"])
 
-    def _sample(self) -> tuple[list[Group], dict[str, Any]]:
+    def _ask(self) -> tuple[list[Question], list[list[int]]]:
+        """Return the step's questions, and their prompts as tokens."""
         settings, first = self.settings, (self.step - 1) * self.settings.prompts
         stream = questions(settings.skill, "train", settings.seed)
         asked = list(islice(stream, first, first + settings.prompts))
-        prompts = [chat_tokens(self.tokenizer, q.prompt) for q in asked]
+        return asked, [chat_tokens(self.tokenizer, q.prompt) for q in asked]
+
+    def _solve(self) -> tuple[list[Group], dict[str, Any]]:
+        asked, prompts = self._ask()
+        end = self.tokenizer.eos_token_id
+        solved = [self.tokenizer.encode(q.solution, add_special_tokens=False) for q in asked]
+        groups = [Group(p, [[*own, end]], [1.0]) for p, own in zip(prompts, solved, strict=True)]
+        return groups, {"step": self.step}
+
+    def _sample(self) -> tuple[list[Group], dict[str, Any]]:
+        settings = self.settings
+        asked, prompts = self._ask()
         # A source of its own for each step, so that a resumed run draws what it would have drawn.
         seed = random.Random(f"sample/{settings.skill}/{settings.seed}/{self.step}").getrandbits(60)
         dice = torch.Generator(self.model.device).manual_seed(seed)

@@ -67,12 +67,17 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 class Sources:
-    """The base, and the agents by name: `math` in bfloat16, `math-float32` as it was trained."""
+    """The base, and the agents by name: `math` in bfloat16, `math-float32` as it was trained.
+
+    others: agents that no merge takes, of another seed or by SFT.
+    """
 
     def __init__(self, base: Path, agents: Path) -> None:
         self.base = base
         self.agents = {skill: str(agents / skill) for skill in SKILLS}
         self.exact = {skill: str(agents / f"{skill}-float32") for skill in SKILLS}
+        found = (folder for folder in sorted(agents.glob("*-*")) if folder.name[0] != ".")
+        self.others = {f.name: str(f) for f in found if not f.name.endswith("-float32")}
 
     def recipe(self, merge: Merge) -> Any:
         """Return the package's recipe of a merge."""
@@ -113,7 +118,7 @@ def ask_merges(
     """Ask base, agents (in bfloat16 only) and merges the questions of a split."""
     store = AnswerFile(out / "answers.jsonl")
     subjects: dict[str, Merge | None] = dict.fromkeys(
-        ["base", *SKILLS] if dtype == "bfloat16" else []
+        ["base", *SKILLS, *sources.others] if dtype == "bfloat16" else []
     )
     subjects |= {merge.label: merge for merge in wanted}
     jobs = []
@@ -189,7 +194,8 @@ class Asker:
         self.sources = sources
         self.model = open_model(sources.base, torch.float32 if dtype == "float32" else None).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(sources.base, local_files_only=True)
-        self.merger = InMemoryMerger(self.model, load(sources.base, sources.agents), threads=1)
+        agents = sources.agents | sources.others
+        self.merger = InMemoryMerger(self.model, load(sources.base, agents), threads=1)
 
     def __call__(self, job: Job) -> Asked:
         """Let the model be what a job names, and answer."""

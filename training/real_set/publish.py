@@ -82,7 +82,8 @@ def merge_card(provenance: Provenance, label: str, measured: Results) -> str:
 def measured_text(label: str, measured: Results) -> str:
     """Return the section with scores: base, agents, this merge and others."""
     scores = measured.scores("test")
-    rival = tuned_rival(measured.scores("validation"), measured.analysis.agents)
+    alone = [*measured.analysis.agents, *measured.others]
+    rival = tuned_rival(measured.scores("validation"), alone)
     means = {name: sum(own.values()) / len(own) for name, own in scores.items()}
     sources = ["base", *measured.analysis.agents]
     others = [*BESIDE, *([rival] if rival else []), label]

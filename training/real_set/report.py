@@ -138,9 +138,10 @@ def training_tables(logs: Path) -> str:
         points = [line for line in read_lines(log) if "step" in line]
         for at, point in enumerate(points):
             if "validation" in point:
-                recent = [p["reward"] for p in points[max(0, at - 5) : at + 1]]
+                recent = [p["reward"] for p in points[max(0, at - 5) : at + 1] if "reward" in p]
+                reward = f"{sum(recent) / len(recent):.2f}" if recent else ""
                 lines.append(
-                    f"| {point['step']} | {sum(recent) / len(recent):.2f} | "
+                    f"| {point['step']} | {reward} | "
                     f"{point['validation']:.3f} | {point['kl']:.4f} | {point['density']:.2%} | "
                     f"{point['density_1e-5']:.2%} |"
                 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ class Results:
 
     analysis: compact, sources by their place beside it. skills: in the order in which they were
     asked. scores: of every model that answered all questions of a split, by split, model and skill.
+    others: agents of another seed or by SFT, which are in no merge and not in the table.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -104,6 +105,8 @@ class Results:
         for line in read_lines(folder / "answers.jsonl"):
             key = line["split"], line["model"], line["skill"]
             self._lines.setdefault(key, {})[line["question"]] = line
+        names = dict.fromkeys(model for _, model, _ in self._lines)
+        self.others = [m for m in names if m.startswith(tuple(f"{a}-" for a in analysis.agents))]
         self.skills = list(dict.fromkeys(skill for _, _, skill in self._lines))
         self.updates = json.loads((folder / "updates.json").read_text("utf-8"))
         self.merges = {line["model"]: line for line in read_lines(folder / "merges.jsonl")}
@@ -169,6 +172,8 @@ def build_table(measured: Results) -> dict[str, Any]:
     known = {merge.label: merge for merge in merges()}
     rows = []
     for model in measured.models("test"):
+        if model in measured.others:
+            continue
         answers = {
             q.id: Answer(line["answer"], line["right"])
             for q in asked
@@ -278,13 +283,14 @@ def build_record(
     """Return how the set was made and measured, and what was not done."""
     sources = ["base", *measured.analysis.agents]
     scores, validation = measured.scores("test"), measured.scores("validation")
+    alone = {*sources, *measured.others}
+    merged = {name: own for name, own in scores.items() if name not in alone}
     training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
-    others = [name for name in training if name not in sources]
     others_asked = read_other_suites(folder / "measure" / "other_suites.json")
     asked = {skill: measured.count("test", skill) for skill in measured.skills}
     left_out = {
-        "No agent was trained with a second seed.": any("seed" in name for name in others),
-        "No agent was trained by SFT on the same questions.": any("sft" in name for name in others),
+        "No agent was trained with a second seed.": any("-seed" in name for name in training),
+        "No agent was trained by SFT on the same questions.": any("-sft" in n for n in training),
         "Nothing but these skills was asked, so forgetting was not measured.": (
             bool(others_asked) or not set(measured.skills) <= set(sources)
         ),
@@ -311,18 +317,21 @@ def build_record(
             },
             "validation": {s: measured.count("validation", s) for s in measured.skills},
             "decoding": "greedy",
-            "merges": len(scores) - len(sources),
+            "merges": len(merged),
         },
         "scores": {name: scores[name] for name in sources},
-        "merges": {name: own for name, own in scores.items() if name not in sources},
+        "others": {name: scores[name] for name in measured.others if name in scores},
+        "merges": merged,
         "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
-        "rival": tuned_rival(validation, sources),
+        "rival": tuned_rival(validation, alone),
         "other_suites": others_asked,
         "not_done": [*(text for text, is_done in left_out.items() if not is_done), *notes],
     }
 
 
-def tuned_rival(validation: Mapping[str, Mapping[str, float]], agents: Sequence[str]) -> str | None:
+def tuned_rival(
+    validation: Mapping[str, Mapping[str, float]], agents: Collection[str]
+) -> str | None:
     """Return the merge outside the RAM family with the highest mean on validation questions.
 
     Of equal ones the earlier; None where no merge was asked them.

@@ -45,6 +45,9 @@ def main() -> None:
         "--threads", type=int, default=Settings("math").threads, help="that answer, on a CPU"
     )
     parser.add_argument("--kl", type=float, default=0.0, help="weight of the KL to the base")
+    parser.add_argument(
+        "--sft", action="store_true", help="learn written solutions instead; makes NAME-sft"
+    )
     parser.add_argument("--save-minutes", type=float, default=15.0, help="between saved steps")
     args = parser.parse_args()
     base = args.base or get_base(args.folder)
@@ -59,6 +62,8 @@ def main() -> None:
             kl=args.kl,
             threads=args.threads,
             max_steps=args.max_steps,
+            sft=args.sft,
+            temperature=1.0 if args.sft else Settings.temperature,
         )
         train(settings, base, args.folder, save_seconds=60 * args.save_minutes)
 
@@ -70,7 +75,7 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
 
     Raises: SystemExit: asked to end (SIGTERM, Ctrl+C); the latest step was saved.
     """
-    name = settings.skill + (f"-seed{settings.seed}" if settings.seed else "")
+    name = settings.skill + "-sft" * settings.sft + f"-seed{settings.seed}" * bool(settings.seed)
     agent = folder / "agents" / name
     if agent.is_dir():
         return agent
