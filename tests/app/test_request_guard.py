@@ -271,13 +271,14 @@ def test_a_refusal_or_a_failure_writes_one_line(caplog: pytest.LogCaptureFixture
 
 def test_the_page_opens_with_what_must_run_first() -> None:
     async def page(request: Request) -> Response:
-        return HTMLResponse("<html><head><title>ä</title></head></html>")
+        return HTMLResponse("<html><head><meta name='ä'></head></html>")
 
-    opening = Middleware(Document, opening="<script>ö</script>")
+    added = {"opening": "<script>ö</script>", "first_view": "", "tags": lambda request: ""}
+    opening = Middleware(Document, **added)
     routes = [Route("/{path:path}", page)]
     user = TestClient(Starlette(routes=routes, middleware=[opening]))
     answer = user.get("/")
-    assert answer.text.startswith("<html><head><script>ö</script><title>")
+    assert answer.text.startswith("<html><head><script>ö</script><meta name='ä'>")
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert "script" not in user.get("/other").text
 
