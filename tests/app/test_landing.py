@@ -96,7 +96,7 @@ def test_parts_applied_are_those_of_real_merges() -> None:
 def test_the_page_answers_a_newcomers_three_questions() -> None:
     text = re.sub(r"\s+", " ", landing_html().striptags())
     assert "each trained by RL: to write code, to call tools, to remember" in text  # what
-    assert "In this example, averaging the models fades their skills" in text  # why not average
+    assert "In this example, averaging the models weakens their skills" in text  # why not average
     # What was measured stands with its interval.
     assert "21 of 180 solved95 %: 14 to 31" in text
     assert "keeps what only one agent changed, and averages the rest" in text  # what RAM+ does

@@ -59,7 +59,10 @@ def test_landing_page_links_and_previews_know_it() -> None:
 def test_description_is_honest_about_how_it_was_made() -> None:
     text = watch_html("real")
     record = sets.record_of("real")
-    steps = [f"{own['steps']} steps of GRPO" for own in record["training"].values()]
+    steps = [
+        f"{own['steps']} steps of {'SFT' if name in record['others'] else 'GRPO'}"
+        for name, own in record["training"].items()
+    ]
     for fact in ("GGUF", *steps, *record["not_done"], "greedy", COMMAND, "seed: 0"):
         assert fact in text, fact
     right = {model: n for model, (n, _) in record["other_suites"]["humaneval"].items()}

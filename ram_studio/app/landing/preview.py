@@ -42,7 +42,7 @@ KEYS = (
 
 _DAY = 86_400
 _WHY = (
-    "In this example, averaging the models fades their skills, and adding them up breaks the "
+    "In this example, averaging the models weakens their skills, and adding them up breaks the "
     "model. See why, live, and what works."
 )
 _STEPS = {
