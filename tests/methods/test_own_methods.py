@@ -128,7 +128,7 @@ def test_rows_and_sweeps_ask_merges_by_it(tmp_path, monkeypatch):
     csv, few = tmp_path / "rows.csv", ("--device=cpu", "--suite=demo")
     rows = (f"--row={EXAMPLE}:MEDIAN", f"--row={EXAMPLE}:MEDIAN:scale=0", "--row=ram")
     run("compare", *sources, *rows, *few, "--limit=2", "--no-sources", "--csv", csv)
-    assert {"median", "median (scale 0)", "ram"} <= set(pd.read_csv(csv).label)
+    assert {"median (scale 1)", "median (scale 0)", "ram"} <= set(pd.read_csv(csv).label)
     OWN.clear()
     out = tmp_path / "found.json"
     over = ("--over=median.scale=0,1", f"--method={EXAMPLE}:MEDIAN", "--limit=2", "--held-out=2")
