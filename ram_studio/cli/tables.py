@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,5 @@ def retained_texts(retained: Retained | None) -> tuple[str, str, str]:
     """Return retained, interference, and rounding's share of both: three cells."""
     if retained is None:
         return "-", "-", "-"
-    by_rounding = f"{retained.rounding:+.1%}, {retained.interference_rounding:+.2f} x"
-    # A zero has no sign.
-    by_rounding = re.sub(r"[+-](0\.0+(?!\d))", r"\1", by_rounding)
+    by_rounding = f"{retained.rounding:+z.1%}, {retained.interference_rounding:+z.2f} x"
     return f"{retained.retained:.1%}", f"{retained.interference:.2f} x", by_rounding

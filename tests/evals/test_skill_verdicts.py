@@ -13,11 +13,11 @@ from marked_report import marked_report
 from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.check.view import report_html
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.report.damage import damages
+from ram_studio.evals.report.damage import damages, inherited
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_html
-from ram_studio.evals.report.score import as_json
+from ram_studio.evals.report.score import DomainScore, as_json
 from ram_studio.evals.report.skill_verdict import (
     choose_specialists,
     is_named_after,
@@ -275,6 +275,9 @@ def test_what_agents_lost_off_their_own_skills_is_told():
         "Agent coding solves 40 points less of skill tool than the base (31 to 48, n = 120). "
         "A merge may inherit this."
     )
+    base, below = ({"tool": DomainScore(120, right)} for right in (60, 59))
+    for merges, told in (([], [found]), ([base], []), ([base, below], [found]), ([{}], [])):
+        assert inherited([found], base, merges) == told
     assert damages(made, None, ["coding"]) == damages(made, "other", ["coding"]) == ()
     shown = judge_merges(made, ["coding", "tool"])
     # One of them is taken for the specialist of memory.

@@ -55,16 +55,16 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     every = {**record["scores"], **record["merges"]}
     means = {name: fmean(own.values()) for name, own in every.items()}
     rival, table = record.get("rival"), shipped_table(REAL)
-    versus = {}
+    versus: dict[str, Any] = {"rival": None}  # there is nothing to say of it without the table
     if rival is not None and table is not None:
         method, *settings = rival.split()
         said = [method_title(method), *(pair.replace("=", " ") for pair in settings)]
         texts = record["evaluation"]["texts"]
         found = _against_ram_plus(rival, record["merges"], table, texts)
-        versus = {"against": found, "rival_title": ", ".join(said)}
+        versus = {"rival": rival, "against": found, "rival_title": ", ".join(said)}
     return {
-        **versus,
         **record,
+        **versus,
         "agents": [name for name in record["scores"] if name != "base"],
         "means": means,
         "seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},

@@ -50,10 +50,11 @@ def load_set(set_name: str) -> Loaded:
     analysis = load_analysis(asset_path(set_name, "analysis.safetensors"))
     names, has_weights = ("base", *analysis.agents), set_name != REAL
     sources = {n: _model_folder(set_name, n) if has_weights else analysis.sources[n] for n in names}
+    base = sources.pop("base")
     return Loaded(
         title=TITLES[set_name],
         set_name=set_name,
-        base=sources.pop("base"),
+        base=base,
         agents=sources,
         analysis=analysis,
         is_analysis_only=not has_weights,
