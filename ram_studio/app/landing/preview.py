@@ -7,7 +7,7 @@ the nearest measured setting, and it says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -23,6 +23,7 @@ from ram_studio.app.session.deep_link import (
     SHOWN,
     STEPS,
     SUM,
+    pin_parts,
     read_link,
     read_number,
     scene_of,
@@ -86,20 +87,24 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
             f"This link opens {link.step.capitalize()}, but no models are loaded. "
             "Open the playground, or load your own."
         )
+    return [*told, *_unusable(query), *_unusable(pin_parts(query.get("pin"))[1], of="A's ")]
+
+
+def _unusable(values: Mapping[str, str], of: str = "") -> Iterator[str]:
+    """Yield a sentence for each setting that is not used as it is written; of: whose it is."""
     for name, most in RANGES.items():
-        if not (text := query.get(name)):
+        if not (text := values.get(name)):
             continue
-        value, given = read_number(text, math.inf), f"This link gives {name} as {text[:40]!r}, "
+        value, given = read_number(text, math.inf), f"This link gives {of}{name} as {text[:40]!r}, "
         if value is None:
-            told.append(f"{given}which is not a number. The default is used.")
+            yield f"{given}which is not a number. The default is used."
         elif value != float(text) or value > 1.001 * most:  # pages round it
-            told.append(f"{given}which is not from 0 to {most:.2g}. The nearest value is used.")
-    if (text := query.get("weights")) and not all_usable(text):
-        told.append(
-            f"This link gives weights as {text[:40]!r}. What is not an agent's number from -100 to "
-            "100 is left out."
+            yield f"{given}which is not from 0 to {most:.2g}. The nearest value is used."
+    if (text := values.get("weights")) and not all_usable(text):
+        yield (
+            f"This link gives {of}weights as {text[:40]!r}. What is not an agent's number from "
+            "-100 to 100 is left out."
         )
-    return told
 
 
 def preview_of(query: Mapping[str, str]) -> Preview:

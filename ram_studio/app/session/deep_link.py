@@ -160,11 +160,15 @@ def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def pin_parts(text: str | None) -> tuple[str, dict[str, str]]:
+    """Return the method of A and its settings, as a link writes them."""
+    rule, *entries = (text or "").split("~")
+    return rule, dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
 def _pin(text: str | None) -> dict[str, Any] | None:
     """Return the settings of A; None without a method that Tune shows."""
-    rule, *entries = (text or "").split("~")
-    values = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    found = _settings(rule, values)
+    found = _settings(*pin_parts(text))
     return found if "method" in found else None
 
 
