@@ -384,6 +384,11 @@ def test_exports_say_what_is_lost() -> None:
     assert "scope is global" in said
     assert "stochastic rounding is lost" in said
     assert "will write float32" in said
+    assert "no counterpart" not in said
+    unknown = {"rows": "common", "names": "mapped", "stop_tokens": "union"}
+    unknown["experts_packing"] = {"one": "rank-major"}
+    said = " ".join(export_mergekit(make_recipe({**values, **unknown}))[1])
+    assert "no counterpart of rows, names, experts_packing, stop_tokens: left out" in said
     config = yaml.safe_load(text)
     assert config["parameters"]["alpha"] == 2.0
     assert config["dtype"] == "float32"

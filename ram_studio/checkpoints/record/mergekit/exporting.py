@@ -14,6 +14,8 @@ from ram_studio.checkpoints.record.strict_yaml import dump_yaml
 from ram_studio.errors import SettingsError
 
 _WEIGHTED = ("linear", "slerp", "task-arithmetic", "ties", "dare-ta", "dare-ties")
+_UNKNOWN = ("missing", "extra", "rows", "names", "experts_packing", "stop_tokens")
+"""Fields of a recipe that mergekit's YAML has no place for."""
 
 
 def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
@@ -28,8 +30,9 @@ def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
         warnings.append("The base's dtype is not known here: mergekit will write float32.")
     if recipe.rounding == "stochastic":
         warnings.append("mergekit rounds to nearest; stochastic rounding is lost.")
-    if (recipe.missing, recipe.extra, recipe.rows) != ("error", "error", "exact"):
-        warnings.append("missing, extra and rows have no counterpart and are left out.")
+    fields = Recipe.model_fields
+    if lost := [name for name in _UNKNOWN if getattr(recipe, name) != fields[name].default]:
+        warnings.append(f"mergekit has no counterpart of {', '.join(lost)}: left out.")
     models = [
         {"model": source, **({"parameters": own[name]} if own.get(name) else {})}
         for name, source in recipe.agents.items()
