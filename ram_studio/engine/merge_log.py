@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.read.url_folder import is_url
-from ram_studio.errors import CheckpointError, OutputError, told_as
+from ram_studio.checkpoints.record.strict_yaml import parse_yaml
+from ram_studio.errors import CheckpointError, OutputError, SettingsError, told_as
 
 _LOG = logging.getLogger(__name__)
 MERGE_LOG_FILE = "merges.jsonl"
@@ -94,7 +94,7 @@ def remember_merge(
             folder=out,
             fingerprint=model_fingerprint(opened.folder, opened.fingerprint),
             method=result["method"],
-            recipe=yaml.safe_load(recipe) or {},
+            recipe=parse_yaml(recipe.encode(), "The recipe"),
             agents={
                 agent: {key: numbers.get(key) for key in _NUMBERS}
                 for agent, numbers in result["agents"].items()
@@ -103,7 +103,7 @@ def remember_merge(
             nbytes=result["bytes_written"],
         )
         _append(store / MERGE_LOG_FILE, json.dumps(asdict(past)))
-    except (OSError, CheckpointError):
+    except (OSError, CheckpointError, SettingsError):
         _LOG.warning("The list of merges could not be written.", exc_info=True)
 
 

@@ -22,12 +22,12 @@ NUMBERS = {"rho": None, "lambda": 1.0, "effective_lambda": 1.0}
 NUMBERS |= {"retained": {"total": 0.9}, "interference": 2.0, "interference_rounding": 0.1}
 
 
-def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:
+def remember(tmp_path: Path, store: Path, name: str = "m", recipe: str = RECIPE) -> list[PastMerge]:
     out = write_checkpoint(tmp_path / name, small_tensors())
     numbers = {**NUMBERS, "further": 0.5}
     result = {"out": str(out), "method": "ram", "agents": {"a": numbers}}
     result |= {"seconds": 0.5, "bytes_written": 296}
-    remember_merge(store, result, RECIPE, name=name, title="a", set_name="dense")
+    remember_merge(store, result, recipe, name=name, title="a", set_name="dense")
     return past_merges(store)
 
 
@@ -70,3 +70,10 @@ def test_an_unwritable_list_is_no_failure_an_unreadable_one_is(tmp_path, caplog)
     with pytest.raises(OutputError, match="cannot be read"):
         remember(tmp_path, tmp_path)
     assert "could not be written" in caplog.text
+
+
+def test_a_recipe_with_aliases_is_logged_not_listed(tmp_path, caplog):
+    for recipe in ("agents: &a {x: y}\nsettings: *a\n", "base: {"):
+        assert remember(tmp_path, tmp_path, recipe=recipe) == []
+    assert caplog.text.count("could not be written") == 2
+    assert "aliases are not allowed" in caplog.text
