@@ -7,14 +7,16 @@ while it is itself imported, before any test module. Child processes inherit all
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import ipaddress
 import os
+import resource
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,6 +191,22 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
         monkeypatch.setenv("HF_ENDPOINT", server.address)
         yield server
     huggingface_hub.close_session()
+
+
+@pytest.fixture
+def small_files() -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """Have the kernel refuse to write files beyond so many bytes, as a full disk does."""
+
+    @contextlib.contextmanager
+    def limited(nbytes: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 @pytest.fixture(scope="session")

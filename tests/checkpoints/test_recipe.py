@@ -217,8 +217,9 @@ def test_regexes_find_in_names_what_python_finds():
 def test_a_missing_recipe_is_named_and_problems_are_counted(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.yaml cannot be read"):
         load_recipe(tmp_path / "none.yaml")
+    (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):
-        dump_recipe(make_recipe({"base": "b", "agents": {"a": "x"}}), tmp_path / "no" / "r.yaml")
+        dump_recipe(make_recipe({"base": "b", "agents": {"a": "x"}}), tmp_path / "file" / "r.yaml")
     with pytest.raises(SettingsError, match=r"^recipe: .*; and 2 more$"):
         make_recipe({"v": 1, "w": 2, "x": 3, "base": "b", "agents": {}, "seed": "?"})
 
@@ -237,3 +238,13 @@ def test_dotted_sources_are_found_beside_the_recipe(tmp_path, monkeypatch):
     assert recipe.agents["d"] == str(tmp_path / "recipes" / "owner" / "name")
     assert [recipe.agents[name] for name in "bce"] == ["./not-there", "m", "o/n"]
     assert isinstance(recipe, Recipe)
+
+
+def test_a_stopped_write_leaves_the_older_recipe(tmp_path, small_files):
+    path = tmp_path / "r.yaml"
+    recipe = make_recipe({"base": "b", "agents": {"a": "x"}})
+    dump_recipe(recipe, path)
+    with small_files(20), pytest.raises(SettingsError, match="cannot be written: File too large"):
+        dump_recipe(recipe.model_copy(update={"seed": 1}), path)
+    assert load_recipe(path) == recipe
+    assert list(tmp_path.iterdir()) == [path]

@@ -108,6 +108,14 @@ def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):
     assert (tmp_path / "r.yaml").read_text() == RECIPE
 
 
+def test_a_stopped_write_leaves_no_half_a_recipe(cli, tmp_path, small_files):
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    with small_files(20):
+        code, _, err = cli("recipe", tmp_path / "r.yaml", "--out", tmp_path / "out.yaml")
+    assert (code, "out.yaml cannot be written: File too large" in err) == (65, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.yaml"]
+
+
 @pytest.mark.parametrize(("method", "r"), [(None, 0.3), ("ram+", 0.3), ("ram+s", 0.1)])
 def test_a_recipes_settings_are_kept_for_its_own_method_alone(cli, recipe, tmp_path, method, r):
     asked = () if method is None else ("--method", method)

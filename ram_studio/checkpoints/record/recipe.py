@@ -53,6 +53,7 @@ from ram_studio.checkpoints.record.filters import (
 )
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.checkpoints.virtual.expert_adapters import Packing
+from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import SettingsError, did_you_mean, told_as
 
 MAX_RECIPE_BYTES = 64_000
@@ -312,9 +313,9 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 
 def dump_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write the recipe to a YAML file.
+    """Write the recipe to a YAML file, which appears whole or not at all.
 
     Raises: SettingsError when the file cannot be written.
     """
     with told_as(SettingsError, f"{printable(path)} cannot be written"):
-        Path(path).write_text(recipe_yaml(recipe), encoding="utf-8")
+        write_whole(Path(path), recipe_yaml(recipe).encode())

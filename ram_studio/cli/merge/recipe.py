@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ram_studio.errors import OutputError
+from ram_studio.errors import OutputError, told_as
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.record.mopd import Trainer
@@ -35,19 +36,18 @@ def recipe(
     """Check a recipe and fill in its defaults, or convert it from or to other tools' settings."""
     if from_mergekit + to_mergekit + (to_mopd is not None) > 1:
         raise typer.BadParameter("give one of the three", param_hint="--from-mergekit")
+    from ram_studio.checkpoints.write.output_folder import write_whole
+
     text, warnings = _converted(source, from_mergekit, to_mergekit, to_mopd)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if out is None:
         print(text, end="")
         return
-    try:
-        with open(out, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise OutputError(f"{out} exists; choose another name or remove it first.") from error
-    except OSError as error:
-        raise OutputError(f"{out} cannot be written: {error.strerror or error}.") from error
+    if os.path.lexists(out):
+        raise OutputError(f"{out} exists; choose another name or remove it first.")
+    with told_as(OutputError, f"{out} cannot be written"):
+        write_whole(out, text.encode())
 
 
 def _converted(
