@@ -48,6 +48,16 @@ _RULES: Mapping[str, Callable[[float, float, float], float]] = {
 }
 RULES = tuple(_RULES)
 
+
+def has_lambda(method: str) -> bool:
+    """Say whether a method scales what an agent alone changed by lambda: only RAM's family does.
+
+    Of the others provenance and JSON hold the same ratio of stored to own change, which is then the
+    outcome of trimming, dropping and averaging too: no lambda, and shown nowhere as one.
+    """
+    return method in RULES
+
+
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"r": 0.1, "alpha": 2.0, "scope": "global"},
     "authors-script": {"r": 0.2, "alpha": 1.0, "scope": "global"},

@@ -416,6 +416,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert found.base == "base"
     assert {len(items) for items in found.result.report.items.values()} == {12}
     page = past_view.side_by_side_html(found)
+    assert 'Effective λ: coding</th>\n<td class="strong">–</td>' in page, "the sum has none"
     assert "▲" in page
     assert "without follow. Chance level: the score" in page
     assert "r</th>" in page

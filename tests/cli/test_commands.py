@@ -121,6 +121,14 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     assert files_of(tmp_path / "analyzed") == files_of(out_folder)
 
 
+@pytest.mark.parametrize(("method", "has_lambda"), [("ram+s", True), ("ties", False)])
+def test_merge_prints_lambda_where_the_method_has_one(cli, example, tmp_path, method, has_lambda):
+    code, out, _ = cli("merge", *example, "--method", method, "--out", tmp_path / "merged")
+    assert code == 0
+    assert ("effective" in out) is ("requested" in out) is has_lambda
+    assert "retained" in out
+
+
 def test_provenance_recipe_reproduces_the_merge_bit_for_bit(cli, example, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     options = ("--rounding", "stochastic", "--seed", "7", "--r", "0.2")

@@ -266,6 +266,18 @@ def test_a_gallery_row_has_weights_and_filters(zoo: Zoo, tmp_path: Path) -> None
     assert '<span class="fine">filters norms: keep base</span>' in page
 
 
+def test_only_rams_methods_have_a_lambda(zoo: Zoo, tmp_path: Path) -> None:
+    for method, has_lambda in (("ram+", True), ("ties", False), ("task-arithmetic", False)):
+        recipe = zoo.recipe(method=method, settings={})
+        merged = merge(recipe, tmp_path / method).out
+        page = build_gallery([str(merged)], tmp_path / f"site-{method}").page.read_text()
+        assert ("<span>λ 1." in page) is ("<span>λ" in page) is has_lambda
+        card = (merged / "README.md").read_text()
+        for words in ("requested lambda |", "effective lambda |", "requested and effective"):
+            assert (words in card) is has_lambda
+        assert "| rho |" in card
+
+
 def test_merges_of_equal_names_have_pages_of_their_own(zoo: Zoo, tmp_path: Path) -> None:
     places = ("one/same", "two/Same", "three/same.2")
     folders = [merge(zoo.recipe(), tmp_path / place).out for place in places]

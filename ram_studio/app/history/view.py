@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import has_lambda
 from ram_studio.app.asking.suites import title_of
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
@@ -112,9 +113,11 @@ def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
         rows.append((name, [own.get(name, "–") for own in choices]))
     for key, usual in (("dtype", "as the base"), ("rounding", "nearest"), ("seed", "0")):
         rows.append((key, [str(merge.recipe.get(key) or usual) for merge in merges]))
+    scaled = [merge.agents if has_lambda(merge.method) else {} for merge in merges]
     for agent in dict.fromkeys(name for merge in merges for name in merge.agents):
-        stored = [merge.agents.get(agent, {}).get("effective_lambda") for merge in merges]
-        rows.append((f"Effective λ: {agent}", [factor_text(value) for value in stored]))
+        if any(scaled):
+            stored = [own.get(agent, {}).get("effective_lambda") for own in scaled]
+            rows.append((f"Effective λ: {agent}", [factor_text(value) for value in stored]))
         retained = [merge.agents.get(agent, {}).get("retained") for merge in merges]
         rows.append((f"retained: {agent}", [retained_text(value) for value in retained]))
     rows.append(("made", [_time(m.when) for m in merges]))

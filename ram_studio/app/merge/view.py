@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.relation_preview import rounding_preview, rounding_warning
 from ram_studio.algorithm.meters.rounding_meter import rounding_advice
-from ram_studio.algorithm.scaling import RULES
+from ram_studio.algorithm.scaling import RULES, has_lambda
 from ram_studio.algorithm.verdict import lost_in
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
@@ -118,7 +118,7 @@ def result_html(merged: Merged, settings: Settings) -> Markup:
         "merge/result.html.j2",
         merged=merged,
         result=merged.result,
-        shows_lambda=merged.method in ("ram", *RESCALING),
+        shows_lambda=has_lambda(merged.method),
         advice=rounding_advice(None, factors),
         folder=None if settings.is_public else merged.folder,
     )

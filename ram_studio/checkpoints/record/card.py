@@ -18,6 +18,7 @@ import yaml
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import has_lambda
 from ram_studio.checkpoints.fit.licenses import License
 from ram_studio.checkpoints.read.describe import plural, printable
 from ram_studio.checkpoints.record.provenance import (
@@ -77,7 +78,10 @@ def model_card(provenance: Provenance) -> str:
     method_title = recipe.method if method is None else method.title
     # Methods that count nothing get no empty columns.
     columns = [
-        head for head, show in _COLUMNS.items() if any(show(a) != "-" for a in agents.values())
+        head
+        for head, show in _COLUMNS.items()
+        if any(show(a) != "-" for a in agents.values())
+        and (has_lambda(recipe.method) or head not in ("requested lambda", "effective lambda"))
     ]
     rule = _RAM_RULES.get(recipe.method)
     return _template().render(

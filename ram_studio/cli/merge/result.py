@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def report(result: MergeResult, as_json: bool) -> None:
     """Remember a merge, and print its numbers."""
     from ram_studio.algorithm.meters.rounding_meter import rounding_advice
+    from ram_studio.algorithm.scaling import has_lambda
     from ram_studio.checkpoints.record.recipe import recipe_yaml
     from ram_studio.engine.merge_log import remember_merge
 
@@ -35,21 +36,15 @@ def report(result: MergeResult, as_json: bool) -> None:
         name: (agent.scaling_factor, agent.effective_scaling_factor)
         for name, agent in result.agents.items()
     }
+    is_scaled = has_lambda(result.method)
+    lambdas = ("requested lambda", "effective lambda") if is_scaled else ()
     print_table(
-        (
-            "agent",
-            "rho",
-            "requested lambda",
-            "effective lambda",
-            "retained",
-            "interference",
-            "by rounding",
-        ),
+        ("agent", "rho", *lambdas, "retained", "interference", "by rounding"),
         [
             (
                 name,
                 ratio(agent.rho),
-                *("-" if f is None else ratio(f) for f in factors[name]),
+                *("-" if f is None else ratio(f) for f in factors[name] if is_scaled),
                 *retained_texts(agent.retained),
             )
             for name, agent in result.agents.items()

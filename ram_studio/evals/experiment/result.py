@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.algorithm.scaling import RULES
+from ram_studio.algorithm.scaling import has_lambda
 from ram_studio.checkpoints.read.describe import shown_list
 from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.experiment.draws import Spread
@@ -123,8 +123,8 @@ class Row:
 
     @property
     def has_lambda(self) -> bool:
-        """Whether its method has a lambda; others have a factor of 1, and nothing to rescale."""
-        return self.method in RULES
+        """Whether its method has a lambda."""
+        return has_lambda(self.method)
 
     @property
     def factors(self) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import has_lambda
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
 from ram_studio.checkpoints.record.filters import choices_text
@@ -65,12 +66,12 @@ class Column(NamedTuple):
 
 
 class AgentCell(NamedTuple):
-    """An agent in a row."""
+    """An agent in a row; factor: its lambda, None where the method has none."""
 
     name: str
     source: str
     link: str | None
-    factor: str
+    factor: str | None
     retained: float | None
 
 
@@ -264,7 +265,9 @@ def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:
             name,
             source_name(agent),
             _link(agent.repository),
-            _number(agent.effective_scaling_factor or agent.scaling_factor),
+            _number(agent.effective_scaling_factor or agent.scaling_factor)
+            if has_lambda(provenance.recipe.method)
+            else None,
             _finite(agent.retained.total if agent.retained else None),
         )
         for name, agent in provenance.agents.items()
