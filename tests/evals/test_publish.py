@@ -261,7 +261,11 @@ def test_a_gallery_row_has_weights_and_filters(zoo: Zoo, tmp_path: Path) -> None
     kept = ({"match": ["norms"], "keep": "base"},)
     recipe = zoo.recipe(weights={"agent0": 0.5}, filters=kept)
     merged = merge(recipe, tmp_path / "merged").out
+    save_analysis(zoo.analyze().compact(), merged / "ram_studio.analysis")
     page = build_gallery([str(merged)], tmp_path / "site").page.read_text()
+    # Its canvas opens with them.
+    canvas = (tmp_path / "site/merges/merged.html").read_text()
+    assert '"settings":{"method":"ram+","weights":{"agent0":0.5}' in canvas
     assert '<span class="fine">weights agent0=0.5</span>' in page
     assert '<span class="fine">filters norms: keep base</span>' in page
 

@@ -196,7 +196,7 @@ def _verified(entry: Entry, known: Mapping[str, Verified], check: bool) -> Entry
 def _canvas(entry: Entry) -> str:
     assert entry.analysis is not None
     recipe = entry.provenance.recipe
-    settings: dict[str, Any] = {"method": recipe.method}
+    settings: dict[str, Any] = {"method": recipe.method, "weights": recipe.weights}
     given = recipe.settings.items()
     # The recipe is of anybody: a number may be larger than any float.
     known = {n: v for n, v in given if isinstance(v, (int, float)) and abs(v) <= _LARGEST}
