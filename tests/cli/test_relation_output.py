@@ -62,3 +62,10 @@ def test_analyze_leaves_it_out_when_asked(cli, tmp_path):
     code, _, error = cli("preview", path, "--rule", "ram+m")
     assert code == 65
     assert "ram+m" in error
+
+
+def test_analyze_says_what_rounding_takes_once(cli):
+    code, out, _ = cli("preview", asset_path("real", ANALYSIS), "--by", "layer")
+    assert code == 0
+    assert out.count("Rounding to nearest in") == 1
+    assert "\nlayer 0  " in out

@@ -100,6 +100,7 @@ def _density(numbers: dict[str, Any]) -> str:
 def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
     """Print a preview: its agents, the verdict, pairs, and what rounding keeps."""
     from ram_studio.algorithm.epsilon_grid import snap
+    from ram_studio.algorithm.meters.relation_preview import rounding_warning
     from ram_studio.algorithm.verdict import verdict
 
     print_agents(
@@ -110,7 +111,11 @@ def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
     if "as_base_dtype" in described:
         print_agents(described["as_base_dtype"]["agents"], title="As if in the base's dtype")
     settings = (described[name] for name in ("rule", "r", "alpha"))
-    print(verdict(analysis, snap(described["epsilon"]), *settings).text)
+    found = verdict(analysis, snap(described["epsilon"]), *settings)
+    rounding = described["rounding"]
+    # The note below says the same with the numbers of its table, which has more digits.
+    if found.key != "rounding" or not rounding or not rounding_warning(analysis, rounding):
+        print(found.text)
     print_retained(described["agents"], title="Retained share of each update, by energy")
     _print_relations(described, analysis)
 
@@ -221,7 +226,7 @@ def _print_rounding(described: dict[str, Any], analysis: Analysis) -> None:
     if not by_agent:
         return
     print_table(
-        ("agent", "asked", *rounding, "bfloat16, stochastic"),
+        ("agent", "requested", *rounding, "bfloat16, stochastic"),
         [
             (
                 name,

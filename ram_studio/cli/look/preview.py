@@ -68,7 +68,7 @@ def preview(
         return
     print_counts(described, loaded)
     for label, group in described.get("groups", {}).items():
-        print_agents(group["agents"], title=label)
+        print_agents(group["agents"], title=f"layer {label}" if label.isdigit() else label)
 
 
 def _print_recipe(analysis: Any, file: str, *, as_json: bool) -> None:
