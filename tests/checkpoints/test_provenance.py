@@ -164,7 +164,7 @@ def test_the_card_shows_formula_numbers_and_how_to_reproduce():
         # A few large weights make most of the sums, and of what is stored.
         (
             {"effective_scaling_factor": 1.041, "effective_interval": (0.98, 1.1)},
-            "1.0410 (0.98 to 1.10)",
+            "1.0410 (0.9800 to 1.1000)",
             "That of coding has a range (95 %)",
         ),
         ({"effective_scaling_factor": 1.04, "effective_interval": (1.039, 1.041)}, "1.0400", None),

@@ -230,7 +230,7 @@ def _stored_factor(agent: AgentRecord) -> str:
     if agent.effective_interval is None or not _is_dominated(agent):
         return shown
     low, high = agent.effective_interval
-    return f"{shown} ({low:.2f} to {high:.2f})"
+    return f"{shown} ({low:.4f} to {high:.4f})"
 
 
 def _density(agent: AgentRecord) -> str:
@@ -246,7 +246,7 @@ def _by_rounding(agent: AgentRecord) -> str:
     """Return what of retained and interference rounding made."""
     if agent.retained is None or agent.interference_rounding is None:
         return "-"
-    return f"{agent.retained.rounding:+.1%}, {agent.interference_rounding:+.2f} x"
+    return f"{agent.retained.rounding:+z.1%}, {agent.interference_rounding:+z.2f} x"
 
 
 def _number(value: float | None) -> str:
