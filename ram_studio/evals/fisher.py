@@ -21,7 +21,7 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.output_folder import whole_file
+from ram_studio.checkpoints.write.output_folder import check_file, whole_file
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
 from ram_studio.evals.answering.chat_template import render_chat
@@ -80,10 +80,12 @@ def estimate_fisher(
         seed: of the sampled answers. should_stop: polled before each prompt. on_text: told in a
             line how many answers were sampled, and of how many the gradient was added.
 
-    Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
+    Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; OutputError;
+        Stopped.
     """
     import torch
 
+    check_file(out)
     chosen = tuple(prompts)
     if not chosen:
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")

@@ -10,6 +10,7 @@ from ram_studio.resources import asset_path
 
 BASE, CODING = (str(asset_path("independent", name)) for name in ("base", "coding"))
 SOURCES = ("--base", BASE, "--agent", f"coding={CODING}")
+NO_MODELS = ("--base", "none", "--agent", "a=none")
 HARNESS = ("--engine", "lm-eval", "--tasks", "x")
 FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p.txt")
 
@@ -49,6 +50,10 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
         (("fisher", *FISHER[1:-1], "."), 2, ". cannot be read: Is a directory."),
         (("preview", "."), 65, "The analysis . cannot be read: "),
+        # Before a byte is read: there are no such models.
+        (("analyze", *NO_MODELS, "--analysis", "."), 65, "is a folder; name a file in it."),
+        (("analyze", *NO_MODELS, "--analysis", "p.txt/x"), 65, "p.txt is not a folder; choose"),
+        (("merge", *SOURCES, "--out", "p.txt/x"), 65, "p.txt is not a folder; choose"),
         (("delta", "make", BASE, CODING, "--out", "delta"), 65, "not end in .safetensors"),
     ],
 )

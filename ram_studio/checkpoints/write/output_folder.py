@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
-from ram_studio.errors import BusyError, OutputError
+from ram_studio.errors import BusyError, OutputError, told_as
 
 # Room for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
@@ -48,12 +48,7 @@ def check_output(
                     f"{printable(out)} lies inside {printable(source)}, which is read for the "
                     "merge; choose a folder outside of it."
                 )
-        parent = nearest_folder(out)
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise OutputError(
-                f"{printable(parent)} is not writable; choose another folder for the output, or "
-                "change its permissions."
-            )
+        parent = _writable_parent(out)
         free = shutil.disk_usage(parent).free
     except OSError as error:
         raise OutputError(
@@ -66,6 +61,30 @@ def check_output(
             f"{shown_bytes(free)} free ({needed_bytes} and {free} bytes); free "
             f"{shown_bytes(needed_bytes - free)} or choose another disk."
         )
+
+
+def check_file(path: str | Path) -> None:
+    """Make sure that a file can be written to `path`, before the work that makes its content.
+
+    Raises: OutputError.
+    """
+    path = absolute(path)
+    with told_as(OutputError, f"{printable(path)} cannot be written", "choose another place"):
+        if path.is_dir():
+            raise OutputError(f"{printable(path)} is a folder; name a file in it.")
+        _writable_parent(path)
+
+
+def _writable_parent(out: Path) -> Path:
+    parent = nearest_folder(out)
+    if not parent.is_dir():
+        raise OutputError(f"{printable(parent)} is not a folder; choose another place.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise OutputError(
+            f"{printable(parent)} is not writable; choose another folder for the output, or "
+            "change its permissions."
+        )
+    return parent
 
 
 def _refuse_existing(out: Path) -> None:

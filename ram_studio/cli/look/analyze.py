@@ -58,6 +58,10 @@ def analyze(
 
     With --plan and --part only the tensors of one part are counted; `analysis add` adds them up.
     """
+    from ram_studio.checkpoints.write.output_folder import check_file
+
+    if analysis is not None:
+        check_file(analysis)
     if plan is not None or part is not None:
         options.refuse_beside_plan(base=base, agent=agent, ray=ray)
         how = {"device": device, "threads": threads, "relations": relations}
