@@ -49,7 +49,10 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         ),
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
         (("fisher", *FISHER[1:-1], "."), 2, ". cannot be read: Is a directory."),
-        (("preview", "."), 65, "The analysis . cannot be read: "),
+        (("preview", "."), 65, "The analysis . is a folder; give the file that analyze wrote."),
+        (("preview", "p.txt"), 65, "p.txt is damaged or is not an analysis; analyze the"),
+        (("recipe", "."), 2, ". is a folder; give a recipe's file, or the ram_studio.json of"),
+        (("evaluate", "none"), 65, "none is not a folder. Expected a local model folder"),
         # Before a byte is read: there are no such models.
         (("analyze", *NO_MODELS, "--analysis", "."), 65, "is a folder; name a file in it."),
         (("analyze", *NO_MODELS, "--analysis", "p.txt/x"), 65, "p.txt is not a folder; choose"),

@@ -194,6 +194,8 @@ def _reading(path: str | Path) -> Iterator[None]:
     """Turn what can go wrong with an analysis's file into an AnalysisError that names it."""
     where = f"The analysis {printable(path)}"
     try:
+        if Path(path).is_dir():
+            raise AnalysisError(f"{where} is a folder; give the file that analyze wrote.")
         yield
     except FileNotFoundError as error:
         raise AnalysisError(
@@ -203,8 +205,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise AnalysisError(f"{where} cannot be read: {error.strerror or error}.") from error
     except _DAMAGED as error:
         raise AnalysisError(
-            f"{where} is damaged or is not an analysis ({type(error).__name__}); analyze the "
-            "checkpoints again."
+            f"{where} is damaged or is not an analysis; analyze the checkpoints again."
         ) from error
 
 

@@ -274,6 +274,10 @@ def load_recipe(path: str | Path) -> Recipe:
     """
     path = Path(path)
     where = printable(path)
+    if path.is_dir():
+        raise SettingsError(
+            f"{where} is a folder; give a recipe's file, or the ram_studio.json of a merge."
+        )
     with told_as(SettingsError, f"{where} cannot be read"), open(path, "rb") as file:
         data = file.read(MAX_RECIPE_BYTES + 1)
     if len(data) > MAX_RECIPE_BYTES:

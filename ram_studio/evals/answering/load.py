@@ -92,8 +92,9 @@ def check_folder(path: str | Path) -> Path:
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
+        why = "has no config.json" if folder.is_dir() else "is not a folder"
         raise EvaluationError(
-            f"{folder} has no config.json. Expected a local model folder in the transformers "
+            f"{folder} {why}. Expected a local model folder in the transformers "
             "layout; check the path, or download the model first."
         )
     kinds = ("tokenizer.json", "tokenizer_config.json", "vocab.json")

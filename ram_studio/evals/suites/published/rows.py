@@ -99,7 +99,7 @@ class DataSet:
         except (RamStudioError, OSError):
             return (
                 "its questions are not on this machine. `ram-studio evaluate --suite "
-                f"{self.name}` fetches them once from the Hub. {self._wanted()}"
+                f"{self.name}` fetches them once from the Hub. Without a network: {self._wanted()}"
             )
         return ""
 
