@@ -112,6 +112,7 @@ def check_exports(files: Sequence[str] | None) -> None:
 def _print(result: EvalResult) -> None:
     """Print damage and verdicts first, then scores, kinds of questions, health and comparisons."""
     from ram_studio.evals.report.skill_verdict import holm_note
+    from ram_studio.evals.suites.health import MEASURES, measure_text
 
     for one in result.told_damage:
         print(one.sentence())
@@ -123,8 +124,10 @@ def _print(result: EvalResult) -> None:
         _print_scores(result)
     measured = {name: row.health for name, row in result.models.items() if row.health}
     if measured:
-        keys = [key for key in next(iter(measured.values())) if key != "warnings"]
-        figures = [(key, *(number_text(h[key], ".4g") for h in measured.values())) for key in keys]
+        figures = [
+            (label, *(measure_text(key, own[key]) for own in measured.values()))
+            for key, label in MEASURES.items()
+        ]
         print_table(("health", *measured), figures)
         for name, health in measured.items():
             for warning in health["warnings"]:

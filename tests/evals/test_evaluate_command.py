@@ -112,8 +112,8 @@ def test_failed_replies_and_accuracies_are_shown(run, monkeypatch):
 def test_health_is_shown_for_folders(run):
     code, out, error = run("evaluate", BASE, CODING, "--suite", "health", "--base", "base")
     assert code == 0, error
-    assert "perplexity" in out
-    assert "kl_to_base" in out
+    for label in ("Perplexity", "KL to the base (nats/token)", "4-grams repeated"):
+        assert label in out
 
 
 BAD = """--chat maybe | --code perhaps | --specialist nonsense | --engine magic |

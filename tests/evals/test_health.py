@@ -82,4 +82,6 @@ def test_warnings_name_what_is_plainly_wrong():
     sound = Health(10, 0, 5.0, 1.0, 0.1, 1.0, 0.1, 9.0)
     assert sound.warnings() == ()
     bad = Health(10, 0, 5.0, 1.0, 3.5, 0.0, 0.9, 9.0)
-    assert [warning.split()[0] for warning in bad.warnings()] == ["90%", "its"]
+    repeated, left = bad.warnings()
+    assert repeated == "90% of the 4-grams in its answers are repeated"
+    assert left.startswith("its predictions have left the base's")

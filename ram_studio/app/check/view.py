@@ -12,20 +12,11 @@ from ram_studio.evals.report.comparison import Comparison
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.skill_verdict import is_named_after
+from ram_studio.evals.suites.health import MEASURES, measure_text
 
 # Differences of at least this many points get the full tint.
 _FULL_POINTS = 30.0
 _BESIDE = {"follow": " (retention)"}
-_MEASURES = {
-    "perplexity": "Perplexity",
-    "bits_per_byte": "Bits per byte",
-    "kl_to_base": "KL to the base (nats/token)",
-    "nonfinite_logits": "Logits not finite",
-    "ended": "Answers that end",
-    "repetition": "Repetition",
-    "tokens_per_second": "Tokens/s",
-    "text_tokens": "Tokens of text",
-}
 
 
 def report_html(result: EvalResult, agents: Sequence[str]) -> str:
@@ -43,8 +34,8 @@ def report_html(result: EvalResult, agents: Sequence[str]) -> str:
         heat=heat_table(result, agents) if result.report.items else None,
         models=list(result.models),
         health=health,
-        measures={key: label for key, label in _MEASURES.items() if key in measured},
-        number=_number,
+        measures={key: label for key, label in MEASURES.items() if key in measured},
+        number=measure_text,
     )
 
 
@@ -160,11 +151,3 @@ def _statements(
             line["chance_level"] = report.chance_levels[pair.domain] if is_at_chance else None
             said[pair.a].append(line)
     return {name: lines for name, lines in said.items() if lines}
-
-
-def _number(key: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if key in ("ended", "repetition"):
-        return f"{100 * value:.0f} %"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

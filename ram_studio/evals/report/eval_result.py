@@ -114,7 +114,7 @@ class ModelDetails:
         own = [_versions(self.software)] if self.software not in ({}, software) else []
         parts = [
             counts or "every question answered to its end",
-            f"{100 * self.repetition:.0f} % of four-word sequences repeated",
+            f"{100 * self.repetition:.0f} % of word 4-grams repeated",
             f"template: {_TEMPLATES[self.template]}",
             *own,
             *([how] if how else []),

@@ -39,6 +39,28 @@ _PROMPTS = (
 _QUESTION = Question("health", "health", "health", "(shipped text and prompts)", "", None, 0)
 
 
+MEASURES = {
+    "perplexity": "Perplexity",
+    "bits_per_byte": "Bits per byte",
+    "kl_to_base": "KL to the base (nats/token)",
+    "nonfinite_logits": "Logits not finite",
+    "ended": "Answers that end",
+    "repetition": "4-grams repeated",
+    "tokens_per_second": "Tokens/s",
+    "text_tokens": "Tokens of text",
+}
+"""Fields of `Health` as people read them."""
+
+
+def measure_text(key: str, value: float | None) -> str:
+    """Return a field's value as people read it; a dash where it was not measured."""
+    if value is None:
+        return "–"
+    if key in ("ended", "repetition"):
+        return f"{100 * value:.0f} %"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True)
 class Health:
     """What was measured of one model.
@@ -65,7 +87,7 @@ class Health:
         if self.nonfinite_logits:
             found.append(f"{self.nonfinite_logits} logits are not finite: the weights are broken")
         if self.repetition > 0.5:
-            found.append(f"{self.repetition:.0%} of its answers repeat themselves")
+            found.append(f"{self.repetition:.0%} of the 4-grams in its answers are repeated")
         if self.kl_to_base is not None and self.kl_to_base > 2:
             found.append(f"its predictions have left the base's ({self.kl_to_base:.1f} nats/token)")
         return tuple(found)
