@@ -246,7 +246,7 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
     model: what was validated; the message for a field that it lacks then names those it has.
     """
     lines = []
-    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+    for problem in error.errors(include_url=False, include_context=False):
         field = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -258,6 +258,8 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
             message = "is required"
         elif problem["type"] == "too_short":
             message = "give at least one"
+        elif problem["type"] == "literal_error":
+            message += f", not {printable(repr(problem['input']), 60)}"
         lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
     shown = "; ".join(lines[:3])
     return shown if len(lines) <= 3 else f"{shown}; and {len(lines) - 3} more"
