@@ -205,6 +205,17 @@ def test_a_regex_without_end_is_refused_by_its_filter(regex, monkeypatch):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.parametrize("program", ["/no/such/python", "false"])
+def test_a_search_that_does_not_start_blames_no_regex(program, monkeypatch):
+    monkeypatch.setattr(filters.sys, "executable", program)
+    told = refused(
+        lambda: regexes({"match": "re:embed", "keep": "a"}).choices(["model.embed_tokens.weight"]),
+        "The process that searches by the recipe's regexes did not start",
+        kind=SettingsError,
+    )
+    assert "Filter" not in told
+
+
 def test_regexes_find_in_names_what_python_finds():
     names = ['a"b\\c', "\ud800.é\n", "layers.10.w", "layers.1.w", "x"]
     found = [r"(.)\.w$", r"(?<=s\.)(\d)(?!\1|0)\.", r'["\\]', "(?i)LAYERS", r"[^\0-\x7f]", "x{,2}"]

@@ -59,10 +59,15 @@ try:
 except (ImportError, OSError, ValueError):
     pass  # Windows and some macOS have no such limit
 names, patterns = json.load(sys.stdin)
+print(flush=True)
 for pattern in patterns:
     search = re.compile(pattern).search
     print(json.dumps([name for name in names if search(name)]), flush=True)
 """
+_NO_SEARCH = (
+    "The process that searches by the recipe's regexes did not start{}. Free memory or processes "
+    "on this machine and run the same again, or use * and ? instead."
+)
 
 _Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -235,7 +240,8 @@ def _search(names: Sequence[str], filters: Sequence[Filter]) -> _ByRegex:
     A regex can backtrack for longer than the world is old, or count until the memory is full, and
     the recipe may be somebody else's: a process of its own searches, within limits of both.
 
-    Raises: SettingsError for a filter whose regex goes beyond them.
+    Raises: SettingsError for a filter whose regex goes beyond them, or where no process
+        starts.
     """
     patterns = [*dict.fromkeys(p for f in filters for p in f.match if p.startswith(REGEX))]
     if not patterns:
@@ -250,7 +256,11 @@ def _search(names: Sequence[str], filters: Sequence[Filter]) -> _ByRegex:
         ).stdout
     except subprocess.TimeoutExpired as over:
         found = over.stdout or b""
-    lines = found.split(b"\n")[:-1]
+    except OSError as error:
+        raise SettingsError(_NO_SEARCH.format(f": {error}")) from error
+    if not found:
+        raise SettingsError(_NO_SEARCH.format(f" within {REGEX_SECONDS} s"))
+    lines = found.split(b"\n")[1:-1]
     if len(lines) < len(patterns):
         late = patterns[len(lines)]
         i = next(i for i, own in enumerate(filters) if late in own.match)
