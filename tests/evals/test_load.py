@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2ForCausalLM
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.answering import load
 from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.run import evaluate
 from ram_studio.resources import asset_path
@@ -43,6 +45,13 @@ def test_a_model_without_a_tensor_is_not_asked(model):
 def test_a_model_without_a_layer_is_not_asked(model):
     drop(model, "layers.3.")
     with pytest.raises(EvaluationError, match="describes 4 layers, and the weights have 3"):
+        load_model(model, "cpu")
+
+
+def test_a_model_of_a_great_many_tiny_layers_is_not_built(model, monkeypatch):
+    monkeypatch.setattr(load, "MOST_LAYERS", 3)
+    monkeypatch.setattr(Qwen2ForCausalLM, "__init__", lambda *args: pytest.fail("it was built"))
+    with pytest.raises(EvaluationError, match="describes 4 layers. Models of up to 3 layers"):
         load_model(model, "cpu")
 
 

@@ -21,6 +21,9 @@ from ram_studio.evals.answering.engine import reason_of
 # Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
 # every machine.
 FLOAT32_BELOW_BYTES = 2 * 1024**3
+# The library takes some 10 ms a layer, however small; the deepest merges that were published have
+# some 300.
+MOST_LAYERS = 512
 # What Linux has in /dev where there is a GPU that torch could use.
 _GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 
@@ -222,6 +225,13 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
         raise EvaluationError(
             f"{folder}/config.json describes {layers} layers, and the weights have {found}. Copy "
             "all of the model's files into the folder."
+        )
+    parts = (config, *(getattr(config, name, None) for name in config.sub_configs))
+    deepest = max(getattr(part, "num_hidden_layers", None) or 0 for part in parts)
+    if deepest > MOST_LAYERS:
+        raise EvaluationError(
+            f"{folder}/config.json describes {deepest:,} layers. Models of up to {MOST_LAYERS} "
+            "layers are loaded; choose another one."
         )
     if getattr(config, "quantization_config", None):
         return  # several weights are stored as one number
