@@ -7,7 +7,7 @@ the API and their documentation are made from its fields: names, titles, descrip
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -414,18 +414,10 @@ class EvalSettings(BaseModel):
         """Return what shapes questions; count_tokens: text -> length in the first model's own."""
         from ram_studio.evals.suites import SuiteSettings
 
-        return SuiteSettings(
-            count_tokens,
-            limit,
-            self.seed,
-            self.lengths,
-            self.difficulty,
-            self.data,
-            self.max_tokens,
-            self.samples,
-            self.templates,
-            self.shots or 0,
-        )
+        names = {field.name for field in fields(SuiteSettings)} - {"count_tokens"}
+        own = {name: getattr(self, name) for name in names}
+        own |= {"limit": limit, "shots": self.shots or 0}
+        return SuiteSettings(count_tokens, **own)
 
     def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:
         """Return the questions by suite; count_tokens: as for `suite_settings`."""
