@@ -51,7 +51,7 @@ def test_a_model_without_a_layer_is_not_asked(model):
 def test_a_model_of_a_great_many_tiny_layers_is_not_built(model, monkeypatch):
     monkeypatch.setattr(load, "MOST_LAYERS", 3)
     monkeypatch.setattr(Qwen2ForCausalLM, "__init__", lambda *args: pytest.fail("it was built"))
-    with pytest.raises(EvaluationError, match="describes 4 layers. Models of up to 3 layers"):
+    with pytest.raises(EvaluationError, match=r"describes 4 layers\. Models of up to 3 layers"):
         load_model(model, "cpu")
 
 
