@@ -108,7 +108,6 @@ THREADS = "import threading as t, time\nwhile True: t.Thread(target=time.sleep, 
 def test_what_has_no_end_is_ended_at_the_limit_and_dies_alone(source, limits, outcomes):
     result = run_program(source, limits=limits)
     assert result.outcome in outcomes.split(", ")
-    assert result.seconds < 100
     assert len(result.output) + len(result.errors) <= 2 * limits.output_bytes
     if "bytearray" in source:
         assert "MemoryError" in result.errors or result.outcome == "killed"

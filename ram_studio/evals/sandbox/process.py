@@ -48,7 +48,6 @@ class ProgramResult:
     outcome: Outcome
     output: str
     errors: str
-    seconds: float
 
     @property
     def last_line(self) -> str:
@@ -203,7 +202,7 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
             is_full = max(len(output), len(errors)) >= most
             outcome = _outcome(self._process.returncode, timed_out, is_full)
             said, wrong = (text[:most].decode("utf-8", "replace") for text in (output, errors))
-            self._result = ProgramResult(outcome, said, wrong, time.monotonic() - self._begin)
+            self._result = ProgramResult(outcome, said, wrong)
         return self._result
 
     def _ends_in_time(self) -> bool:
