@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.decode import Sampling, decode, generate
-from ram_studio.evals.answering.load import load_model, resolve_device
+from ram_studio.evals.answering.decode import Sampling, decode
+from ram_studio.evals.answering.load import ending_ids, load_model, resolve_device
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
@@ -63,7 +63,10 @@ def test_own_decoding_equals_transformers_greedy_decoding(loaded):
         output = model.generate(**asked, max_new_tokens=48, do_sample=False)
     new = output[:, inputs["input_ids"].shape[1] :]
     expected = tokenizer.batch_decode(new, skip_special_tokens=True)
-    assert generate(model, tokenizer, prompts) == expected
+    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    how = {"pad_id": tokenizer.pad_token_id, "end_ids": ending_ids(model, tokenizer)}
+    rows = decode(model, ids, max_new_tokens=48, **how)
+    assert tokenizer.batch_decode(rows, skip_special_tokens=True) == expected
 
 
 def test_a_shared_beginning_is_read_once_and_changes_nothing(loaded, monkeypatch):

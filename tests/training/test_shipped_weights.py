@@ -11,7 +11,6 @@ from torch.nn.utils import parameters_to_vector
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ram_studio.checkpoints.record.analysis_file import load_analysis
-from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
@@ -21,6 +20,7 @@ from training.shipped.agents import read_record
 from training.shipped.analyses import ANALYSIS_FILE, SETS, example_analysis
 from training.shipped.build import FULL_PLAN
 from training.shipped.pretrain import easy_scores, is_up
+from training.shipped.reinforce import generate
 from training.shipped.rivals import BEYOND, TUNED, UNTRIMMED
 
 RIVALS = (*TUNED, "average", "sum")

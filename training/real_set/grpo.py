@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from ram_studio.evals.answering.decode import Sampling, decode, use_threads
+from ram_studio.evals.answering.decode import THREADS, Sampling, decode
 from ram_studio.evals.answering.load import ending_ids, padding_id
 from training.real_set.tasks import (
     MAX_NEW_TOKENS,
@@ -100,7 +100,7 @@ class Trainer:
             settings,
             base,
         )
-        use_threads(model, settings.threads)
+        THREADS[model] = settings.threads
         self.weights = dict(model.named_parameters())
         self.masters = {
             name: p.detach().to(torch.float32, copy=True) for name, p in self.weights.items()

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON
-from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.experiment.presets import RAM_ALONE, experiment_recipes
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.experiment.space import with_method
 from ram_studio.evals.suites.demo.tasks import MAX_NEW_TOKENS, judge, make
 from ram_studio.evals.suites.suite import SuiteSettings
+from training.shipped.reinforce import generate
 from training.shipped.rivals import recipe_of, rounded
 
 CURVES = {"overshoot": "shared_scale", "dilution": "unique_scale"}

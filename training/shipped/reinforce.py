@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ram_studio.evals.answering.decode import Sampling, decode, generate
+from ram_studio.evals.answering.decode import Sampling, decode
+from ram_studio.evals.answering.load import ending_ids, padding_id
 from ram_studio.evals.suites.demo import tool
 from ram_studio.evals.suites.demo.item import Item, without_full_stop
 from ram_studio.evals.suites.demo.tasks import draw_item, make_items, score
@@ -142,6 +143,20 @@ def reinforce(
             if latest >= settings.stop_at:
                 break
     return {"settings": asdict(settings), "steps": len(curve), "curve": curve, **seconds()}
+
+
+def generate(
+    model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 48
+) -> list[str]:
+    """Return the greedy continuation of every prompt, in order and without special tokens."""
+    rows = decode(
+        model,
+        [tokenizer.encode(prompt) for prompt in prompts],
+        pad_id=padding_id(tokenizer),
+        end_ids=ending_ids(model, tokenizer),
+        max_new_tokens=max_new_tokens,
+    )
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
 
 def _advantages(rewards: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ram_studio.errors import Stopped
-from ram_studio.evals.answering.load import ending_ids, padding_id
 
 # A prompt is read in pieces of this many tokens over all rows: the layers between hold 10 to 100 kB
 # for each of them.
@@ -44,20 +43,6 @@ class Sampling(NamedTuple):
     generator: Any = None
     streams: Sequence[Random] | None = None
     top_p: float = 1.0
-
-
-def generate(
-    model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 48
-) -> list[str]:
-    """Return the greedy continuation of every prompt, in order and without special tokens."""
-    rows = decode(
-        model,
-        [tokenizer.encode(prompt) for prompt in prompts],
-        pad_id=padding_id(tokenizer),
-        end_ids=ending_ids(model, tokenizer),
-        max_new_tokens=max_new_tokens,
-    )
-    return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
 
 def decode(
@@ -248,7 +233,11 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> 
 # A step is timed so often with each number of threads; the quickest counts.
 _TIMES = 2
 _MOST_ROWS = 32
-_found: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+THREADS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""How many threads a model on a CPU answers with, whoever set or found it.
+
+Each number rounds sums in its own way, so that a choice by time may answer otherwise each time.
+"""
 
 
 @contextmanager
@@ -256,27 +245,19 @@ def fitting_threads(model: Any, rows: int = 1) -> Iterator[None]:
     """Use as many torch threads inside the block as suit a model on a CPU; restore after.
 
     rows: how many answers are decoded together; the first time decides for the model, where
-        `use_threads` did not.
+        `THREADS` has none.
     """
     import torch
 
     before = torch.get_num_threads()
     if model.device.type == "cpu" and before > 1:
-        if model not in _found:
-            _found[model] = _fastest(model, min(rows, _MOST_ROWS), before)
-        torch.set_num_threads(_found[model])
+        if model not in THREADS:
+            THREADS[model] = _fastest(model, min(rows, _MOST_ROWS), before)
+        torch.set_num_threads(THREADS[model])
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def use_threads(model: Any, count: int) -> None:
-    """Let a model on a CPU answer with so many threads, however fast others are.
-
-    Each number rounds sums in its own way, so that a choice by time may answer otherwise each time.
-    """
-    _found[model] = count
 
 
 def _fastest(model: Any, rows: int, most: int) -> int:
