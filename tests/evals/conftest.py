@@ -1,11 +1,13 @@
-"""The shipped example models, loaded once for all tests here."""
+"""The shipped example models, loaded once for all tests here, and workers of little patience."""
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.sandbox.worker import Worker
 from ram_studio.resources import asset_path
 
 
@@ -19,3 +21,14 @@ def base_engine() -> Iterator[LocalEngine]:
 def coding_engine() -> Iterator[LocalEngine]:
     with closing(LocalEngine(asset_path("independent", "coding"), device="cpu")) as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def quick(request) -> Iterator[Worker]:
+    """Let the worker of the module that a test file names ASKS take half a second."""
+    module = request.module.ASKS
+    with pytest.MonkeyPatch.context() as patch:
+        made = replace(module.WORKER, seconds=0.5)
+        patch.setattr(module, "WORKER", made)
+        with closing(made):
+            yield made

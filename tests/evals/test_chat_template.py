@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
@@ -19,25 +18,14 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 HELLO = Question("chat", "chat", "chat", "hello", "", None, 4)
 HUGE = "{{ 'x' * 10000000000 }}"
 
-
-@pytest.fixture(scope="module")
-def quick_worker():
-    made = replace(chat_template.WORKER, seconds=0.5)
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, quick_worker):
-    """Let prompts take half a second."""
-    monkeypatch.setattr(chat_template, "WORKER", quick_worker)
-    render_chat(TEMPLATE, SAID)
-    return quick_worker
+ASKS = chat_template
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_prompts_equal_transformers_rendered_in_one_process(quick):
     from transformers.utils.chat_template_utils import render_jinja_template
 
+    render_chat(TEMPLATE, SAID)
     process, special = quick._process, {"bos_token": "<s>"}
     for template in (TEMPLATE, TOOL_TEMPLATE, "{{ bos_token }}" + TEMPLATE):
         how = {"tools": TOOLS, "chat_template": template, "add_generation_prompt": True}

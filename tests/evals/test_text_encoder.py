@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,19 +21,8 @@ TEXT = "say fig plum .\n" * 20
 ENDLESS = r"(?:[^\n]|[^\r]|[^\t]?){13}(?!.)(?=.)"
 DEEP = r"(?:[^\n]|[^\r]|[^\t]?){24}(?!.)(?=.)"
 
-
-@pytest.fixture(scope="module")
-def quick_worker():
-    made = replace(text_encoder.WORKER, seconds=0.5)
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, quick_worker):
-    """Let texts take half a second."""
-    monkeypatch.setattr(text_encoder, "WORKER", quick_worker)
-    return quick_worker
+ASKS = text_encoder
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def own_tokenizer() -> Tokenizer:
