@@ -20,6 +20,7 @@ BASE = asset_path("independent", "base")
 TEXT = "say fig plum .\n" * 20
 ENDLESS = r"(?:[^\n]|[^\r]|[^\t]?){13}(?!.)(?=.)"
 DEEP = r"(?:[^\n]|[^\r]|[^\t]?){24}(?!.)(?=.)"
+SLOW = r"(?:[^\n]|[^\r]|[^\t]?){9}(?!.)(?=.)"
 
 ASKS = text_encoder
 pytestmark = pytest.mark.usefixtures("quick")
@@ -82,6 +83,13 @@ def test_an_expression_without_end_is_ended_and_others_go_on(pattern, reason):
     ):
         TextEncoder(with_expression(pattern), Path("m")).encode("a" * 400)
     assert healthy.encode(TEXT) == expected
+
+
+def test_a_tokenizer_slow_with_every_text_is_ended():
+    slow = TextEncoder(with_expression(SLOW), Path("m"))
+    with pytest.raises(TokenizerError, match=r"of m fails: it takes 0.5 s more than is usual"):
+        all(slow.encode("a" * 60) for _ in range(100))
+    assert TextEncoder(own_tokenizer(), BASE).encode(TEXT)
 
 
 def test_an_evaluation_ends_with_the_models_name(tmp_path):

@@ -18,7 +18,12 @@ from ram_studio.evals.answering.engine import reason_of
 from ram_studio.evals.sandbox.worker import OutOfTime, Worker, WorkerEnded
 
 SECONDS = 10.0
-"""Longest computing time for one text."""
+"""Longest computing time for one text, and for all of a model's beyond `USUAL`.
+
+All models share the worker: a tokenizer that is slow with each text keeps the others waiting.
+"""
+USUAL = 2e-5
+"""Seconds a character, of 50 or more, that count for nothing; Qwen2's takes a twentieth of it."""
 
 WORKER = Worker(
     "tokens", "turns texts into tokens", "tokenizers", SECONDS, memory_bytes=4_000_000_000
@@ -50,6 +55,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Any, path: Path, *, splits: bool = False) -> None:
         self._tokenizer, self._path, self._splits = tokenizer, path, splits
+        self._spare = WORKER.seconds
         self._key = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
@@ -57,6 +63,8 @@ class TextEncoder:
 
         Raises: TokenizerError: it fails, or takes too long; WorkerError, see `Worker.ask`.
         """
+        if self._spare < 0:
+            raise self._error(f"it takes {WORKER.seconds:g} s more than is usual for its texts")
         asked = {"key": self._key, "text": text, "special": special, "splits": self._splits}
         try:
             answer = WORKER.ask(asked)
@@ -68,6 +76,7 @@ class TextEncoder:
             raise self._error("it ended its process, probably out of memory") from None
         if "ids" not in answer:
             raise self._error(reason_of(Exception(answer["error"])))
+        self._spare -= max(0.0, answer["seconds"] - USUAL * max(50, len(text)))
         return list(answer["ids"])
 
     def _error(self, reason: str) -> TokenizerError:

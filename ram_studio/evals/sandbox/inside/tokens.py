@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -11,17 +12,19 @@ _known: dict[str, Tokenizer] = {}
 
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
-    """Return {"ids"} or {"error"} for {"key", "text", "special", "splits"}, or {"is_unknown"}.
+    """Return {"ids", "seconds"}, {"error"} or {"is_unknown"} for {"key", "text", ...}.
 
     Message: key: of a tokenizer, which comes along as "tokenizer" where it was unknown. splits:
-    whether special tokens in the text are taken as text.
+    whether special tokens in the text are taken as text. special: with those around it.
     """
     try:
         tokenizer = _tokenizer(message["key"], message.get("tokenizer"))
         if tokenizer is None:
             return {"is_unknown": True}
         tokenizer.encode_special_tokens = message["splits"]
-        return {"ids": tokenizer.encode(message["text"], None, False, message["special"]).ids}
+        start = time.process_time()
+        ids = tokenizer.encode(message["text"], None, False, message["special"]).ids
+        return {"ids": ids, "seconds": time.process_time() - start}
     # A panic of the library is no Exception.
     except BaseException as error:
         return {"error": f"{error}" or type(error).__name__}
