@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import LocalEngine, _Budget
-from ram_studio.evals.question import SAMPLES, TIMED_OUT, Answer
+from ram_studio.evals.question import CLUSTER, SAMPLES, TIMED_OUT, Answer
 from ram_studio.evals.report.eval_result import EvalResult, Outcomes
 from ram_studio.evals.report.score import DomainScore, as_json, sample_scores
 from ram_studio.evals.run import evaluate
@@ -153,6 +154,14 @@ def test_mean_over_samples_has_an_interval_where_all_are_right():
     assert (0.93 < low < 0.96, high) == (True, 1.0)
     low, high = sample_scores(drawn([0.0] * 60, 4)).ci95
     assert (low, 0.04 < high < 0.07) == (0.0, True)
+
+
+@pytest.mark.parametrize("right", [10, 9, 5, 0])
+def test_alike_questions_of_a_document_count_once(right):
+    alone = drawn([float(i < right) for i in range(10)], 4)
+    facts = [{**answer.facts, CLUSTER: str(i)} for i, answer in enumerate(alone)]
+    alike = [replace(answer, facts=own) for answer, own in zip(alone, facts, strict=True)] * 8
+    assert sample_scores(alike).ci95 == pytest.approx(sample_scores(alone).ci95)
 
 
 @pytest.mark.parametrize("alike", [0.1, 0.7, 1.0])

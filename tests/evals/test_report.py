@@ -190,13 +190,15 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     assert score.ci95[1] - score.ci95[0] >= plain.ci95[1] - plain.ci95[0]
     # Of one question each, nothing changes.
     assert DomainScore.of([replace(a, facts={}) for a in answers]) == plain
-    # Of several samples too, over questions and two more, each alone.
+    # Of several samples too, over documents and two more of their usual size.
     twice = [replace(a, facts={**a.facts, SAMPLES: [a.is_correct] * 2}) for a in answers]
-    off = np.array([0, 1, *y]) - np.mean([0, 1, *y])
-    together = {g: sum(off[2:][np.array(groups) == g]) for g in groups}
-    squares = max(sum(off**2), sum(off[:2] ** 2) + sum(own**2 for own in together.values()))
-    half = 1.96 * math.sqrt(squares) / len(off)
-    middle = np.mean([0, 1, *y])
+    added = len(y) / len(clusters)
+    n = len(y) + 2 * added
+    middle = (sum(y) + added) / n
+    together = [sum(y[np.array(groups) == g] - middle) for g in set(groups)]
+    squares = max(sum((y - middle) ** 2), sum(own**2 for own in together))
+    squares += added**2 * (middle**2 + (1 - middle) ** 2)
+    half = 1.96 * math.sqrt(squares) / n
     ends = max(0, middle - half), min(1, middle + half)
     assert sample_scores(twice).ci95 == pytest.approx(ends)
     # Five documents that are all right say as much as five questions.

@@ -194,8 +194,9 @@ class SampleScores:
     samples: of a question; questions: those with all of their samples answered, which alone count.
     mean: share of right answers. ci95: its normal interval over questions as if there were two
     more, one always right and one always wrong (after Agresti and Coull), so that it has a width
-    where all are right; cut at 0 and 1; cluster-robust where questions share documents. pass_at: by
-    k, "1", "2", "4", ... and samples.
+    where all are right; cut at 0 and 1. Where questions share documents it is cluster-robust, and
+    the two are documents of as many questions as others have. pass_at: by k, "1", "2", "4", ... and
+    samples.
     """
 
     samples: int
@@ -264,16 +265,20 @@ def _whole(answers: Iterable[Answer], what: str) -> list[tuple[Sequence[bool], H
 def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, float]:
     """Return the interval of the mean share of right answers, see `SampleScores`.
 
-    It is cluster-robust where that is wider.
+    It is cluster-robust where that is wider; a document's questions may all be alike, so that what
+    is added weighs as much as one of the clusters.
     """
-    shares = [(0.0, None), (1.0, ""), *((sum(marks) / len(marks), c) for marks, c in rows)]
-    middle = math.fsum(share for share, _ in shares) / len(shares)
+    shares = [sum(marks) / len(marks) for marks, _ in rows]
+    added = len(rows) / len({cluster for _, cluster in rows})
+    n = len(rows) + 2 * added
+    middle = (math.fsum(shares) + added) / n
     clusters: dict[Hashable, float] = {}
-    for share, cluster in shares:
+    for share, (_, cluster) in zip(shares, rows, strict=True):
         clusters[cluster] = clusters.get(cluster, 0.0) + share - middle
-    alone = math.fsum((share - middle) ** 2 for share, _ in shares)
+    alone = math.fsum((share - middle) ** 2 for share in shares)
     together = math.fsum(own * own for own in clusters.values())
-    half = 1.96 * math.sqrt(max(alone, together)) / len(shares)
+    ends = added**2 * (middle**2 + (1 - middle) ** 2)
+    half = 1.96 * math.sqrt(max(alone, together) + ends) / n
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
