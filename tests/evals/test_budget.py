@@ -16,7 +16,7 @@ from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import LocalEngine, _Budget
 from ram_studio.evals.question import CLUSTER, SAMPLES, TIMED_OUT, Answer
 from ram_studio.evals.report.eval_result import EvalResult, Outcomes
-from ram_studio.evals.report.score import DomainScore, as_json, sample_scores
+from ram_studio.evals.report.score import Average, DomainScore, as_json, sample_scores
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore
@@ -162,6 +162,10 @@ def test_alike_questions_of_a_document_count_once(right):
     facts = [{**answer.facts, CLUSTER: str(i)} for i, answer in enumerate(alone)]
     alike = [replace(answer, facts=own) for answer, own in zip(alone, facts, strict=True)] * 8
     assert sample_scores(alike).ci95 == pytest.approx(sample_scores(alone).ci95)
+    if right in (0, 10):  # an error is estimated from clusters elsewhere
+        other = DomainScore(200, 180)
+        means = [Average.over([DomainScore.of(own), other]) for own in (alike, alone)]
+        assert means[0].ci95 == pytest.approx(means[1].ci95)
 
 
 @pytest.mark.parametrize("alike", [0.1, 0.7, 1.0])

@@ -180,10 +180,10 @@ class Average(DomainScore):
         # Where all are right or wrong the scores tell no error: as if of four more answers, spread
         # over the domains, two were right.
         added = 2.0 / len(self.parts)
-        near = [(part.correct + added) / (part.n + 2 * added) for part in self.parts]
+        parts = [(part.score, part._weight) for part in self.parts]
+        near = [(score * n + added) / (n + 2 * added) for score, n in parts]
         share = math.fsum(near) / len(near)
-        parts = zip(near, self.parts, strict=True)
-        squares = math.fsum(p * (1.0 - p) / part._weight for p, part in parts)
+        squares = math.fsum(p * (1.0 - p) / n for p, (_, n) in zip(near, parts, strict=True))
         return len(near) ** 2 * share * (1.0 - share) / squares
 
 
