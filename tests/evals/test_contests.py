@@ -10,11 +10,12 @@ from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
+from ram_studio.evals.question import Reply
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
-from ram_studio.evals.suites.published.contests import best_of
+from ram_studio.evals.suites.published.contests import best_of, converse
 
 # In the form of CURE's data, and of CodeContests.
 SUM = {
@@ -88,6 +89,19 @@ def test_greedy_answers_are_one_program_and_one_test(folder):
         assert judge(question, text, "auto").is_correct is is_right
     endless = judge(question, "while True: pass", "auto")
     assert "timeout" in endless.note
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85"])
+def test_a_line_break_of_unicode_parts_no_answer(folder, mark):
+    (question,) = ALL_SUITES["codecontests"].make(SuiteSettings(len, data=folder))
+    (asked := converse(question)).send(None)
+    program = f"```python\n# twice{mark}\nprint(2 * int(input()))\n```"
+    asked.send(Reply(program, "", "end"))
+    with pytest.raises(StopIteration) as ended:
+        asked.send(Reply(said({"messages": [{"content": "Test Input"}]}), "", "end"))
+    verdict = ALL_SUITES["codecontests"].judge(question, ended.value.value.text, "auto")
+    assert verdict.is_correct, verdict.note
+    assert len(verdict.facts["passes"][0]) == 1
 
 
 def test_rows_come_from_a_folder_alone(tmp_path):

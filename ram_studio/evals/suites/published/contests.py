@@ -80,7 +80,7 @@ def _suite(data: DataSet, title: str, about: str) -> Suite:
         return data.make(MAX_NEW_TOKENS, fields)(settings)
 
     more: dict[str, Any] = {"converse": converse, "summary": summary, "draws_samples": True}
-    return data.suite(1, title, make, judge, about, runs_code=True, **more)
+    return data.suite(2, title, make, judge, about, runs_code=True, **more)
 
 
 def _fields(name: str, samples: int, number: int, row: Row) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
 def _written(text: str) -> tuple[list[str], list[str]]:
     """Return the programs and tests of an answer; a text that is none of ours is a program."""
     try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
         programs = [str(row["program"]) for row in rows if "program" in row]
         tests = [str(row["test"]) for row in rows if "test" in row]
     except (ValueError, TypeError, KeyError, RecursionError):
