@@ -27,6 +27,9 @@ def test_right_answers_pass_and_near_ones_do_not():
     ("Answer: 8 * 12 = 96 books.", 96), (r"Answer: 8 * 12 = \boxed{96} books in 3 boxes", 96),
     (r"Answer: $8 \times 12 = 96$", 96), ("Answer: x = 5", 5), ("Answer: 96 = the total", 96),
     ("#### 8 * 12 = 96", 96), ("The final answer is 8 * 12 = 96.", 96),
+    (r"Answer: $1{,}000$", 1000), (r"\boxed{2{,}345{,}678}", 2345678), (r"\boxed{12,\!000}", 12000),
+    (r"Answer: 12\,000 apples", 12000), (r"Answer: 3\,kg", 3), ("Answer: \N{MINUS SIGN}5", -5),
+    ("Answer: 10\N{MINUS SIGN}7 = 3", 3),
     ("Answer: 5. Then they buy 3 + 4 = 7 more.", 5), (r"Step: \boxed{8 * 12 = 96}", 96),
 ])  # fmt: skip
 def test_the_number_of_an_answer_is_found(text, number):

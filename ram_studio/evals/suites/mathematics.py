@@ -32,10 +32,13 @@ _FIRST = re.compile(rf"{_LEAD}({_NUMBER})")
 # A dot, though not that of a number or an abbreviation in small letters.
 _SENTENCE_END = re.compile(r"[.;!?]\s+(?=[A-Z])")
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
+# How LaTeX parts thousands without a gap after the comma, or by a thin one.
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3}(?!\d))")
 
 
 def find_number(text: str) -> Fraction | None:
     """Return the number that an answer ends up with, None if it holds none."""
+    text = _THOUSANDS.sub(",", text.replace("\N{MINUS SIGN}", "-"))
     for pattern, place in _MARKED:
         found = [number for line in pattern.findall(text) if (number := _on_line(line))]
         if found:

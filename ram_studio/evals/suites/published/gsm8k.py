@@ -48,7 +48,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 SUITE = DATA.suite(
-    1,
+    2,
     "GSM8K",
     DATA.make(512, _fields, _PROMPT),
     judge,
