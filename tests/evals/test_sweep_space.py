@@ -10,9 +10,11 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan, by_stage, draw_items
+from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.run import sweep
-from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, lattice
+from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, Surrogate, lattice
 from ram_studio.evals.experiment.space import Space, parse_axes
+from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import SuiteSettings
 
@@ -117,6 +119,17 @@ def test_slim_fits_any_quadratic_and_proposes_its_best():
     assert scores[-1] == pytest.approx(max(scores), abs=1e-3)
     assert surrogate.shares_of({"a": 2, "b": 2, "c": 0, "d": 0}) == (0.5, 0.5, 0, 0)
     assert surrogate.shares_of({"a": (0.5, 1)}) is None
+
+
+def test_slim_says_nothing_before_it_has_predicted():
+    surrogate = Surrogate(("a", "b"), (0.5, 0.6), (0.7,), (0.0, 0.0), (0.5, 0.5))
+    # Weights of 1 are beyond the range, so the start has no shares.
+    start = Row("start", is_start=True, domains={"d": DomainScore(4, 2)},
+                average=Average.over([DomainScore(4, 2)]))  # fmt: skip
+    result = ExperimentResult(
+        "sweep", "demo", 1, search="slim", surrogate=surrogate, rows=(start,), winner="start"
+    )
+    assert not [line for line in result.statements if "SLIM" in line]
 
 
 def test_a_lattice_has_every_share_and_a_missing_optuna_is_named(monkeypatch):

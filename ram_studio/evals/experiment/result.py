@@ -436,6 +436,8 @@ def _predicted(result: ExperimentResult) -> list[str]:
         if row is not None and row.n and shares is not None:
             predicted = surrogate.predict(shares)
             told.append(f"{predicted:.3f} at {name} (measured: {row.average.score:.3f})")
+    if not told:  # its best is still asked, and the start has no shares
+        return []
     agents, pairs = len(surrogate.singles), len(surrogate.pairs)
     return [f"SLIM predicts from {agents} singles and {pairs} pairs: {', '.join(told)}."]
 
