@@ -257,6 +257,8 @@ def test_three_documents_show_no_more_than_three_questions():
     assert {c.outcome for c in shared.compare_all(base="base")} == {"inconclusive"}
     counts = shared.compare("agent", "base")
     assert (counts["qa"].p_value, counts["qa"].effective_n) == (0.25, 3)
+    assert counts["qa"].difference() == pytest.approx(PairedCounts(3, 0, 0).difference())
+    assert PairedCounts(1, 0, 0).difference()[2] == 1.0
     both = PairedCounts.over([counts["qa"], PairedCounts(3, 0, 1)])
     assert (both.wins, both.n, both.p_value) == (15, 16, 2 * 0.5**6)
     (verdict,) = skill_verdicts(shared, {"qa": "agent"}, "base")

@@ -114,13 +114,14 @@ class PairedCounts:
         """Return how far the first is above, in shares of questions, with its 95 % interval.
 
         The interval is Wald's of paired shares, with a half added to each of the four patterns
-        (Agresti and Min 2005), at `effective_n` questions.
+        (Agresti and Min 2005), at `effective_n` questions, cut at -1 and 1.
         """
-        won, lost, n = self.wins + 0.5, self.losses + 0.5, self.n + 2.0
-        middle = (won - lost) / n
-        weight = 2.0 + (self.n if self.effective_n is None else self.effective_n)
-        half = Z95 * math.sqrt(((won + lost) / n - middle**2) / weight)
-        return (self.wins - self.losses) / self.n, middle - half, middle + half
+        n = self.n if self.effective_n is None else self.effective_n
+        won, lost = (count * n / self.n + 0.5 for count in (self.wins, self.losses))
+        middle = (won - lost) / (n + 2.0)
+        half = Z95 * math.sqrt(((won + lost) / (n + 2.0) - middle**2) / (n + 2.0))
+        low, high = max(-1.0, middle - half), min(1.0, middle + half)
+        return (self.wins - self.losses) / self.n, low, high
 
     def outcome(self, p: float) -> Outcome:
         """Return what they show about the first, by a p-value of theirs."""
