@@ -13,6 +13,7 @@ from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.asking import SuiteRun
 from ram_studio.evals.question import Reply
 from ram_studio.evals.report.chance_level import BASELINES, TrivialBaselines, chance_level
+from ram_studio.evals.report.damage import damages
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.history import score_of, stored_report
 from ram_studio.evals.report.score import as_json
@@ -99,6 +100,13 @@ def test_at_chance_level_nothing_is_concluded():
     (after,) = skill_verdicts(found, {"code": "coder"}, "base")
     assert (after.verdict, after.reason) == ("inconclusive", "chance_level")
     assert "coder is not above the 20 % that trivial answers get" in after.sentence()
+    bad = report(base=low, talker="0" * 200)
+    for known, outcome, losses in (({}, "worse", 1), ({"code": 0.2}, "inconclusive", 0)):
+        two = type(bad)(**{**vars(bad), "chance_levels": known})
+        (pair,) = two.compare_all(base="base")
+        assert (pair.outcome, pair.p_adjusted < 0.001) == (outcome, True)
+        assert ("neither is above the chance level of 20 %" in pair.sentence()) == (not losses)
+        assert len(damages(two, "base", ["talker"])) == losses
     page = view.report_html(verdicts.judge_merges(found, ["coder"]), ["coder"])
     assert "exactly as good" not in page
     assert "neither above the chance level (20.0 %)" in page

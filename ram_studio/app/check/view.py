@@ -147,7 +147,5 @@ def _statements(
             mine, theirs = (rows[name].domains[pair.domain].score for name in (pair.a, pair.b))
             is_same = pair.counts.wins == pair.counts.losses == 0
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
-            is_at_chance = pair.n and report.is_at_chance(pair.domain, mine, theirs)
-            line["chance_level"] = report.chance_levels[pair.domain] if is_at_chance else None
             said[pair.a].append(line)
     return {name: lines for name, lines in said.items() if lines}

@@ -136,6 +136,8 @@ class Comparison:
 
     against: what `b` is to `a`: the base, the domain's own specialist, or another merge.
     p_adjusted: the McNemar p after Holm's correction over all comparisons of the table.
+    chance_level: the score of trivial answers where neither model is above it: then nothing is
+    concluded. None elsewhere.
     """
 
     domain: str
@@ -144,6 +146,7 @@ class Comparison:
     against: Against
     counts: PairedCounts
     p_adjusted: float
+    chance_level: float | None = None
 
     @property
     def n(self) -> int:
@@ -154,6 +157,8 @@ class Comparison:
     @property
     def outcome(self) -> Outcome:
         """What the questions show about `a`, at 5 % for the whole table together."""
+        if self.chance_level is not None:
+            return "inconclusive"
         return self.counts.outcome(self.p_adjusted)
 
     def sentence(self) -> str:
@@ -165,7 +170,10 @@ class Comparison:
         )
         if self.outcome != "inconclusive":
             return f"{self.a} is {self.outcome} than {self.b} on {self.domain} ({basis})."
-        return f"{self.a} and {self.b} on {self.domain}: no significant difference ({basis})."
+        found = "no significant difference"
+        if self.chance_level is not None:
+            found = f"neither is above the chance level of {100 * self.chance_level:.0f} %"
+        return f"{self.a} and {self.b} on {self.domain}: {found} ({basis})."
 
 
 def answered_by_all(rows: Iterable[Sequence[Answer]]) -> list[tuple[Answer, ...]]:

@@ -74,6 +74,7 @@ def damages(
         Damage(agent, domain, counts, -above, -high, -low, p)
         for (agent, domain), counts, p in zip(looked_at, found, adjusted, strict=True)
         if p < SIGNIFICANCE and counts.losses > counts.wins
+        if report.common_chance_level(domain, agent, base) is None
         for above, low, high in [counts.difference()]
     ]
     return tuple(sorted(made, key=lambda one: -one.lost))

@@ -223,13 +223,25 @@ class EvalReport:
 
         Raises: EvaluationError for a name that is not in the report.
         """
+        reports = [judged if judged and pair[3] == "specialist" else self for pair in pairs]
         counts = [
-            (judged if judged and against == "specialist" else self).compare(a, b)[domain]
-            for domain, a, b, against in pairs
+            report.compare(a, b)[domain]
+            for report, (domain, a, b, _) in zip(reports, pairs, strict=True)
         ]
         adjusted = holm([count.p_value for count in counts])
-        rows = zip(pairs, counts, adjusted, strict=True)
-        return tuple(Comparison(*pair, count, p) for pair, count, p in rows)
+        levels = [
+            report.common_chance_level(domain, a, b) if count.n else None
+            for report, (domain, a, b, _), count in zip(reports, pairs, counts, strict=True)
+        ]
+        rows = zip(pairs, counts, adjusted, levels, strict=True)
+        return tuple(Comparison(*pair, *found) for pair, *found in rows)
+
+    def common_chance_level(self, domain: str, a: str, b: str) -> float | None:
+        """Return a domain's chance level where neither model is above it, else None."""
+        if domain not in self.chance_levels:  # as of "skills", which stand for several domains
+            return None
+        scores = (self.models[name].domains[domain].score for name in (a, b))
+        return self.chance_levels[domain] if self.is_at_chance(domain, *scores) else None
 
     def compare_all(
         self,
