@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -155,6 +156,10 @@ def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
     code, out, _ = cli("preview", analysis, "--weight", "agent0=0.5", "--json")
     assert code == 0
     assert "agent0" not in json.loads(out)["rounding"]["bfloat16"], "no curve below lambda 1"
+    code, out, _ = cli("preview", analysis, "--weight", "agent1=1.5")
+    stored = re.search(r"agent1 .*±.*", out.partition("each output dtype")[2])
+    requested, exactly = (float(stored[0].split()[n]) for n in (1, -3))
+    assert requested == pytest.approx(exactly, abs=1e-3), "both with the weight"
     code, _, err = cli("preview", analysis, "--weight", "agent0=0.2,0.8x", "--json")
     assert code == 2
     assert "give numbers" in err

@@ -24,18 +24,22 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
 
     point = snap(described["epsilon"])
     lost = lost_in(analysis, point)
-    weights = described.get("weights", {})
-    factors = {}
-    for name, agent in described["agents"].items():
-        weight = weights.get(name, 1.0)
-        # What rounding stores is told of one factor of at least 1, not of one for each layer.
-        factor = None if isinstance(weight, list) else agent["lambda"] * weight
-        factors[name] = None if factor is None or factor < 1 else factor
+    factors = {name: _requested(described, name) for name in described["agents"]}
     return described | {
         "relations": relation_preview(analysis, point),
         "rounding": rounding_preview(analysis, point, factors),
         "lost_to_epsilon": lost and {"agents": list(lost.agents), "text": lost.finding.text},
     }
+
+
+def _requested(described: dict[str, Any], name: str) -> float | None:
+    """Return an agent's lambda times its weight, where it is one factor of at least 1.
+
+    What rounding stores is told of those alone, not of factors by layer.
+    """
+    weight = described.get("weights", {}).get(name, 1.0)
+    factor = 0.0 if isinstance(weight, list) else described["agents"][name]["lambda"] * weight
+    return factor if factor >= 1 else None
 
 
 def with_parts(analysis: Analysis, described: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +234,7 @@ def _print_rounding(described: dict[str, Any], analysis: Analysis) -> None:
         [
             (
                 name,
-                ratio(described["agents"][name]["lambda"]),
+                ratio(_requested(described, name)),
                 *map(_within, found.values()),
                 f"{found['bfloat16']['stochastic']:.3f}"
                 f" ± {found['bfloat16']['stochastic_error']:.1g}",
