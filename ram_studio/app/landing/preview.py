@@ -75,10 +75,12 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
         ("set", "set", link.set_name, ", ".join(TITLES)),
         ("step", "step", link.step, ", ".join(STEPS)),
         ("rule", "method", link.settings.get("method"), ", ".join(SHOWN)),
+        ("pin", "method of A", link.pin, ", ".join(SHOWN)),
         ("lesson", "scene", link.lesson, f"1 to {len(SCENES)}, {', '.join(SCENES)}"),
     )
     told = [
-        f"This link asks for the {noun} {query[key][:40]!r}, which does not exist. Known: {known}."
+        f"This link asks for the {noun} {query[key].partition('~')[0][:40]!r}, which does not "
+        f"exist. Known: {known}."
         for key, noun, found, known in asked
         if query.get(key) and found is None
     ]
