@@ -475,4 +475,6 @@ def _problem(name: str, value: object) -> str:
             f"There is no evaluation setting {name!r}{did_you_mean(name, known)}; there are "
             f"{', '.join(known)}."
         )
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        value = " ".join(value)  # of an option that may be given again
     return f"{name} is {value!r}; choose {allowed_values(described_fields([name])[name])}."

@@ -195,9 +195,15 @@ def test_lengths_and_budgets_are_read_for_all_suites_or_each():
             (["math=1024", "tool=64"], {"math": 1024, "tool": 64}),
         ):
             assert getattr(EvalSettings(suites="math,tool", **{name: given}), name) == meant
-        for bad in (["x"], ["math=-1"], ["512", "math=4"], 0, {"math": 0}):
+        for bad, told in (
+            (["x"], "'x'"),
+            (["math=-1"], "'math=-1'"),
+            (["512", "math=4"], "'512 math=4'"),
+            (0, "0"),
+            ({"math": 0}, "0"),
+        ):
             with pytest.raises(
-                EvaluationError, match=f"{name} is .*; choose 1 or more, or SUITE=N"
+                EvaluationError, match=f"{name} is {told}; choose 1 or more, or SUITE=N"
             ):
                 EvalSettings(suites="math", **{name: bad})
     with pytest.raises(EvaluationError, match="lengths is 'many'; choose lengths in tokens"):
