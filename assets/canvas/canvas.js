@@ -21,6 +21,7 @@ const PANELS = { answers: "Answers", curve: "Curve", map: "All merges", weights:
 
 let part = null;
 let laidOut = "";
+let opener = null; // of a presentation
 
 export const isPhone = () => window.innerWidth < PHONE;
 
@@ -28,6 +29,7 @@ export const isPhone = () => window.innerWidth < PHONE;
  * data }], at "verdict", "curve" or "weights", which differ between the page and an exported file. */
 export const mountCanvas = (root, { openLayer, buttons }) => {
   root.classList.add("cv");
+  root.tabIndex = -1; // a press on what takes no focus gives it to the stage, and so the stage its letters
   const verdict = mountVerdict(root);
   const methods = mountMethods(root);
   const answers = mountAnswers(root);
@@ -51,21 +53,23 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
   const recolor = () => { recolorWeights(); relayout(); };
   new MutationObserver(recolor).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   window.matchMedia("(forced-colors: active)").addEventListener("change", recolor);
-  document.addEventListener("keydown", onKey);
   document.fonts?.ready.then(() => relayout());
 };
 
-// One letter each, where nothing is typed and the stage is what is seen. Esc leaves a presentation from anywhere.
+// Esc and a remote's keys work from anywhere, letters and digits only with the focus on the stage and where nothing
+// is typed: elsewhere they may be words that somebody dictates.
 const onKey = (event) => {
   if (!state.profile || event.ctrlKey || event.metaKey || event.altKey) return;
   if (!part.root.checkVisibility() || document.querySelector("dialog[open]")) return;
   if (isPresenting() && event.key === "Escape") present(false);
   else if (event.target.closest?.("input, textarea, [contenteditable]")) return;
+  else if (isPresenting() && TURNS[event.key] && !event.target.closest?.("[role=slider]")) turnPanel(TURNS[event.key]);
+  else if (!part.root.contains(event.target)) return;
   else if (event.key === "p") togglePin();
   else if (event.key === "m" && !part.methods.inert) nextMethod(1);
   else if (isPresenting() && /^[1-5]$/.test(event.key)) showPanel(Object.keys(PANELS)[Number(event.key) - 1]);
-  else if (isPresenting() && TURNS[event.key] && !event.target.closest?.("[role=slider]")) turnPanel(TURNS[event.key]);
 };
+document.addEventListener("keydown", onKey); // once, however often a stage is mounted
 
 // As a presenter's remote sends them.
 const TURNS = { PageDown: 1, PageUp: -1 };
@@ -162,8 +166,10 @@ const showPanel = (id) => {
   requestAnimationFrame(() => relayout());
 };
 
-/** One panel at a time, text to be read from the last row. */
+/** One panel at a time, text to be read from the last row. What began it has the focus again at its end. */
 export const present = (isOn) => {
+  if (isOn && !isPresenting()) opener = document.activeElement;
   document.documentElement.classList.toggle("cv-present", isOn);
   showPanel(document.documentElement.dataset.panel || "answers");
+  (isOn ? part.root.querySelector("[data-panel][aria-pressed=true]") : opener)?.focus({ preventScroll: true });
 };

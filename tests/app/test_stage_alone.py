@@ -207,6 +207,32 @@ def test_escape_ends_a_presentation_from_a_slider(stage) -> None:
     assert not stage.evaluate("() => canvas.isPresenting()")
 
 
+def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
+    def pressed(keys: str) -> tuple[str, bool, str | None]:
+        for key in keys:
+            stage.keyboard.press(key)
+        settle(stage)
+        found = "() => [store.state.pin !== null, document.documentElement.dataset.panel ?? null]"
+        return (setting(stage, "method"), *stage.evaluate(found))
+
+    stage.evaluate("() => { document.body.append(document.createElement('summary')); }")
+    stage.evaluate("() => { document.querySelector('body > summary').tabIndex = 0; }")
+    stage.focus("body > summary")
+    assert pressed("mp") == ("ram+", False, None)
+    stage.click(".cv-map h2")  # which takes no focus itself
+    assert pressed("mp") == ("ram", True, None)
+    # A presentation begins with the focus on its panel's button, and ends where it was begun.
+    stage.focus("body > summary")
+    stage.evaluate("() => canvas.present(true)")
+    assert pressed("2") == ("ram", True, "curve")
+    stage.focus("body > summary")
+    assert pressed("3") == ("ram", True, "curve")
+    stage.keyboard.press("PageDown")
+    assert pressed("") == ("ram", True, "map")
+    stage.keyboard.press("Escape")
+    assert stage.evaluate("() => document.activeElement.tagName") == "SUMMARY"
+
+
 def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:
     labels = run(
         page,
@@ -273,6 +299,7 @@ def lesson(stage: Any) -> Any:
 
 def test_a_key_moves_no_method_before_the_prediction(lesson) -> None:
     before = setting(lesson, "method")
+    lesson.focus("[data-part=lesson-predict]")
     lesson.keyboard.press("m")
     assert setting(lesson, "method") == before
     lesson.click("[data-part=lesson-predict]")

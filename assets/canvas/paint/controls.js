@@ -33,7 +33,7 @@ export const chooseMethod = (name) => {
 
 export const mountMethods = (root) => {
   const box = put(root, "div", { class: "cv-methods" });
-  const group = put(box, "div", { class: "cv-method-list", role: "radiogroup", "aria-label": "Merge method" });
+  const group = put(box, "div", { class: "cv-method-list", role: "radiogroup", "aria-label": "Merge method", "aria-keyshortcuts": "M" });
   chips = MAIN.map((name) => {
     const chip = put(group, "button", { type: "button", role: "radio", "data-choose": name });
     const line = put(chip, "span", { class: "cv-method-name" });
@@ -177,7 +177,7 @@ const swap = () => {
 };
 
 export const mountPin = (box) => {
-  const pin = put(box, "button", { type: "button", class: "cv-btn", "data-act": "pin" });
+  const pin = put(box, "button", { type: "button", class: "cv-btn", "data-act": "pin", "aria-keyshortcuts": "P", title: "Key P, while the stage has the focus" });
   const swapped = put(box, "button", { type: "button", class: "cv-btn cv-wide", "data-act": "swap", hidden: "" }, "Swap");
   pin.addEventListener("click", togglePin);
   swapped.addEventListener("click", swap);
