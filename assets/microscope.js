@@ -4,13 +4,14 @@
 import { focusRows } from "./canvas/paint/weights.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
 import { layerTitle } from "./canvas/model/words.js";
-import { marker, named, onSent, put } from "./nodes.js";
+import { marker, named, onSent, put, setText } from "./nodes.js";
 
 const PAUSE = 300;
 const JUMP = 5000; // what a jump may take, where its answer shows nothing new
 const MOST_MARKERS = 4;
 
 let root = null;
+let spoken = null; // what is said where the focus is elsewhere; a cell that gets it says its own label
 let data = null;
 let at = 0;
 let timer = 0;
@@ -22,7 +23,8 @@ let isLate = false; // settings moved while weights were on their way
 let drawnFor = null; // the grid point that the cells show
 
 export const mountScope = (element, props, watch) => {
-  root = element.querySelector(".scope") || element;
+  root = element.querySelector(".scope");
+  spoken = element.querySelector("[role=status]");
   onSent(props, watch, setData);
   onPaint(paintCells);
   // Weights that are still to be renewed wait for the jump's answer: asked for meanwhile, the old ones
@@ -107,10 +109,21 @@ const setData = (parsed) => {
   if (!isSame) at = Math.min(data.focus, data.elements.length - 1);
   draw();
   if (held) cell(at).focus({ preventScroll: true });
+  else say();
   if (isLate) settingsRest();
 };
 
 const cell = (i) => root.querySelector(`[data-element="${i}"]`);
+
+const say = () => { if (isOpen()) setText(spoken, cell(at).getAttribute("aria-label")); };
+
+const ruleNow = () => data.methods.find((m) => m.label === data.rule);
+
+/** What the rule chosen in Tune makes of a weight. */
+const madeText = (i) => {
+  const [base, stored] = [data.elements[i].base, ruleNow()?.stored[i] ?? null];
+  return stored === null ? "" : stored === base ? `, stays ${base}` : `, ${base} becomes ${stored}`;
+};
 
 // Agents whose change of an element counts at this epsilon.
 const changedBy = (element) => {
@@ -156,7 +169,7 @@ const draw = () => {
     item.append(text);
   }
   put(legend, "span", {}, "flips as ε moves");
-  put(root, "div", { class: "scope-detail", "aria-live": "polite" });
+  put(root, "div", { class: "scope-detail" });
   grid.addEventListener("keydown", move);
   const point = (event) => {
     const target = event.target.closest("[data-element]");
@@ -177,16 +190,19 @@ const paintCells = () => {
     const changed = changedBy(element);
     const key = changed.join();
     const box = cell(i);
-    if (!box || box.dataset.key === key) return;
+    if (box.dataset.key === key) return;
+    const isFlip = box.dataset.key !== undefined; // what it becomes is not known before the server's next answer
     box.dataset.key = key;
     box.dataset.count = changed.length;
-    box.setAttribute("aria-label", `${element.at}, ${whoText(element, changed)}`);
+    box.setAttribute("aria-label", `${element.at}, ${whoText(element, changed)}${isFlip ? "" : madeText(i)}`);
     box.replaceChildren();
     if (!changed.length && element.moved.length) box.textContent = "·";
     const shown = changed.length > MOST_MARKERS ? MOST_MARKERS - 1 : changed.length;
     changed.slice(0, shown).forEach((t) => marker(box, t));
     if (shown < changed.length) put(box, "span", { class: "more" }, `+${changed.length - shown}`);
-    if (i === at) drawDetail(root.querySelector(".scope-detail"));
+    if (i !== at || !isFlip) return;
+    drawDetail(root.querySelector(".scope-detail"));
+    say();
   });
 };
 
@@ -254,7 +270,7 @@ const formula = (parent, method) => {
 
 // The rule chosen in Tune, as one line.
 const drawRule = (box) => {
-  const method = data.methods.find((m) => m.label === data.rule);
+  const method = ruleNow();
   if (!method) return;
   const line = put(box, "p", { class: "scope-formula", "data-part": "formula" });
   put(line, "b", {}, `${method.name} `);

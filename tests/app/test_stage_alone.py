@@ -275,6 +275,65 @@ def test_a_late_table_of_earlier_models_changes_nothing(stage) -> None:
     assert found == len(shipped("shared-style")[1]["rows"])
 
 
+# ---------------------------------------------------------------------------- the microscope
+
+_SCOPE = """async (data) => {
+  const box = document.body.appendChild(document.createElement("div"));
+  box.innerHTML = "<div class=scope></div><p role=status></p>";
+  const { mountScope, openScope } = await import("./microscope.js");
+  const props = { value: null };
+  mountScope(box, props, (_, read) => { window.sent = read; });
+  openScope("0");
+  props.value = data;
+  sent();
+  window.heard = [];
+  new MutationObserver((changes) => {
+    for (const { target } of changes) {
+      const live = target.parentElement?.closest("[aria-live], [role=status]") ?? target;
+      if (live.matches("[aria-live], [role=status]")) heard.push(live.textContent);
+    }
+  }).observe(box, { childList: true, subtree: true, characterData: true });
+}"""
+
+
+def _scope_data(agents: list[str], sizes: list[float]) -> dict[str, Any]:
+    """Return what the server sends of weights that the first agent changed by these sizes."""
+    empty = [""] * len(sizes)
+    same = ["0"] * len(agents)
+    elements = [
+        {
+            "index": i, "at": f"Weight {i}", "place": "", "base": "0.5", "values": same,
+            "taus": same, "sizes": [size, 0, 0], "changed": [0], "moved": [0],
+        }
+        for i, size in enumerate(sizes)
+    ]  # fmt: skip
+    stored = [str(0.5 + size) for size in sizes]
+    rule = {
+        "label": "ram+", "name": "RAM+", "formula": empty, "result": empty, "note": empty,
+        "stored": stored, "asked": empty, "kept": empty, "dtype": "float32", "is_drawn": False,
+    }  # fmt: skip
+    return {
+        "tensor": "w", "layer": "0", "facts": "", "agents": agents, "focus": 0, "rule": "ram+",
+        "rows": [["row 0", list(range(len(sizes)))]], "elements": elements, "methods": [rule],
+        "hidden": [],
+    }  # fmt: skip
+
+
+def test_the_microscope_says_one_sentence_and_no_table(stage) -> None:
+    agents = stage.evaluate("() => store.state.profile.agents")
+    run(stage, _SCOPE, _scope_data(agents, [0.25, 0.125, 0.25]))
+    stage.keyboard.press("ArrowRight")
+    settle(stage)
+    focused = stage.locator(".scope-cell:focus")
+    assert focused.get_attribute("aria-label") == "Weight 1, unique to coding, 0.5 becomes 0.625"
+    assert stage.inner_text(".scope-detail h3") == "Weight 1"
+    assert stage.evaluate("() => heard") == [], "the cell that has the focus says it"
+    # What changes while the focus is elsewhere is said: here epsilon rises over it.
+    choose(stage, point=len(EPSILON_GRID) - 1)
+    assert stage.evaluate("() => heard") == ["Weight 1, moved too little to count"]
+    stage.evaluate("() => document.body.classList.remove('scope-open')")
+
+
 # ---------------------------------------------------------------------------- the lesson
 
 _LESSON = """async (record) => {

@@ -43,7 +43,7 @@ class ScopePanel:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         with gr.Column(elem_id="microscope", elem_classes="drawer"):
-            place = '<div class="scope"></div>'
+            place = '<div class="scope"></div><p class="unseen" role="status"></p>'
             self.view = mounted("mountScope(element, props, watch)", "scope", place)
             self.status = html(elem_id="scope-status")
             with gr.Accordion("Choose other weights", open=False, elem_id="scope-where"):
