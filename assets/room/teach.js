@@ -20,6 +20,7 @@ let [code, token] = ["", ""];
 let state = /** @type {any} */ (null);
 let parts = /** @type {any} */ (null);
 let isCut = false; // the connection, and the notice says so
+let isNoted = true; // expected answers stand open, as the teacher left the last one
 let simulate = /** @type {((state: any) => void) | null} */ (null);
 
 const headers = () => ({ "Room-Token": token });
@@ -198,7 +199,8 @@ const drawStage = (box) => {
   drawQuestion(box, state);
   if (phase === "talk") drawClock(box, () => link.left(state.ends_at));
   const notes = put(box, "details", { class: "rm-notes" });
-  notes.open = true;
+  notes.open = isNoted;
+  notes.addEventListener("toggle", () => { isNoted = notes.open; });
   put(notes, "summary", {}, "Expected answer, seen by you alone");
   put(notes, "p", { class: "rm-verdict" }, `Measured: ${measuredText(question, expected.truth)}`);
   write(put(notes, "p"), expected.reveal);

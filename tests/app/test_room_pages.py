@@ -119,6 +119,26 @@ def test_votes_that_come_leave_the_focus_where_it_is(room) -> None:
     assert page.inner_text(":focus") == "Second"
 
 
+def test_expected_answers_stay_as_the_teacher_left_them(room) -> None:
+    page = room("teach", f"#ABCDFG.{'a' * 24}")
+    question = {"id": "sum", "title": "Add", "ask": ["How?"], "choices": ["Well", "Badly"]}
+    expected = {"truth": {"value": 1, "text": "21 of 180"}, "reveal": ["It broke."], "note": ""}
+    state = {**_STATE, "is_rehearsal": False, "question": question, "expected": expected}
+    seen = []
+    for phase in ("ask", "first", "second"):
+        told = {**state, "phase": phase}
+        run(page, "(state) => answer('GET /ABCDFG/teacher', state)", told)
+        page.wait_for_selector(f"main[data-phase={phase}] .rm-notes")
+        seen.append(page.get_attribute(".rm-notes", "open") is not None)
+        if phase != "first":
+            page.click(".rm-notes summary")
+        page.wait_for_function("() => asked.at(-1).path.startsWith('GET') && answers.at(-1)")
+    assert seen == [True, False, False]
+    told = {**state, "phase": "reveal"}
+    run(page, "(state) => answer('GET /ABCDFG/teacher', state)", told)
+    page.wait_for_selector("main[data-phase=reveal] .rm-notes[open]")
+
+
 def test_the_report_says_what_was_chosen_as_often(room) -> None:
     page = room("report", "")
     round_ = {"answers": 4, "right": 2, "median": None, "by_choice": [2, 2, 0], "values": []}
