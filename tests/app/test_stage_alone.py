@@ -42,6 +42,10 @@ def shipped(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return build_profile(analysis), load_table(folder / "skills.json.gz")
 
 
+_SHOWN = """() => import("./canvas/model/methods.js").then(({ settingsText }) =>
+  settingsText(store.state.settings, store.state.profile))"""
+
+
 def settle(page: Any) -> None:
     """Wait until the stage has drawn what it shows."""
     page.evaluate(_FRAMES)
@@ -231,6 +235,37 @@ def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
     assert pressed("") == ("ram", True, "map")
     stage.keyboard.press("Escape")
     assert stage.evaluate("() => document.activeElement.tagName") == "SUMMARY"
+
+
+def test_the_map_is_walked_and_chosen_from_by_keys(stage) -> None:
+    plot = stage.locator(".cv-map .cv-plot")
+    assert plot.get_attribute("role") == "slider"
+    stage.focus(".cv-map .cv-plot")
+    shown, best = (int(plot.get_attribute(f"aria-value{key}") or 0) for key in ("now", "max"))
+    assert stage.inner_text(".cv-map .cv-note").startswith(f"{best} merges")
+    assert plot.get_attribute("aria-valuetext").endswith(
+        "solved: RAM+ epsilon 10⁻⁵, r 0.1, alpha 2"
+    )
+    stage.keyboard.press("ArrowLeft")
+    assert int(plot.get_attribute("aria-valuenow")) == shown - 1
+    stage.keyboard.press("End")
+    said = plot.get_attribute("aria-valuetext")
+    assert stage.inner_text(".cv-tip") == said.replace(" solved:", "")
+    stage.keyboard.press("Enter")
+    settle(stage)
+    assert said.startswith(f"{stage.get_attribute('.cv', 'data-total')} of ")
+    assert run(stage, _SHOWN) == said.partition(" solved: ")[2]
+    stage.keyboard.press("Home")
+    assert plot.get_attribute("aria-valuenow") == "1"
+    stage.focus("#reset")
+    assert stage.is_hidden(".cv-tip")
+    assert int(plot.get_attribute("aria-valuenow")) == best, "the merge that is shown"
+    # Where nothing was measured there is nothing to walk.
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", shipped("dense")[0])
+    settle(stage)
+    assert [plot.get_attribute(name) for name in ("role", "tabindex", "aria-valuenow")] == [
+        None
+    ] * 3
 
 
 def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:

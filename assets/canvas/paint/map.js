@@ -1,6 +1,7 @@
 // @ts-check
 // Every measured merge by what it applies: own part across, shared part up, darker where more is solved. A single
 // scale moves along one line through the base; RAM+ is off it.
+import { sliderPlace } from "../../keys.js";
 import { put } from "../../nodes.js";
 import { settingsText, usualOf } from "../model/methods.js";
 import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
@@ -12,6 +13,8 @@ import { hideTip, showTip } from "./popups.js";
 
 const [MOST_OWN, MOST_SHARED] = [2, 3]; // beyond them dots stand on the rim
 const REACH = 17; // px from a dot
+const PAGE = 10; // dots
+const SLIDER = ["role", "tabindex", "aria-label", "aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-valuetext"];
 // Where a name may stand beside its mark: dx and dy in units, and what of the name is there.
 const PLACES = /** @type {[number, number, string][]} */ ([
   [0.75, 0.35, "start"], [-0.75, 0.35, "end"], [0, -0.75, "middle"], [0, 1.45, "middle"], [0, -1.9, "middle"], [0, 2.55, "middle"],
@@ -23,6 +26,7 @@ let frame = null;
 let laid = "";
 let dots = [];
 let marks = null;
+let pointed = -1; // the dot that keys point at: a place among the dots, which lie in the order of what they solve
 
 export const mountMap = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-label": "All measured merges" });
@@ -37,16 +41,53 @@ export const mountMap = (root) => {
     const dot = hit(event);
     plot.style.cursor = dot ? "pointer" : "";
     if (!dot || event.pointerType === "touch") hideTip();
-    else showTip(event, `map${dot.row.id}`, (tip) => {
-      put(tip, "b", {}, `${dot.row.total} of ${state.profile.skills.asked}`);
-      tip.append(` ${settingsText(dot.row.set, state.profile)}`);
-    });
+    else tell(event, dot);
   });
   plot.addEventListener("pointerleave", hideTip);
-  plot.addEventListener("click", (event) => { const dot = hit(event); if (dot) choose(dot.row.set, "method"); });
+  plot.addEventListener("keydown", byKey);
+  plot.addEventListener("blur", () => { point(-1); hideTip(); });
+  plot.addEventListener("click", (event) => pick(hit(event)));
   onPaint(paintMap);
   return part;
 };
+
+const wordsOf = ({ row }) => [`${row.total} of ${state.profile.skills.asked}`, settingsText(row.set, state.profile)];
+
+const tell = (event, dot) => showTip(event, `map${dot.row.id}`, (tip) => {
+  const [solved, how] = wordsOf(dot);
+  put(tip, "b", {}, solved);
+  tip.append(` ${how}`);
+});
+
+/** Point keys at a dot; at none they begin at the merge that is shown. */
+const point = (at) => {
+  pointed = at;
+  const place = at < 0 ? placeNow() : at;
+  const said = dots.length ? {
+    role: "slider", tabindex: 0, "aria-label": "Measured merges, by questions solved; Enter chooses one", "aria-valuemin": 1, "aria-valuemax": dots.length,
+    "aria-valuenow": place + 1, "aria-valuetext": wordsOf(dots[place]).join(" solved: "),
+  } : {};
+  for (const name of SLIDER) {
+    if (name in said) part.plot.setAttribute(name, said[name]);
+    else part.plot.removeAttribute(name);
+  }
+  move(marks.pointed, dots[at]?.at);
+};
+
+const placeNow = () => Math.max(0, dots.findIndex(({ row }) => row === shown.near?.row));
+
+const byKey = (event) => {
+  if (event.key === "Enter") pick(dots[pointed]);
+  const to = dots.length ? sliderPlace(event.key, pointed < 0 ? placeNow() : pointed, dots.length - 1, PAGE) : null;
+  if (to === null) return;
+  event.preventDefault();
+  point(to);
+  const { left, top } = part.plot.getBoundingClientRect();
+  const [own, shared] = dots[to].at;
+  tell({ clientX: left + X(own), clientY: top + Y(shared) }, dots[to]);
+};
+
+const pick = (dot) => { if (dot) choose(dot.row.set, "method"); };
 
 export const layMap = () => { laid = ""; };
 
@@ -135,7 +176,7 @@ const draw = () => {
   put(pinned, "text", { y: 4, "text-anchor": "middle", class: "strong" }, "A");
   const now = put(svg, "g", { class: "cv-moves" });
   put(now, "circle", { r: 0.62 * unit, class: "cv-map-now" });
-  marks = { now, pinned };
+  marks = { now, pinned, pointed: put(svg, "circle", { r: 0.4 * unit, class: "cv-map-now" }) };
 };
 
 // Base, average and sum lie on one line: a scale applies both parts alike.
@@ -184,15 +225,18 @@ const paintMap = () => {
     dots = rows.flatMap((row) => { const at = placeOnMap(profile, row); return at ? [{ row, at }] : []; }).sort((a, b) => a.row.total - b.row.total);
     drawDots(width, height);
     draw();
+    point(-1);
     part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
     part.note.textContent = !profile.parts && !dots.length ? "This analysis lacks the data for this map: analyze again."
       : dots.length ? `${counted(dots.length, "merge")}; darker: more solved.` : "Any scale lies on the dashed line.";
   }
-  move(marks.now, factors);
-  move(marks.pinned, pinned?.factors);
+  if (pointed < 0 && shown.near?.row !== shown.previous) point(-1);
+  const placed = (found) => found && [found.ownMean, found.sharedMean];
+  move(marks.now, placed(factors));
+  move(marks.pinned, placed(pinned?.factors));
 };
 
-const move = (mark, factors) => {
-  mark.style.display = factors ? "" : "none";
-  if (factors) mark.setAttribute("transform", `translate(${X(factors.ownMean)} ${Y(factors.sharedMean)})`);
+const move = (mark, at) => {
+  mark.style.display = at ? "" : "none";
+  if (at) mark.setAttribute("transform", `translate(${X(at[0])} ${Y(at[1])})`);
 };

@@ -17,7 +17,7 @@ export const hideTip = () => {
 /** @param {PointerEvent} event @param {string} key @param {(box: HTMLElement) => void} fill writes into it; called only when
  * the key differs from what is shown. */
 export const showTip = (event, key, fill) => {
-  if (!box) box = put(document.body, "div", { class: "cv-tip", "aria-hidden": "true" });
+  if (!box?.isConnected) box = put(document.body, "div", { class: "cv-tip", "aria-hidden": "true" });
   box.hidden = false;
   if (shownFor !== key) {
     shownFor = key;
