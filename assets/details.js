@@ -2,12 +2,10 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars } from "./bars.js";
-import { lossesOf, roundingSentence, usualFormat } from "./canvas/model/rounding.js";
-import { layerTitle } from "./canvas/model/words.js";
+import { lossesOf, retainedToNearest, roundingCurve, roundingSentence, stochasticError, usualFormat } from "./canvas/model/rounding.js";
+import { dtypeName, layerTitle } from "./canvas/model/words.js";
 import { marker, named, put } from "./nodes.js";
-import {
-  count, dtypeName, factor, retainedToNearest, percent, ratio, roundingCurve, stochasticError, sum,
-} from "./numbers.js";
+import { count, factor, percent, ratio, sum } from "./numbers.js";
 
 let root = null;
 let shown = null; // what was drawn last: { profile, state, result }

@@ -2,7 +2,6 @@
 // What Tune and the steps after it need: fetched when the first of them is shown, not with the landing page.
 import { mountMeasured } from "./measured.js";
 import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
-import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { mountLesson as takeHost, takeLesson } from "./lesson/lesson.js";
 import { mountVerdicts } from "./verdicts.js";
@@ -12,7 +11,7 @@ import { dropEpsilon, giveSettings, lookAt, mergeForm, mount, remember, setProfi
 
 // For events of the page and tests, as members of window.RAM.
 export const members = {
-  ...numbers, askedPlace, askNumber, dropEpsilon, giveSettings, mergeForm, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, update,
+  askedPlace, askNumber, dropEpsilon, giveSettings, mergeForm, mount, mountMeasured, mountScope, mountVerdicts, outcomeOf, setProfile, update,
 };
 
 /** The lesson on the app's page. @param {(step: string) => void} open goes to a step

@@ -3,7 +3,7 @@
 import { drawDumbbell, mountDumbbell, mountLegend } from "./canvas/paint/dumbbell.js";
 import { hideTip, showTip } from "./canvas/paint/popups.js";
 import { onSent, put } from "./nodes.js";
-import { brief } from "./canvas/model/words.js";
+import { percent } from "./numbers.js";
 import { rightOf } from "./canvas/model/data.js";
 
 let root = null;
@@ -35,7 +35,7 @@ const mountRow = (group, card) => {
   const made = mountDumbbell(group, card.domain);
   made.row.dataset.verdict = card.verdict;
   made.against.className = "cv-muted";
-  made.against.textContent = card.specialist ? `${card.name} ${brief(rightOf(card.specialist) / card.specialist.length, 0)}` : "";
+  made.against.textContent = card.specialist ? `${card.name} ${percent(rightOf(card.specialist) / card.specialist.length, 0)}` : "";
   const said = put(made.row, "p", { class: "cv-said" });
   put(said, "span", { class: `key ${card.tone}` }, card.verdict);
   said.append(` ${card.said}`);

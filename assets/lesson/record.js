@@ -1,8 +1,7 @@
 // @ts-check
 // What the record of a shipped set tells beyond its table: steps of the mechanism, few weights against
 // random ones, rivals whose settings were tuned. Every reader returns null or nothing where a record lacks it.
-import { brief } from "../canvas/model/words.js";
-import { sum } from "../numbers.js";
+import { percent, sum } from "../numbers.js";
 import { recorded } from "./figures.js";
 
 /** @typedef {import("./scenes.js").Facts} Facts */
@@ -27,7 +26,7 @@ const ROUND = 1e-9; // the interval of all right ends at 1 but for that
 export const stepsText = ({ record }, name) => {
   /** @type {{ scale: number, average: number }[]} */
   const rows = record?.mechanism?.[name] ?? [];
-  return rows.map(({ scale, average }) => `×${Number(scale.toFixed(2))} ${brief(average, 0)}`).join(", ");
+  return rows.map(({ scale, average }) => `×${Number(scale.toFixed(2))} ${percent(average, 0)}`).join(", ");
 };
 
 /** What RAM and methods whose settings were chosen on other questions reach, as pieces of text.
@@ -38,7 +37,7 @@ export const rivals = ({ record }) => {
   if (!names.length) return [];
   const best = names.reduce((a, b) => (found.rows[b].average > found.rows[a].average ? b : a));
   const { n } = record.evaluation;
-  const solved = (name) => brief(found.rows[name].average, 0);
+  const solved = (name) => percent(found.rows[name].average, 0);
   return [
     `On ${n} other questions per skill: RAM ${solved("RAM")}, the best of ${names.length} tuned rivals ${solved(best)} (${best}). `,
     "The training of these agents was chosen to show the effect.",

@@ -1,8 +1,8 @@
 // @ts-check
 // The scenes of the lesson as data, in their order: what is asked, what can be said, what to do on the
 // stage, and what is told then. Every figure in a text comes from figures.js.
-import { brief, listText, timesText } from "../canvas/model/words.js";
-import { epsilon } from "../numbers.js";
+import { listText } from "../canvas/model/words.js";
+import { brief, epsilon, times } from "../numbers.js";
 import { epsilonScene } from "./few_weights.js";
 import {
   aloneShare, baseScore, byLearning, exampleOf, figureText, leastAlone, learned, metShare, partsApplied, rowAt,
@@ -163,7 +163,7 @@ const overshoots = {
   reveal: (facts) => {
     const parts = partsApplied(facts.profile, facts.settings);
     return [
-      ["Overshoot."], parts ? ` What the agents share, their common style, is applied ${timesText(parts.shared)} times. ` : " ",
+      ["Overshoot."], parts ? ` What the agents share, their common style, is applied ${times(parts.shared)} times. ` : " ",
       `The base, before RL, solves ${baseScore(facts.skills).right}. `,
       ...steps(facts, "overshoot", "Control with only the shared parts scaled"),
     ];

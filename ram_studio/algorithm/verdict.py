@@ -436,7 +436,7 @@ def _share(share: float) -> str:
     if percent <= 0:
         return "0 %"
     if percent < 0.01:
-        return "<0.01 %"
+        return "< 0.01 %"
     is_nearly_all = 99.5 < percent < 99.995
     digits = 1 + (percent > 99.95) if is_nearly_all else 2 if percent < 1 else int(percent < 10)
     return f"{_decimal(percent, digits)} %"

@@ -9,19 +9,23 @@ from typing import Any
 from ram_studio.algorithm.figures.palette import percent_text as percent_text
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SNAP = 0.004
+"""Bins of the epsilon grid are that close to the number that a point is called by."""
 
 
 def epsilon_text(epsilon: float) -> str:
-    """Return an epsilon: 0, 10⁻⁵, 3 · 10⁻⁶, 0.002."""
+    """Return an epsilon: 0, 10⁻⁵, 7·10⁻³, 2.34·10⁻⁵."""
     if epsilon == 0:
         return "0"
     exponent = math.floor(math.log10(epsilon) + 1e-9)
-    if exponent >= -3:
-        return f"{epsilon:.3g}"
-    head = f"{epsilon / 10**exponent:.3g}"
-    power = f"10⁻{str(-exponent).translate(_RAISED)}"
-    return power if head == "1" else f"{head} · {power}"
+    head = epsilon / 10**exponent
+    short = round(head, 1)
+    head = short if abs(short / head - 1) < _SNAP else float(f"{head:.3g}")
+    if head >= 10:
+        exponent, head = exponent + 1, 1
+    power = f"10{str(exponent).translate(_RAISED)}"
+    return power if head == 1 else f"{head:g}·{power}"
 
 
 def size_text(nbytes: float) -> str:
@@ -51,7 +55,9 @@ def count_text(number: int) -> str:
 
 def ratio_text(ratio: float | None) -> str:
     """Return a rho, where None, as JSON has it, or infinity is unbounded."""
-    return "∞" if ratio is None or math.isinf(ratio) else f"{ratio:.3f}"
+    if ratio is None or math.isinf(ratio):
+        return "∞"
+    return f"{ratio:.{3 if ratio < 10 else 2 if ratio < 100 else 1}f}"
 
 
 def factor_text(factor: float | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from random_analyses import make_analysis
 
-from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
+from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID, snap
 from ram_studio.app import numbers
 from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progress_html
 from ram_studio.app.load import view as load_view
@@ -262,8 +262,11 @@ def test_a_result_tells_rounding_loss_and_hides_paths_on_a_space(tmp_path: Path)
 
 
 def test_numbers_are_worded() -> None:
-    worded = {0.0: "0", 1e-5: "10⁻⁵", 2.0e-12: "2 · 10⁻¹²", 0.02: "0.02"}
+    worded = {0.0: "0", 1e-5: "10⁻⁵", 2.0e-12: "2·10⁻¹²", 0.02: "2·10⁻²", 2.34e-5: "2.34·10⁻⁵"}
+    worded |= {EPSILON_GRID[1]: "10⁻⁸", EPSILON_GRID[-1]: "10⁰", EPSILON_GRID[snap(7e-4)]: "7·10⁻⁴"}
     assert {epsilon: numbers.epsilon_text(epsilon) for epsilon in worded} == worded
+    points = [numbers.epsilon_text(epsilon).partition("·") for epsilon in EPSILON_GRID]
+    assert {head for head, dot, _ in points if dot} == {"1.5", "2", "3", "4", "5", "7"}
     assert numbers.size_text(1_700_000) == "1.7 MB"
     assert numbers.duration_text(75) == "1 min 15 s"
 

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lossesOf, roundingSentence } from "../../assets/canvas/model/rounding.js";
+import { lossesOf, retainedToNearest, roundingSentence } from "../../assets/canvas/model/rounding.js";
 
 // Updates of one unit in the last place round back to 1; those of ten hold 1.2 as it is.
 const curve = (delta) => ({ cells: [[delta, 1, 0]], loose: 0, spread: 0, noise: 0 });
@@ -36,4 +36,8 @@ test("one sentence says who loses lambda, or that nobody does", () => {
   const none = [null, null].map(() => ({ points: [0], curves: [null] }));
   const rounding = { ...profile.rounding, agents: profile.rounding.agents.map((a) => [a[0], none[0]]) };
   assert.match(said({ ...profile, rounding }, 1.2, 1.2), /^Nothing is rescaled/);
+});
+
+test("without a unique element nothing is kept or lost", () => {
+  assert.equal(retainedToNearest(null, 1.1, 8), null);
 });

@@ -1,10 +1,12 @@
 // Answers against the right one, character by character; how numbers and keys read.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { answerPieces, promptText, shortPrompt } from "../../assets/canvas/paint/text.js";
-import { counted, epsilonText } from "../../assets/canvas/model/words.js";
+import { counted } from "../../assets/canvas/model/words.js";
 import { sliderPlace } from "../../assets/keys.js";
+import * as numbers from "../../assets/numbers.js";
 
 test("what is missing is a gap, what is too much is marked, a full stop is style", () => {
   assert.deepEqual(answerPieces(" (x+5)*3 .", "(x+5)*3", true), [["", "(x+5)*3"], ["stop", " ."]]);
@@ -25,8 +27,19 @@ test("a prompt stands without its prefix and blanks before punctuation", () => {
   assert.equal(promptText("code: f takes x , plus 8 . answer:"), "f takes x, plus 8.");
 });
 
-test("an epsilon reads as one says it", () => {
-  assert.deepEqual([0, 9.998e-6, 7.0104e-4, 0.0150125].map(epsilonText), ["0", "10⁻⁵", "7·10⁻⁴", "1.5·10⁻²"]);
+test("numbers read as in Python", () => {
+  const { worded } = JSON.parse(readFileSync(process.env.RAM_STUDIO_TABLES, "utf8"));
+  assert.deepEqual(Object.keys(worded), ["brief", "count", "epsilon", "factor", "percent", "ratio"]);
+  for (const [kind, cases] of Object.entries(worded)) {
+    assert.ok(cases.length > 8, kind);
+    for (const [value, text] of cases) assert.equal(numbers[kind](value), text, `${kind} of ${value}`);
+  }
+});
+
+test("what only the page says is short", () => {
+  assert.deepEqual([4.22e6, 7e9].map(numbers.count), ["4.22 M", "7.00 B"]);
+  assert.deepEqual([numbers.ratio(null), numbers.ratio(Infinity), numbers.percent(0.5, 0)], ["–", "∞", "50 %"]);
+  assert.deepEqual([0.694, 2.81, 12.2].map(numbers.times), ["0.69", "2.8", "12"]);
 });
 
 test("of a long question the last line is shown, of others all", () => {

@@ -1,7 +1,7 @@
 // @ts-check
 // The methods that a table may hold and Tune can choose, under one name each, and the dials of each. Pure.
+import { epsilon, plain } from "../../numbers.js";
 import { areSameWeights, weightsText } from "./weights.js";
-import { epsilonText, plain } from "./words.js";
 
 /** @typedef {{ method: string, point: number, r: number, alpha: number, scale: number, density: number, drop_rate: number, weights?: import("./weights.js").Weights | null }} Settings
  * @typedef {{ key: string, name: string, symbol: string, title: string, steps: number[], ticks: number[], x: (v: number) => number, text: (v: number) => string }} Dial */
@@ -83,7 +83,7 @@ const methodText = (settings, profile) => {
   return [title, dials.map((key) => `${DIALS[key].name} ${valueText(profile, key, settings[key])}`).join(", ")].join(" ").trim();
 };
 
-export const valueText = (profile, key, value) => (key === "point" ? epsilonText(profile.epsilon_grid[value]) : plain(value));
+export const valueText = (profile, key, value) => (key === "point" ? epsilon(profile.epsilon_grid[value]) : plain(value));
 
 /** Settings of a recipe as the canvas has them, or null for what it cannot show. point: on the epsilon grid. */
 export const settingsOf = (method, recipe, point, profile) => {

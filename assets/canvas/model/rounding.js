@@ -1,8 +1,54 @@
 // @ts-check
-// What the merge's number format keeps of lambda, in the format that a merge has unless another is chosen.
-import { dtypeName, factor, retainedToNearest, roundingCurve } from "../../numbers.js";
+// What the merge's number format keeps of lambda (as rounding_meter.py, tests compare them), in the format that a merge
+// has unless another is chosen.
+import { factor } from "../../numbers.js";
+import { dtypeName } from "./words.js";
 
 const LOST = 0.1; // more than this share of the rescaling lost is worth a word
+const TIE = 1e-4; // places within which a step lies half-way
+
+/** What rounding to nearest keeps of lambda, and how far off that can be; null without a unique element. precision:
+ * of the output's dtype, in bits. @param {any} curve @param {number} lambda @param {number} precision */
+export const retainedToNearest = (curve, lambda, precision) => {
+  if (!curve) return null;
+  let value = 0;
+  let ties = 0;
+  let edges = 0;
+  for (const [delta, share] of curve.cells) {
+    const steps = (lambda - 1) * delta;
+    const below = Math.floor(steps);
+    const isTie = Math.abs(steps - below - 0.5) < TIE;
+    const rounded = isTie ? below + 0.5 : below + (steps - below > 0.5 ? 1 : 0);
+    value += share * (1 + rounded / delta);
+    if (isTie) ties += (share * 0.5) / delta;
+    edges += share / delta;
+  }
+  value += curve.loose * lambda;
+  const width = lambda <= 2
+    ? curve.spread + ties
+    : 2 * curve.spread + (lambda - 1) * 2 ** -precision + edges + ties;
+  return { value, low: value - width, high: value + width };
+};
+
+/** The standard error of what stochastic rounding keeps, whose mean is lambda itself.
+ * @param {any} curve @param {number} lambda @returns {number | null} */
+export const stochasticError = (curve, lambda) => {
+  if (!curve) return null;
+  let variance = curve.noise / 4;
+  for (const [delta, , noise] of curve.cells) {
+    const steps = (lambda - 1) * delta;
+    const part = steps - Math.floor(steps);
+    variance += noise * part * (1 - part);
+  }
+  return Math.sqrt(variance);
+};
+
+/** The curve of agent t in output dtype d (index into profile.rounding.dtypes), or null.
+ * @param {any} profile @param {number} point @param {number} t @param {number} d */
+export const roundingCurve = (profile, point, t, d) => {
+  const { points, curves } = profile.rounding.agents[t][d];
+  return curves[points[point]];
+};
 
 // The output dtype that a merge has unless another is chosen: the base's.
 export const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));

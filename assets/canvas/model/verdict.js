@@ -1,12 +1,12 @@
 // @ts-check
 // One sentence on what this merge does, in plain words; the reason given is a fact of the mechanism, never a
 // guess. Without measured skills: what its models are like, and what to expect. Knows nothing of the page.
-import { sum } from "../../numbers.js";
+import { brief, percent, sum, times } from "../../numbers.js";
 import { compareRows } from "./data.js";
 import { METHODS, settingsText } from "./methods.js";
 import { paperRow, rivalRow } from "./nearest.js";
 import { ownWeights } from "./weights.js";
-import { brief, capital, counted, listText, timesText } from "./words.js";
+import { capital, counted, listText } from "./words.js";
 
 /** @typedef {{ key: string, tone: string, lead: string, rest: string, note: string, damaged: number[] }} Verdict */
 
@@ -33,14 +33,14 @@ const nearly = (values) => {
 /** Why, or "" where no number of the mechanism stands out. */
 const reasonOf = (result, factors) => {
   const lambda = result.isRam ? largest(result.agents) : 1;
-  if (factors?.sharedMean > TOO_OFTEN) return `The shared part is applied ${timesText(factors.sharedMean)} times.`;
-  if (lambda > FAR) return `Own changes are boosted ${timesText(lambda)} times (the paper: at most ${PAPER_MOST}).`;
+  if (factors?.sharedMean > TOO_OFTEN) return `The shared part is applied ${times(factors.sharedMean)} times.`;
+  if (lambda > FAR) return `Own changes are boosted ${times(lambda)} times (the paper: at most ${PAPER_MOST}).`;
   if (!factors) return "";
   const asked = result.isRam ? sum(result.agents.map((a) => a.lambda)) / result.agents.length : 0;
   const left = result.isRam ? 1 - factors.ownMean / asked : 0;
-  if (left > LEFT_OUT && !ownWeights(result.settings.weights)) return `Epsilon leaves out ${brief(left, 0)} of what only one agent changed.`;
-  if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${brief(factors.ownMean, 0)} of each agent's own change is applied.`;
-  return factors.ownMean > TOO_MUCH ? `Own changes overshoot: applied ${timesText(factors.ownMean)} times.` : "";
+  if (left > LEFT_OUT && !ownWeights(result.settings.weights)) return `Epsilon leaves out ${percent(left, 0)} of what only one agent changed.`;
+  if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${percent(factors.ownMean, 0)} of each agent's own change is applied.`;
+  return factors.ownMean > TOO_MUCH ? `Own changes overshoot: applied ${times(factors.ownMean)} times.` : "";
 };
 
 /** The smallest one-sided loss that a skill's test can show. */
@@ -171,7 +171,7 @@ export const verdictOf = (profile, result, near, factors) => {
     return {
       key: "untested", tone: "", lead: isWeighted ? "Not tested with these weights." : "Not tested yet.", damaged: [],
       rest: isWeighted ? reasonOf(result, factors) : expectationLine(profile, result),
-      note: factors ? `${text}. Exact: own parts applied ${timesText(factors.ownMean)} times, shared parts ${timesText(factors.sharedMean)} times.` : `${text}.`,
+      note: factors ? `${text}. Exact: own parts applied ${times(factors.ownMean)} times, shared parts ${times(factors.sharedMean)} times.` : `${text}.`,
     };
   }
   if (!near) return { key: "untested", tone: "", lead: "Not tested yet.", rest: METHODS[result.settings.method].says, note: `${text}.`, damaged: [] };

@@ -1,8 +1,7 @@
 // @ts-check
 // Weights of agents, as a recipe has them: by name a number, or a list that runs over the layers. What is left out
 // is 1. And what they make of own and shared parts. Knows nothing of the page.
-import { sum } from "../../numbers.js";
-import { plain } from "./words.js";
+import { plain, sum } from "../../numbers.js";
 
 export const [LEAST, MOST, STEP] = [0, 2, 0.05]; // of a handle
 const SAME = 3e-4; // weights are kept in four digits

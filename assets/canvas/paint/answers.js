@@ -3,11 +3,11 @@
 // a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
 import { sliderPlace } from "../../keys.js";
 import { marker, put, setText } from "../../nodes.js";
+import { brief, percent } from "../../numbers.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
 import { exactRow, paperRow } from "../model/nearest.js";
 import { expectationOf } from "../model/verdict.js";
-import { brief } from "../model/words.js";
 import { agentColor, colors } from "./colors.js";
 import { answerPieces, shortPrompt } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
@@ -243,7 +243,7 @@ const paintScore = (box, row, d, n) => {
   box.replaceChildren(score);
   put(box, "small", {}, row ? ` of ${n}` : "not tested");
   const [low, high] = row ? wilson(row.score[d], n) : [];
-  box.title = row ? `95 % interval ${brief(low, 0)} to ${brief(high, 0)}` : "";
+  box.title = row ? `95 % interval ${percent(low, 0)} to ${percent(high, 0)}` : "";
 };
 
 const paintCard = (one, skills, row, pinned) => {

@@ -3,8 +3,8 @@
 // question. The dots are the axis: the base's circle stands above the end of its own. Answers are one character, 0
 // or 1, a question.
 import { put, shape } from "../../nodes.js";
+import { percent } from "../../numbers.js";
 import { rightOf, wilson } from "../model/data.js";
-import { brief } from "../model/words.js";
 
 const MIDDLE = 8; // y of the line
 const TOP = 17; // y of the dots
@@ -36,14 +36,14 @@ export const mountDumbbell = (list, name) => {
   const of = put(title, "span");
   const svg = put(row, "svg", { role: "img" });
   const numbers = put(row, "div", { class: "cv-skill-number" });
-  const percent = put(numbers, "b");
+  const share = put(numbers, "b");
   const against = put(numbers, "span");
-  return { row, of, svg, percent, against, name, width: 0 };
+  return { row, of, svg, share, against, name, width: 0 };
 };
 
 /** Draw a row at the width there is: the answers of base, specialist and merge; agent: whose marker the specialist has;
  * chance: the chance level, or null. */
-export const drawDumbbell = ({ svg, name, of, percent }, width, { base, specialist, merge, agent, chance }) => {
+export const drawDumbbell = ({ svg, name, of, share }, width, { base, specialist, merge, agent, chance }) => {
   const n = base.length;
   const lines = Math.max(2, Math.ceil((LEAST * n) / width));
   const across = (width * lines) / n;
@@ -65,7 +65,7 @@ export const drawDumbbell = ({ svg, name, of, percent }, width, { base, speciali
     class: `cv-dot${merge[item] === "1" ? " right" : ""}`, "data-item": item,
     cx: (Math.floor(i / lines) + 0.5) * across, cy: TOP + down / 2 + (i % lines) * down, r: down * 0.36,
   }));
-  percent.textContent = brief(right / (n || 1), 0);
+  share.textContent = percent(right / (n || 1), 0);
   of.textContent = `${right}/${n}`;
-  svg.setAttribute("aria-label", `${name}: merge ${right} of ${n} right, 95 % interval ${brief(low, 0)} to ${brief(high, 0)}`);
+  svg.setAttribute("aria-label", `${name}: merge ${right} of ${n} right, 95 % interval ${percent(low, 0)} to ${percent(high, 0)}`);
 };

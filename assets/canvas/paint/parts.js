@@ -2,11 +2,11 @@
 // Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
 // all methods, on scales of their own; a tick stands at 1.
 import { marker, put, setText } from "../../nodes.js";
+import { factor, ratio, times } from "../../numbers.js";
 import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
 import { nameOf, nameSays } from "../model/methods.js";
 import { LEAST, MOST, scaled, STEP, weightText } from "../model/weights.js";
 import { lossesOf } from "../model/rounding.js";
-import { lambdaText, ratioText, timesText } from "../model/words.js";
 
 const KINDS = [
   { key: "own", css: "unique", most: 1.6, word: "own part", about: "Weights that only this agent changed; × 1: as trained", isOff: (x) => x < 0.75 || x > 1.6 },
@@ -98,8 +98,8 @@ const paintParts = () => {
   result.agents.forEach((agent, t) => {
     const { box, rho, lambda, weight, bars } = rows[t];
     if (state.weighed !== null) paintWeight(weight, t);
-    setText(rho, `ρ ${ratioText(agent.ratio)}`);
-    setText(lambda, `λ ${lambdaText(agent.lambda)}`);
+    setText(rho, `ρ ${ratio(agent.ratio)}`);
+    setText(lambda, `λ ${factor(agent.lambda)}`);
     const found = KINDS.map(({ key }) => factors?.[key][t] ?? null);
     Object.assign(box.dataset, {
       epsilon: profile.epsilon_grid[settings.point], rho: agent.rho, rhoM: agent.rhoM, lambda: agent.lambda ?? "",
@@ -111,12 +111,12 @@ const paintParts = () => {
       bar.style.transform = `scaleX(${Math.min(1, Math.max(0, x ?? 0) / most)})`;
       ghost.style.display = before === null ? "none" : "";
       if (before !== null) for (const end of ["x1", "x2"]) ghost.setAttribute(end, `${100 * Math.min(1, before / most)}%`);
-      setText(value, x === null ? "–" : `× ${timesText(x)}${x > most ? " ›" : ""}`);
+      setText(value, x === null ? "–" : `× ${times(x)}${x > most ? " ›" : ""}`);
       value.classList.toggle("cv-warn-ink", x !== null && isOff(x));
     });
-    const words = [`rho ${ratioText(agent.ratio)}`, `lambda ${agent.lambda === null ? "none" : lambdaText(agent.lambda)}`];
+    const words = [`rho ${ratio(agent.ratio)}`, `lambda ${agent.lambda === null ? "none" : factor(agent.lambda)}`];
     if (settings.weights) words.push(`weight ${weightText(weightOf(t))}`);
-    KINDS.forEach(({ word }, i) => { if (found[i] !== null) words.push(`${word} applied ${timesText(found[i])} times`); });
+    KINDS.forEach(({ word }, i) => { if (found[i] !== null) words.push(`${word} applied ${times(found[i])} times`); });
     const label = `${agent.name}: ${words.join(", ")}`;
     if (box.getAttribute("aria-label") !== label) box.setAttribute("aria-label", label);
   });

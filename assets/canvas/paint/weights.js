@@ -3,11 +3,11 @@
 // beside each layer who shares what counts as changed. A click on a layer shows its single weights.
 import { sliderPlace } from "../../keys.js";
 import { named, put } from "../../nodes.js";
-import { count, sum } from "../../numbers.js";
+import { brief, count, epsilon, plain, sum } from "../../numbers.js";
 import { histogramOf } from "../model/histogram.js";
 import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { bent, expanded, LEAST, MOST, STEP, straightened, weightAt } from "../model/weights.js";
-import { brief, epsilonText, layerTitle, plain, rowName } from "../model/words.js";
+import { layerTitle, rowName } from "../model/words.js";
 import { choose, hold, onPaint, redraw, setWeight, shown, state, weightOf } from "../store.js";
 import { agentColor, colors, forgetColors } from "./colors.js";
 import { frameOf } from "./curve.js";
@@ -144,7 +144,7 @@ const drawLabels = (pen, frame, profile) => {
   for (const k of profile.axis.ticks) {
     const x = frame.x(k);
     if (x - last < 2.4 * unit) continue;
-    pen.fillText(epsilonText(profile.epsilon_grid[k]), x, base + 1.2 * unit);
+    pen.fillText(epsilon(profile.epsilon_grid[k]), x, base + 1.2 * unit);
     last = x;
   }
 };
@@ -275,9 +275,9 @@ const paintWeights = () => {
   if (state.weighed === null) drawBars(pen); else drawRamp(pen);
   line.style.transform = `translateX(${Math.max(x, frame.x0 + 0.6 * unit)}px)`;
   line.classList.toggle("unused", !shown.result.isRam);
-  pill.textContent = `ε ${epsilonText(profile.epsilon_grid[settings.point])}`;
+  pill.textContent = `ε ${epsilon(profile.epsilon_grid[settings.point])}`;
   pill.setAttribute("aria-valuenow", String(stepNow()));
-  pill.setAttribute("aria-valuetext", `${epsilonText(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
+  pill.setAttribute("aria-valuetext", `${epsilon(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
   pill.setAttribute("aria-disabled", String(!shown.result.isRam));
   sides[0].style.transform = `translateX(calc(${x - 3.6 * unit}px - 100%))`;
   sides[1].style.transform = `translateX(${x + 3.6 * unit}px)`;
