@@ -16,6 +16,17 @@ export const put = (parent, tag, attributes = {}, ...children) => {
 /** Write a text where it differs. @param {Node} node @param {string} text */
 export const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
+/** What a slider says, or, without a place where it is now, that it is a mere picture. @param {Element} node
+ * @param {{ label: string, least?: number, most?: number, now?: number, text?: string }} said */
+export const saySlider = (node, { label, least, most, now, text }) => {
+  const [role, tabindex] = now === undefined ? ["img", -1] : ["slider", 0];
+  const said = { role, tabindex, "aria-label": label, "aria-valuemin": least, "aria-valuemax": most, "aria-valuenow": now, "aria-valuetext": text };
+  for (const [name, value] of Object.entries(said)) {
+    if (value === undefined) node.removeAttribute(name);
+    else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
+  }
+};
+
 /** Outline of an agent's marker in a box of 12 by 12, as colors.py has it. @param {number} agent */
 export const shape = (agent) => {
   const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];

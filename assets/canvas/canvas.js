@@ -63,7 +63,7 @@ const onKey = (event) => {
   if (!part.root.checkVisibility() || document.querySelector("dialog[open]")) return;
   if (isPresenting() && event.key === "Escape") present(false);
   else if (event.target.closest?.("input, textarea, [contenteditable]")) return;
-  else if (isPresenting() && TURNS[event.key] && !event.target.closest?.("[role=slider]")) turnPanel(TURNS[event.key]);
+  else if (isPresenting() && TURNS[event.key] && !event.defaultPrevented) turnPanel(TURNS[event.key]);
   else if (!part.root.contains(event.target)) return;
   else if (event.key === "p") togglePin();
   else if (event.key === "m" && !part.methods.inert) nextMethod(1);

@@ -263,9 +263,19 @@ def test_the_map_is_walked_and_chosen_from_by_keys(stage) -> None:
     # Where nothing was measured there is nothing to walk.
     run(stage, "(profile) => canvas.setCanvasProfile(profile)", shipped("dense")[0])
     settle(stage)
-    assert [plot.get_attribute(name) for name in ("role", "tabindex", "aria-valuenow")] == [
-        None
-    ] * 3
+    said = [plot.get_attribute(name) for name in ("role", "tabindex", "aria-valuenow")]
+    assert said == ["img", "-1", None]
+
+
+def test_layers_are_said_as_keys_walk_them(stage) -> None:
+    rows = stage.locator(".cv-rows")
+    stage.focus(".cv-rows")
+    assert rows.get_attribute("role") == "slider"
+    for name in ("Embedding", "Layer 0"):
+        stage.keyboard.press("ArrowDown")
+        settle(stage)
+        assert rows.get_attribute("aria-valuetext").startswith(f"{name}: ")
+    assert rows.get_attribute("aria-valuenow") == "2"
 
 
 def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:

@@ -2,7 +2,7 @@
 // What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
 // a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
 import { sliderPlace } from "../../keys.js";
-import { marker, put, setText } from "../../nodes.js";
+import { marker, put, saySlider, setText } from "../../nodes.js";
 import { brief, percent } from "../../numbers.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
@@ -98,9 +98,7 @@ const mountSkill = (name, d) => {
   const against = put(head, "span", { class: "cv-against" });
   const score = put(head, "span", { class: "cv-score" });
   const turns = put(head, "span", { class: "cv-turn" });
-  const dots = put(card, "div", {
-    class: "cv-dots", role: "slider", tabindex: "0", "aria-label": `${name}: question shown, of ${skills.n}`, "aria-valuemin": 1, "aria-valuemax": skills.n,
-  });
+  const dots = put(card, "div", { class: "cv-dots" });
   const canvas = put(dots, "canvas", { "aria-hidden": "true" });
   const prompt = put(card, "p", { class: "cv-prompt" });
   const grid = put(card, "div", { class: "cv-answer-list" });
@@ -268,11 +266,13 @@ const paintCard = (one, skills, row, pinned) => {
   say("merge", [mergeName()], row);
   one.gold.row.hidden = [own, pinned, row].some((of) => of?.right[picked]);
   setText(one.gold.text, one.gold.row.hidden ? "" : gold[picked]);
-  dots.setAttribute("aria-valuenow", placeOf(one) + 1);
   const said = row
     ? `This merge: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
     : "This merge was not tested.";
-  dots.setAttribute("aria-valuetext", `${skills.prompts[picked]} Right answer: ${gold[picked]}. ${said}`);
+  saySlider(dots, {
+    label: `${skills.domains[d]}: question shown, of ${skills.n}`, least: 1, most: skills.n, now: placeOf(one) + 1,
+    text: `${skills.prompts[picked]} Right answer: ${gold[picked]}. ${said}`,
+  });
 };
 
 const mergeName = () => (shown.near?.isExact ? "this merge" : "nearest merge");

@@ -2,7 +2,7 @@
 // Questions solved along the dial in hand. The curve is the slider: drag anywhere, or use the keys. Without a table:
 // how many times own and shared parts are applied along it, which is exact.
 import { sliderPlace } from "../../keys.js";
-import { put, setText, shape } from "../../nodes.js";
+import { put, saySlider, setText, shape } from "../../nodes.js";
 import { wilson } from "../model/data.js";
 import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { along, paperRow, rivalRow } from "../model/nearest.js";
@@ -20,7 +20,7 @@ export const mountCurve = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Questions solved, along the active dial" });
   const head = put(box, "div", { class: "cv-top" });
   const title = put(head, "h2");
-  const plot = put(box, "div", { class: "cv-plot", id: "curve-plot", role: "slider", tabindex: "0" });
+  const plot = put(box, "div", { class: "cv-plot", id: "curve-plot" });
   const note = put(box, "p", { class: "cv-note" });
   part = { box, head, title, plot, note };
   makeSlider(plot, () => frame && [frame.x0, frame.x1]);
@@ -264,25 +264,14 @@ const paintCurve = () => {
   if (isBeside) hand.ghost.setAttribute("transform", `translate(${xOf(dial, pin[dial.key])} 0)`);
 };
 
-const SLIDES = ["aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-valuetext"];
-
 /** What a slider of the dial in hand says; of a method without a dial it is none. */
 export const paintSpoken = (node, dial) => {
-  node.setAttribute("role", dial ? "slider" : "img");
-  node.tabIndex = dial ? 0 : -1;
-  if (!dial) {
-    node.setAttribute("aria-label", noDialText());
-    for (const name of SLIDES) node.removeAttribute(name);
-    return;
-  }
   const { near } = shown;
   const solved = near ? `${near.row.total} of ${state.profile.skills.asked} solved${near.isExact ? "" : ", nearest measured setting"}` : "not tested";
-  const value = state.settings[dial.key];
-  const said = {
-    "aria-label": dial.title, "aria-valuemin": 0, "aria-valuemax": dial.steps.length - 1,
-    "aria-valuenow": dial.steps.indexOf(nearestStep(dial, value)), "aria-valuetext": `${dial.name} ${dial.text(value)}: ${solved}`,
-  };
-  for (const [key, text] of Object.entries(said)) node.setAttribute(key, String(text));
+  const value = state.settings[dial?.key];
+  saySlider(node, dial ? {
+    label: dial.title, least: 0, most: dial.steps.length - 1, now: dial.steps.indexOf(nearestStep(dial, value)), text: `${dial.name} ${dial.text(value)}: ${solved}`,
+  } : { label: noDialText() });
 };
 
 // What "best other" is.

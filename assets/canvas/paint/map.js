@@ -2,7 +2,7 @@
 // Every measured merge by what it applies: own part across, shared part up, darker where more is solved. A single
 // scale moves along one line through the base; RAM+ is off it.
 import { sliderPlace } from "../../keys.js";
-import { put } from "../../nodes.js";
+import { put, saySlider } from "../../nodes.js";
 import { settingsText, usualOf } from "../model/methods.js";
 import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
 import { counted } from "../model/words.js";
@@ -14,7 +14,6 @@ import { hideTip, showTip } from "./popups.js";
 const [MOST_OWN, MOST_SHARED] = [2, 3]; // beyond them dots stand on the rim
 const REACH = 17; // px from a dot
 const PAGE = 10; // dots
-const SLIDER = ["role", "tabindex", "aria-label", "aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-valuetext"];
 // Where a name may stand beside its mark: dx and dy in units, and what of the name is there.
 const PLACES = /** @type {[number, number, string][]} */ ([
   [0.75, 0.35, "start"], [-0.75, 0.35, "end"], [0, -0.75, "middle"], [0, 1.45, "middle"], [0, -1.9, "middle"], [0, 2.55, "middle"],
@@ -63,14 +62,9 @@ const tell = (event, dot) => showTip(event, `map${dot.row.id}`, (tip) => {
 const point = (at) => {
   pointed = at;
   const place = at < 0 ? placeNow() : at;
-  const said = dots.length ? {
-    role: "slider", tabindex: 0, "aria-label": "Measured merges, by questions solved; Enter chooses one", "aria-valuemin": 1, "aria-valuemax": dots.length,
-    "aria-valuenow": place + 1, "aria-valuetext": wordsOf(dots[place]).join(" solved: "),
-  } : {};
-  for (const name of SLIDER) {
-    if (name in said) part.plot.setAttribute(name, said[name]);
-    else part.plot.removeAttribute(name);
-  }
+  saySlider(part.plot, dots.length ? {
+    label: "Measured merges, by questions solved; Enter chooses one", least: 1, most: dots.length, now: place + 1, text: wordsOf(dots[place]).join(" solved: "),
+  } : { label: part.title.textContent });
   move(marks.pointed, dots[at]?.at);
 };
 
@@ -225,10 +219,10 @@ const paintMap = () => {
     dots = rows.flatMap((row) => { const at = placeOnMap(profile, row); return at ? [{ row, at }] : []; }).sort((a, b) => a.row.total - b.row.total);
     drawDots(width, height);
     draw();
-    point(-1);
     part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
     part.note.textContent = !profile.parts && !dots.length ? "This analysis lacks the data for this map: analyze again."
       : dots.length ? `${counted(dots.length, "merge")}; darker: more solved.` : "Any scale lies on the dashed line.";
+    point(-1);
   }
   if (pointed < 0 && shown.near?.row !== shown.previous) point(-1);
   const placed = (found) => found && [found.ownMean, found.sharedMean];

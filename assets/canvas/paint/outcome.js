@@ -58,7 +58,7 @@ const paintVerdict = () => {
 
 /** A small copy of the curve that is the slider as well. Returns what draws it. */
 export const mountMini = (parent) => {
-  const plot = put(parent, "div", { class: "cv-mini", role: "slider", tabindex: "0" });
+  const plot = put(parent, "div", { class: "cv-mini" });
   let [laid, dot] = ["", null];
   makeSlider(plot, () => [EDGE, plot.clientWidth - EDGE]);
   return () => {

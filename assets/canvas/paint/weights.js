@@ -2,7 +2,7 @@
 // How far weights moved: |tau| of all layers and of each, one axis for all, the line of epsilon through them, and
 // beside each layer who shares what counts as changed. A click on a layer shows its single weights.
 import { sliderPlace } from "../../keys.js";
-import { named, put } from "../../nodes.js";
+import { named, put, saySlider } from "../../nodes.js";
 import { brief, count, epsilon, plain, sum } from "../../numbers.js";
 import { histogramOf } from "../model/histogram.js";
 import { METHODS, nearestStep, stepAt } from "../model/methods.js";
@@ -32,11 +32,11 @@ export const mountWeights = (root, onOpen) => {
   const plot = put(box, "div", { class: "cv-plot" });
   const canvas = put(plot, "canvas", { "aria-hidden": "true" });
   const numbers = put(plot, "div", { class: "cv-bar-numbers", "aria-hidden": "true" });
-  const rows = put(plot, "div", { class: "cv-rows", role: "group", "aria-roledescription": "layers", tabindex: "0" });
+  const rows = put(plot, "div", { class: "cv-rows", "aria-orientation": "vertical" });
   const ghost = put(plot, "div", { class: "cv-pinned-line", hidden: "" }, put(plot, "span", { class: "cv-tag" }, "A"));
   const sides = ["too small to count", "counts as changed"].map((words) => put(plot, "span", { class: "cv-side", "aria-hidden": "true" }, words));
   const line = put(plot, "div", { class: "cv-line" });
-  const pill = put(line, "div", { class: "cv-pill", role: "slider", tabindex: "0", id: "epsilon-line", "aria-label": "epsilon: what counts as changed", "aria-valuemin": "0" });
+  const pill = put(line, "div", { class: "cv-pill", id: "epsilon-line" });
   part = { box, head, key, plot, canvas, numbers, rows, ghost, sides, line, pill };
   wirePointer();
   wireKeys();
@@ -48,7 +48,6 @@ export const setWeights = () => {
   const { profile } = state;
   histogram = histogramOf(profile);
   frame = null;
-  part.pill.setAttribute("aria-valuemax", String(profile.axis.steps.length - 1));
   part.key.replaceChildren();
   profile.agents.forEach((name, t) => named(put(part.key, "span", { title: name }), t, profile.agents.length > 4 ? "" : ` ${name}`));
 };
@@ -276,8 +275,11 @@ const paintWeights = () => {
   line.style.transform = `translateX(${Math.max(x, frame.x0 + 0.6 * unit)}px)`;
   line.classList.toggle("unused", !shown.result.isRam);
   pill.textContent = `ε ${epsilon(profile.epsilon_grid[settings.point])}`;
-  pill.setAttribute("aria-valuenow", String(stepNow()));
-  pill.setAttribute("aria-valuetext", `${epsilon(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`);
+  saySlider(pill, {
+    label: "epsilon: what counts as changed", least: 0, most: profile.axis.steps.length - 1, now: stepNow(),
+    text: `${epsilon(profile.epsilon_grid[settings.point])}, ${brief(shown.result.changed / (profile.total || 1))} of the weights changed`,
+  });
+  sayLayer();
   pill.setAttribute("aria-disabled", String(!shown.result.isRam));
   sides[0].style.transform = `translateX(calc(${x - 3.6 * unit}px - 100%))`;
   sides[1].style.transform = `translateX(${x + 3.6 * unit}px)`;
@@ -401,7 +403,6 @@ const wireKeys = () => {
     event.preventDefault();
     choose({ point: steps[to] }, "drag");
   });
-  const say = () => rows.setAttribute("aria-label", state.layer === null ? "Layers: arrow up and down to read them" : layerText(state.layer));
   rows.addEventListener("keydown", (event) => {
     if (!state.profile) return;
     const last = state.profile.layers.length - 1;
@@ -413,11 +414,13 @@ const wireKeys = () => {
     } else if (state.weighed !== null && state.layer !== null && RESETS.includes(event.key)) reweigh(state.layer, straightened);
     else return;
     event.preventDefault();
-    say();
   });
-  rows.addEventListener("focus", say);
   rows.addEventListener("blur", () => pointTo(null));
-  say();
 };
+
+const sayLayer = () => saySlider(part.rows, {
+  label: "Layers", least: 1, most: state.profile.layers.length, now: (state.layer ?? 0) + 1,
+  text: state.layer === null ? "Arrow up and down to read them" : layerText(state.layer),
+});
 
 export const focusRows = () => part.rows.focus({ preventScroll: true });
