@@ -349,7 +349,7 @@ class Visit:
         for _ in range(3):
             self.page.keyboard.press("ArrowDown")
         self.page.keyboard.press("Enter")
-        self.page.wait_for_selector(".scope-cell[aria-selected]")
+        self.page.wait_for_selector(".scope-cell[aria-selected]:focus")
 
     def choose(self, box: str, option: str) -> None:
         """Choose an option of a drop-down list, again if the list closed under the click."""

@@ -212,6 +212,22 @@ def test_changed_files_are_read_anew(tmp_path) -> None:
 
 
 @pytest.mark.browser
+def test_the_microscope_takes_the_focus_and_gives_it_back(example) -> None:
+    page = example.page
+    example.open_layer()
+    page.keyboard.press("ArrowRight")
+    label = page.get_attribute(".scope-cell:focus", "aria-label")
+    at, who, made = label.split(", ")
+    assert at == page.inner_text(".scope-detail h3")
+    assert made.startswith("stays ") or " becomes " in made
+    assert page.text_content("#scope [role=status]") == "", who
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".cv-rows:focus")
+    example.open_layer()  # the same weights again
+    page.keyboard.press("Escape")
+
+
+@pytest.mark.browser
 @pytest.mark.slow
 def test_a_user_looks_at_single_weights(example) -> None:
     it, page = example, example.page

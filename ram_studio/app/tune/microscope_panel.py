@@ -128,6 +128,9 @@ class ScopePanel:
         )
         with acting_as(session.token):
             shown = self.show(session.loaded, form, jumps=jumps)
+        if shown.get(self.view):
+            # Of its own for each question: a value that stays the same reaches no browser.
+            shown[self.view]["number"] = data[self.number]
         return {self.asked: "", **shown} if session.looks == mine else gr.skip()
 
     def show(self, loaded: Loaded | None, form: ScopeForm, *, jumps: bool = False) -> Updates:
