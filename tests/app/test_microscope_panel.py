@@ -211,10 +211,18 @@ def test_changed_files_are_read_anew(tmp_path) -> None:
     assert second.agents[1].fingerprint != first.agents[1].fingerprint
 
 
+_IS_SEEN = """() => {
+  const title = document.querySelector(".scope h3");
+  const { x, y, height } = title.getBoundingClientRect();
+  return document.elementFromPoint(x + 5, y + height / 2) === title;
+}"""
+
+
 @pytest.mark.browser
 def test_the_microscope_takes_the_focus_and_gives_it_back(example) -> None:
     page = example.page
     example.open_layer()
+    assert page.evaluate(_IS_SEEN), "nothing lies above its head"
     page.keyboard.press("ArrowRight")
     label = page.get_attribute(".scope-cell:focus", "aria-label")
     at, who, made = label.split(", ")
