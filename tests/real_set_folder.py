@@ -49,6 +49,11 @@ def make_base(folder: Path) -> Path:
     return folder
 
 
+def first_merges(count: int) -> list[str]:
+    """Return the options that let `measure` ask so many merges."""
+    return [word for merge in merges()[:count] for word in ("--merge", merge.label)]
+
+
 def make_agents(base: Path, folder: Path) -> Path:
     """Copy the base to folder/base, with agents that moved every fifth, fourth, third element."""
     shutil.copytree(base, folder / "base")

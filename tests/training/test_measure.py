@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 import pytest
-from real_set_folder import make_agents, run
+from real_set_folder import first_merges, make_agents, run
 
 from training.real_set import grpo, measure, report, search
 from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
@@ -17,7 +17,7 @@ from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS
 
 COUNTS = {"test": 3, "validation": 2}
-LIMIT = 4
+FEW = 4
 
 
 @pytest.fixture
@@ -35,23 +35,23 @@ def test_merges_are_many_and_labels_differ():
 
 
 def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, capsys):
-    run(measure, folder, "--limit", str(LIMIT), "--processes", "1")
+    run(measure, folder, *first_merges(FEW), "--processes", "1")
     file = folder / "measure" / "answers.jsonl"
     whole = file.read_bytes()
     lines = [json.loads(line) for line in whole.splitlines()]
     keys = [(x["model"], x["split"], x["skill"], x["question"]) for x in lines]
-    models = {"base", *SKILLS, *(merge.label for merge in merges()[:LIMIT])}
+    models = {"base", *SKILLS, *(merge.label for merge in merges()[:FEW])}
     wanted = {
         (m, s, k, i) for m in models for s in COUNTS for k in SKILLS for i in range(COUNTS[s])
     }
     assert set(keys) == wanted
     assert len(keys) == len(wanted)
 
-    run(measure, folder, "--limit", str(LIMIT), "--processes", "1")
+    run(measure, folder, *first_merges(FEW), "--processes", "1")
     assert file.read_bytes() == whole
     # Torn in the middle of a line, and of a skill's answers.
     file.write_bytes(whole[: len(whole) * 2 // 5])
-    run(measure, folder, "--limit", str(LIMIT), "--processes", "1")
+    run(measure, folder, *first_merges(FEW), "--processes", "1")
     again = {json.dumps(json.loads(line)) for line in file.read_bytes().splitlines()}
     assert again == {json.dumps(line) for line in lines}
 
@@ -65,7 +65,7 @@ def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, capsys):
 def test_agents_that_no_merge_takes_are_asked_too(folder):
     for end in ("", "-float32"):
         shutil.copytree(folder / "agents" / f"tool{end}", folder / "agents" / f"math-sft{end}")
-    run(measure, folder, "--limit", "1", "--split", "test", "--processes", "1")
+    run(measure, folder, *first_merges(1), "--split", "test", "--processes", "1")
     lines = [json.loads(x) for x in (folder / "measure" / "answers.jsonl").read_text().splitlines()]
     found = {
         model: [(x["skill"], x["question"], x["answer"]) for x in lines if x["model"] == model]
@@ -73,6 +73,27 @@ def test_agents_that_no_merge_takes_are_asked_too(folder):
     }
     assert found["math-sft"] == found["tool"] != found["math"]
     assert {x["model"] for x in lines} == {"base", *SKILLS, "math-sft", merges()[0].label}
+
+
+def test_agents_of_another_seed_are_measured_beside_the_first(folder):
+    turned = dict(zip(SKILLS, SKILLS[1:] + SKILLS[:1], strict=True))
+    for skill, other in turned.items():
+        for end in ("", "-float32"):
+            own = folder / "agents" / f"{skill}-seed1{end}"
+            shutil.copytree(folder / "agents" / f"{other}{end}", own)
+    few = [*first_merges(1), "--split", "test", "--processes", "1"]
+    run(measure, folder, *few)
+    run(measure, folder, *few, "--seed", "1")
+    first, second = (
+        AnswerFile(folder / name / "answers.jsonl") for name in ("measure", "measure-seed1")
+    )
+    assert first.models("test") == second.models("test") == ["base", *SKILLS, "ram+"]
+    densities = [
+        {name: own["density"] for name, own in told["bfloat16"]["0"]["agents"].items()}
+        for name in ("measure", "measure-seed1")
+        for told in [json.loads((folder / name / "updates.json").read_text())]
+    ]
+    assert densities[1] == {skill: densities[0][other] for skill, other in turned.items()}
 
 
 def test_a_search_of_weights_goes_on_and_asks_its_best(folder, capsys):
@@ -111,7 +132,7 @@ def test_a_process_that_dies_ends_in_an_error():
 
 
 def test_updates_tell_density_and_what_rounding_keeps(folder):
-    run(measure, folder, "--limit", "0", "--processes", "1")
+    run(measure, folder, *first_merges(1), "--split", "validation", "--processes", "1")
     found = json.loads((folder / "measure" / "updates.json").read_text())
     agents = found["bfloat16"]["0"]["agents"]
     assert agents["math"]["density"] == pytest.approx(1 / 5, abs=0.01)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_set_folder import make_agents, run
+from real_set_folder import first_merges, make_agents, run
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -64,7 +64,7 @@ def test_rows_come_out_again_and_those_of_other_weights_do_not(base, tmp_path, m
     monkeypatch.setattr(measure, "QUESTIONS", {"test": 3, "validation": 1})
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
     folder, out = make_agents(base, tmp_path / "all"), tmp_path / "real"
-    run(measure, folder, "--limit", "3", "--processes", "1")
+    run(measure, folder, *first_merges(3), "--processes", "1")
     run(ship, folder, "--out", str(out), "--no-factors")
     assert ship.differing(folder, out, 9) == (0, 7 * 3 * 3)
     weights = load_file(folder / "base" / "model.safetensors")

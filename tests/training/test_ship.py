@@ -167,6 +167,21 @@ def test_agents_by_sft_are_recorded_beside_the_set(folder, shipped, tmp_path):
     assert [row["right"] for row in old["rows"]] == [row["right"] for row in new["rows"]]
 
 
+def test_agents_of_another_seed_are_recorded_beside_the_set(folder, shipped, tmp_path):
+    for part in ("measure", "log"):
+        shutil.copytree(folder / part, tmp_path / part)
+    shutil.copytree(folder / "measure", tmp_path / "measure-seed1")
+    run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
+    before, after = (
+        json.loads((place / "record.json").read_text()) for place in (shipped, tmp_path / "real")
+    )
+    assert after["seeds"] == {"1": {k: after[k] for k in ("agents", "scores", "others", "merges")}}
+    assert [text for text in before["not_done"] if "second seed" in text]
+    assert not [text for text in after["not_done"] if "second seed" in text]
+    for unchanged in ("scores", "merges", "evaluation", "rival", "agents"):
+        assert after[unchanged] == before[unchanged]
+
+
 def test_skills_that_were_asked_more_give_their_first_questions(folder, tmp_path):
     (tmp_path / "measure").mkdir()
     for name in ("bfloat16-compact.analysis", "updates.json"):

@@ -27,7 +27,7 @@ from ram_studio.engine.analyze import load
 from ram_studio.engine.in_memory import InMemoryMerger
 from training.real_set.grpo import answers
 from training.real_set.merges import Merge, merges
-from training.real_set.model import default_folder, open_model
+from training.real_set.model import default_folder, of_seed, open_model
 from training.real_set.tasks import SKILLS, Question, Split, draw, is_right
 
 QUESTIONS: dict[Split, int] = {"test": 100, "validation": 40}
@@ -40,15 +40,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder())
     parser.add_argument("--base", type=Path, help="a folder of the base; FOLDER/base when left out")
-    parser.add_argument("--limit", type=int, help="measure so many merges only")
+    parser.add_argument("--seed", type=int, default=0, help="of the agents; in measure-seedN")
+    known = {merge.label: merge for merge in merges()}
+    parser.add_argument(
+        "--merge",
+        action="append",
+        choices=known,
+        metavar="LABEL",
+        help="measure this merge only; may be given again",
+    )
     parser.add_argument("--split", choices=QUESTIONS, help="ask these questions only")
     add_processes(parser)
     args = parser.parse_args()
-    sources = Sources(args.base or args.folder / "base", args.folder / "agents")
-    out = args.folder / "measure"
+    wanted = [known[label] for label in args.merge or known]
+    sources = Sources(args.base or args.folder / "base", args.folder / "agents", args.seed)
+    out = args.folder / of_seed("measure", args.seed)
     out.mkdir(exist_ok=True)
     measure_updates(sources, out)
-    wanted = merges()[: args.limit]
     for split in [args.split] if args.split else QUESTIONS:
         for dtype in DTYPES:
             own = [merge for merge in wanted if merge.dtype == dtype]
@@ -69,15 +77,16 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 class Sources:
     """The base, and the agents by name: `math` in bfloat16, `math-float32` as it was trained.
 
-    others: agents that no merge takes, of another seed or by SFT.
+    others: agents by SFT, which no merge takes.
     """
 
-    def __init__(self, base: Path, agents: Path) -> None:
+    def __init__(self, base: Path, agents: Path, seed: int = 0) -> None:
         self.base = base
-        self.agents = {skill: str(agents / skill) for skill in SKILLS}
-        self.exact = {skill: str(agents / f"{skill}-float32") for skill in SKILLS}
-        found = (folder for folder in sorted(agents.glob("*-*")) if folder.name[0] != ".")
-        self.others = {f.name: str(f) for f in found if not f.name.endswith("-float32")}
+        names = {skill: of_seed(skill, seed) for skill in SKILLS}
+        self.agents = {skill: str(agents / name) for skill, name in names.items()}
+        self.exact = {skill: str(agents / f"{name}-float32") for skill, name in names.items()}
+        found = sorted(agents.glob(of_seed("[!.]*-sft", seed)))
+        self.others = {folder.name: str(folder) for folder in found}
 
     def recipe(self, merge: Merge) -> Any:
         """Return the package's recipe of a merge."""

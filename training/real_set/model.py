@@ -35,6 +35,11 @@ def default_folder() -> Path:
     return platformdirs.user_cache_path("ram-studio") / "real_set"
 
 
+def of_seed(name: str, seed: int) -> str:
+    """Return what a name is followed by, where the seed is not the first (0)."""
+    return f"{name}-seed{seed}" if seed else name
+
+
 def get_base(folder: Path) -> Path:
     """Return folder/base, made first where it is missing."""
     folder.mkdir(parents=True, exist_ok=True)

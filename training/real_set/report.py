@@ -21,7 +21,7 @@ from plotly.subplots import make_subplots
 from ram_studio.evals.report.comparison import PairedCounts, holm
 from ram_studio.evals.report.score import DomainScore, as_json, effective_size
 from training.real_set.measure import AnswerFile, read_lines
-from training.real_set.model import default_folder
+from training.real_set.model import default_folder, of_seed
 from training.real_set.tasks import SKILLS, draw, text_of
 
 RIVAL = "ram+"
@@ -31,12 +31,14 @@ def main() -> None:
     """Print the tables as Markdown and write `measure/results.json`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder())
-    folder = parser.parse_args().folder
-    answers = AnswerFile(folder / "measure" / "answers.jsonl")
+    parser.add_argument("--seed", type=int, default=0, help="of the agents")
+    args = parser.parse_args()
+    folder, measured = args.folder, args.folder / of_seed("measure", args.seed)
+    answers = AnswerFile(measured / "answers.jsonl")
     rows, tuned = table(answers), best_of_each(answers)
     results = {"rows": rows, "best_of_each": tuned}
-    (folder / "measure" / "results.json").write_text(json.dumps(results, indent=1), "utf-8")
-    curves_of(folder / "log").write_html(folder / "measure" / "curves.html")
+    (measured / "results.json").write_text(json.dumps(results, indent=1), "utf-8")
+    curves_of(folder / "log").write_html(measured / "curves.html")
     print(training_tables(folder / "log"))
     print(markdown(rows))
     if tuned:

@@ -94,7 +94,7 @@ class Results:
 
     analysis: compact, sources by their place beside it. skills: in the order in which they were
     asked. scores: of every model that answered all questions of a split, by split, model and skill.
-    others: agents of another seed or by SFT, which are in no merge and not in the table.
+    others: agents by SFT, which are in no merge and not in the table.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -281,27 +281,24 @@ def build_record(
     measured: Results, table: Mapping[str, Any], folder: Path, notes: Sequence[str]
 ) -> dict[str, Any]:
     """Return how the set was made and measured, and what was not done."""
-    sources = ["base", *measured.analysis.agents]
-    scores, validation = measured.scores("test"), measured.scores("validation")
-    alone = {*sources, *measured.others}
-    merged = {name: own for name, own in scores.items() if name not in alone}
+    figures, validation = figures_of(measured), measured.scores("validation")
     training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
+    seeds = {
+        again.name.removeprefix("measure-seed"): figures_of(Results(again))
+        for again in sorted(folder.glob("measure-seed*"))
+    }
     others_asked = read_other_suites(folder / "measure" / "other_suites.json")
     asked = {skill: measured.count("test", skill) for skill in measured.skills}
     left_out = {
-        "No agent was trained with a second seed.": any("-seed" in name for name in training),
+        "No agent was trained with a second seed.": bool(seeds),
         "No agent was trained by SFT on the same questions.": any("-sft" in n for n in training),
         "Nothing but these skills was asked, so forgetting was not measured.": (
-            bool(others_asked) or not set(measured.skills) <= set(sources)
+            bool(others_asked) or not set(measured.skills) <= set(figures["scores"])
         ),
     }
     return {
         "base": {"name": HUB_ID, "license": "apache-2.0", "origin": CARD, "gguf": GGUF_SHA256},
         "training": training,
-        "agents": {
-            name: {k: own[k] for k in ("density", "rho", "lambda") if k in own}
-            for name, own in measured.updates["bfloat16"]["1e-05"]["agents"].items()
-        },
         "evaluation": {
             "split": "test",
             "n": table["n"],
@@ -317,15 +314,27 @@ def build_record(
             },
             "validation": {s: measured.count("validation", s) for s in measured.skills},
             "decoding": "greedy",
-            "merges": len(merged),
+            "merges": len(figures["merges"]),
         },
-        "scores": {name: scores[name] for name in sources},
-        "others": {name: scores[name] for name in measured.others if name in scores},
-        "merges": merged,
+        **figures,
+        "seeds": seeds,
         "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
-        "rival": tuned_rival(validation, alone),
+        "rival": tuned_rival(validation, {**figures["scores"], **figures["others"]}),
         "other_suites": others_asked,
         "not_done": [*(text for text, is_done in left_out.items() if not is_done), *notes],
+    }
+
+
+def figures_of(measured: Results) -> dict[str, Any]:
+    """Return what stored agents are at epsilon 1e-5, and test scores: sources, others, merges."""
+    scores = measured.scores("test")
+    agents = measured.updates["bfloat16"]["1e-05"]["agents"]
+    keys = ("density", "rho", "lambda")
+    return {
+        "agents": {name: {k: own[k] for k in keys if k in own} for name, own in agents.items()},
+        "scores": {name: scores.pop(name) for name in ("base", *measured.analysis.agents)},
+        "others": {name: scores.pop(name) for name in measured.others if name in scores},
+        "merges": scores,
     }
 
 

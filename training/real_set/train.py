@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from training.real_set.grpo import Settings, Trainer
-from training.real_set.model import default_folder, get_base, open_model
+from training.real_set.model import default_folder, get_base, of_seed, open_model
 from training.real_set.tasks import SKILLS, SPLITS, draw
 
 PUBLISHED = {"train": 160, "validation": 40, "test": 200}
@@ -75,7 +75,7 @@ def train(settings: Settings, base: Path, folder: Path, *, save_seconds: float =
 
     Raises: SystemExit: asked to end (SIGTERM, Ctrl+C); the latest step was saved.
     """
-    name = settings.skill + "-sft" * settings.sft + f"-seed{settings.seed}" * bool(settings.seed)
+    name = of_seed(settings.skill + "-sft" * settings.sft, settings.seed)
     agent = folder / "agents" / name
     if agent.is_dir():
         return agent

@@ -67,7 +67,7 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         **versus,
         "agents": [name for name in record["scores"] if name != "base"],
         "means": means,
-        "seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
+        "training_seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
     }
 
 
