@@ -52,8 +52,6 @@ def watch_html(set_name: str) -> Markup:
 
 def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what there is to know of the real model's set: its scores, and how it was made."""
-    every = {**record["scores"], **record["merges"]}
-    means = {name: fmean(own.values()) for name, own in every.items()}
     rival, table = record.get("rival"), shipped_table(REAL)
     versus: dict[str, Any] = {"rival": None}  # there is nothing to say of it without the table
     if rival is not None and table is not None:
@@ -66,9 +64,14 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         **record,
         **versus,
         "agents": [name for name in record["scores"] if name != "base"],
-        "means": means,
+        "means": _means({**record["scores"], **record["merges"]}),
+        "again": {seed: _means(own["merges"]) for seed, own in record["seeds"].items()},
         "training_seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
     }
+
+
+def _means(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {name: fmean(own.values()) for name, own in scores.items()}
 
 
 def _against_ram_plus(
