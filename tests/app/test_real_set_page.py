@@ -101,6 +101,7 @@ def test_stage_reads_well_and_steps_say_what_is_missing(visit: Any, size: tuple[
     page.click("#watch [popovertarget=real-facts]")
     page.wait_for_selector("#real-facts:popover-open")
     it.check_access("facts", "#real-facts")
+    assert "trained with seed 1 and merged: average " in page.text_content("#real-facts")
     it.check_width()
     page.keyboard.press("Escape")
     it.go("merge")
