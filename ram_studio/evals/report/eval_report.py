@@ -234,7 +234,7 @@ class EvalReport:
             for report, (domain, a, b, _), count in zip(reports, pairs, counts, strict=True)
         ]
         rows = zip(pairs, counts, adjusted, levels, strict=True)
-        return tuple(Comparison(*pair, *found) for pair, *found in rows)
+        return tuple(Comparison(*pair, count, p, level) for pair, count, p, level in rows)
 
     def common_chance_level(self, domain: str, a: str, b: str) -> float | None:
         """Return a domain's chance level where neither model is above it, else None."""
