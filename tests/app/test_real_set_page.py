@@ -62,8 +62,11 @@ def test_description_is_honest_about_how_it_was_made() -> None:
     steps = [
         f"{own['steps']} steps of {'SFT' if name in record['others'] else 'GRPO'}"
         for name, own in record["training"].items()
+        if "-seed" not in name
     ]
-    for fact in ("GGUF", *steps, *record["not_done"], "greedy", COMMAND, "seed: 0"):
+    again = [str(record["training"][f"{name}-seed1"]["steps"]) for name in record["agents"]]
+    steps.append(f"with seed 1 ({', '.join(again)} steps of GRPO)")
+    for fact in ("GGUF", *steps, *record["not_done"], "greedy", COMMAND, "seeds: 0, 1"):
         assert fact in text, fact
     right = {model: n for model, (n, _) in record["other_suites"]["humaneval"].items()}
     assert f"humaneval, to see what was forgotten: base {right['base']}, " in text
@@ -101,7 +104,7 @@ def test_stage_reads_well_and_steps_say_what_is_missing(visit: Any, size: tuple[
     page.click("#watch [popovertarget=real-facts]")
     page.wait_for_selector("#real-facts:popover-open")
     it.check_access("facts", "#real-facts")
-    assert "trained with seed 1 and merged: average " in page.text_content("#real-facts")
+    assert "steps of GRPO) and merged: average " in page.text_content("#real-facts")
     it.check_width()
     page.keyboard.press("Escape")
     it.go("merge")

@@ -175,7 +175,8 @@ def test_agents_of_another_seed_are_recorded_beside_the_set(folder, shipped, tmp
     before, after = (
         json.loads((place / "record.json").read_text()) for place in (shipped, tmp_path / "real")
     )
-    assert after["seeds"] == {"1": {k: after[k] for k in ("agents", "scores", "others", "merges")}}
+    parts = ("agents", "scores", "others", "merges")
+    assert after["other_seeds"] == {"1": {part: after[part] for part in parts}}
     assert [text for text in before["not_done"] if "second seed" in text]
     assert not [text for text in after["not_done"] if "second seed" in text]
     for unchanged in ("scores", "merges", "evaluation", "rival", "agents"):

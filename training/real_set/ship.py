@@ -283,14 +283,14 @@ def build_record(
     """Return how the set was made and measured, and what was not done."""
     figures, validation = figures_of(measured), measured.scores("validation")
     training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
-    seeds = {
+    other_seeds = {
         again.name.removeprefix("measure-seed"): figures_of(Results(again))
         for again in sorted(folder.glob("measure-seed*"))
     }
     others_asked = read_other_suites(folder / "measure" / "other_suites.json")
     asked = {skill: measured.count("test", skill) for skill in measured.skills}
     left_out = {
-        "No agent was trained with a second seed.": bool(seeds),
+        "No agent was trained with a second seed.": bool(other_seeds),
         "No agent was trained by SFT on the same questions.": any("-sft" in n for n in training),
         "Nothing but these skills was asked, so forgetting was not measured.": (
             bool(others_asked) or not set(measured.skills) <= set(figures["scores"])
@@ -317,7 +317,7 @@ def build_record(
             "merges": len(figures["merges"]),
         },
         **figures,
-        "seeds": seeds,
+        "other_seeds": other_seeds,
         "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
         "rival": tuned_rival(validation, {**figures["scores"], **figures["others"]}),
         "other_suites": others_asked,

@@ -65,8 +65,8 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
         **versus,
         "agents": [name for name in record["scores"] if name != "base"],
         "means": _means({**record["scores"], **record["merges"]}),
-        "again": {seed: _means(own["merges"]) for seed, own in record["seeds"].items()},
-        "training_seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
+        "other_seeds": {n: _means(own["merges"]) for n, own in record["other_seeds"].items()},
+        "seeds": {run["settings"].get("seed", 0) for run in record["training"].values()},
     }
 
 
