@@ -156,7 +156,7 @@ def test_what_is_kept_goes_into_result_provenance_card_and_json(tmp_path):
             retained.interference,
         )
         assert record.interference_rounding == retained.interference_rounding
-        by_rounding = f"{retained.rounding:+.1%}, {retained.interference_rounding:+.2f} x"
+        by_rounding = f"{retained.rounding:+z.1%}, {retained.interference_rounding:+z.2f} x"
         assert (
             f"| {retained.retained:.1%} | {retained.interference:.2f} x | {by_rounding} |" in card
         )

@@ -237,7 +237,7 @@ def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine)
         ({"b": BASE}, "math", {"base": "x"}, "'x' is not one of the models: b"),
         ({"b": BASE}, "code", {"code": "off"}, "switched off"),
         ({"b": BASE}, "memory", {"lengths": (50,)}, "too short"),
-        ({"b": "/no/such"}, "math", {}, r"config\.json"),
+        ({"b": "/no/such"}, "math", {}, "is not a folder"),
         ({"b": BASE}, "math", {"chat": "template"}, "has no chat template"),
         ({"b": BASE}, "math", {"samples": 2}, "temperature above 0"),
         ({"b": BASE}, "math", {"samples": 0}, "samples is 0; choose 1 to 64"),

@@ -223,18 +223,17 @@ class EvalReport:
 
         Raises: EvaluationError for a name that is not in the report.
         """
-        reports = [judged if judged and pair[3] == "specialist" else self for pair in pairs]
-        counts = [
-            report.compare(a, b)[domain]
-            for report, (domain, a, b, _) in zip(reports, pairs, strict=True)
-        ]
-        adjusted = holm([count.p_value for count in counts])
-        levels = [
-            report.common_chance_level(domain, a, b) if count.n else None
-            for report, (domain, a, b, _), count in zip(reports, pairs, counts, strict=True)
-        ]
-        rows = zip(pairs, counts, adjusted, levels, strict=True)
-        return tuple(Comparison(*pair, count, p, level) for pair, count, p, level in rows)
+        found = []
+        for domain, a, b, against in pairs:
+            report = judged if judged and against == "specialist" else self
+            counts = report.compare(a, b)[domain]
+            level = report.common_chance_level(domain, a, b) if counts.n else None
+            found.append((counts, level))
+        adjusted = holm([counts.p_value for counts, _ in found])
+        return tuple(
+            Comparison(*pair, counts, p, level)
+            for pair, (counts, level), p in zip(pairs, found, adjusted, strict=True)
+        )
 
     def common_chance_level(self, domain: str, a: str, b: str) -> float | None:
         """Return a domain's chance level where neither model is above it, else None."""
