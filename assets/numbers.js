@@ -13,7 +13,7 @@ export const count = (n) => {
   return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;
 };
 
-/** A share: 47.3 %, 0.24 %, or in so many digits. @param {number} share @param {number} [digits] */
+/** A share: 47.3 %, 0.24 %, or in a given number of digits. @param {number} share @param {number} [digits] */
 export const percent = (share, digits) => {
   const p = 100 * share;
   if (p === 0) return "0 %";

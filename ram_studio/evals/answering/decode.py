@@ -234,7 +234,7 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> 
 _TIMES = 2
 _MOST_ROWS = 32
 THREADS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""How many threads a model on a CPU answers with, whoever set or found it.
+"""How many threads a model on a CPU answers with: set from outside, or the fastest that was found.
 
 Each number rounds sums in its own way, so that a choice by time may answer otherwise each time.
 """
