@@ -7,6 +7,7 @@ import os
 import shutil
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import product
 
 import pytest
 from real_set_folder import first_merges, make_agents, run
@@ -14,7 +15,7 @@ from real_set_folder import first_merges, make_agents, run
 from training.real_set import grpo, measure, report, search
 from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
 from training.real_set.merges import Merge, merges
-from training.real_set.tasks import SKILLS
+from training.real_set.tasks import SKILLS, draw
 
 COUNTS = {"test": 3, "validation": 2}
 FEW = 4
@@ -94,6 +95,19 @@ def test_agents_of_another_seed_are_measured_beside_the_first(folder):
         for told in [json.loads((folder / name / "updates.json").read_text())]
     ]
     assert densities[1] == {skill: densities[0][other] for skill, other in turned.items()}
+
+
+def test_a_question_is_one_cluster_over_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "QUESTIONS", COUNTS)
+    monkeypatch.setattr(measure, "is_right", lambda question, answer: answer == "right")
+    for name in ("measure", "measure-seed1"):
+        (tmp_path / name).mkdir()
+        store = AnswerFile(tmp_path / name / "answers.jsonl")
+        for model, skill in product(("ram", "ram+"), SKILLS):
+            said = "right" if (model, skill) == ("ram+", "math") else "wrong"
+            store.add(model, "test", skill, draw(skill, "test", 3), [said] * 3)
+    # Three questions that RAM+ alone answers, each twice: two of the eight ways to turn them round.
+    assert report.storing_tables(tmp_path) == ["ram+ against ram, seeds: 2: 6 : 0, p 0.25"]
 
 
 def test_a_search_of_weights_goes_on_and_asks_its_best(folder, capsys):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,13 @@ from training.real_set.model import default_folder, of_seed
 from training.real_set.tasks import SKILLS, draw, text_of
 
 RIVAL = "ram+"
+STORED = (
+    ("ram+", "ram"),
+    ("ram+ dtype=float32", "ram dtype=float32"),
+    ("ram+ rounding=stochastic", "ram"),
+    ("ram+ rounding=stochastic", "ram+"),
+)
+"""What tells whether lambda helps: RAM+ and RAM in the ways to store them."""
 
 
 def main() -> None:
@@ -41,6 +48,7 @@ def main() -> None:
     curves_of(folder / "log").write_html(measured / "curves.html")
     print(training_tables(folder / "log"))
     print(markdown(rows))
+    print("\n".join(storing_tables(folder)))
     if tuned:
         print("\nBest of each method by validation:\n")
         print(markdown([row for row in rows if row["model"] in tuned.values()]))
@@ -69,6 +77,37 @@ def compare(own: Mapping[str, list[bool]], rival: Mapping[str, list[bool]]) -> P
     return PairedCounts.over(
         PairedCounts.of(zip(right, rival[skill], strict=True), clusters_of(skill, len(right)))
         for skill, right in own.items()
+    )
+
+
+def storing_tables(folder: Path) -> list[str]:
+    """Return how RAM+ and RAM compare by how they are stored, over all seeds that have both."""
+    files = [AnswerFile(own / "answers.jsonl") for own in sorted(folder.glob("measure*"))]
+    lines = []
+    for name, rival in STORED:
+        asked = [own for own in files if {name, rival} <= {*own.models("test")}]
+        if asked:
+            found = over_seeds(asked, name, rival)
+            pair = f"{found.wins} : {found.losses}, p {found.p_value:.2g}"
+            lines.append(f"{name} against {rival}, seeds: {len(asked)}: {pair}")
+    return lines
+
+
+def over_seeds(files: Sequence[AnswerFile], name: str, rival: str) -> PairedCounts:
+    """Return how two merges do on the test questions over the agents of several seeds.
+
+    A question is asked once a seed: its answers stand in one cluster, with those about its text.
+    """
+    return PairedCounts.over(
+        PairedCounts.of(
+            [
+                pair
+                for own in files
+                for pair in zip(*(own.right(m, "test", skill) for m in (name, rival)), strict=True)
+            ],
+            clusters_of(skill, len(files[0].right(name, "test", skill))) * len(files),
+        )
+        for skill in SKILLS
     )
 
 
