@@ -107,6 +107,10 @@ def test_at_chance_level_nothing_is_concluded():
         assert (pair.outcome, pair.p_adjusted < 0.001) == (outcome, True)
         assert ("neither is above the chance level of 20 %" in pair.sentence()) == (not losses)
         assert len(damages(two, "base", ["talker"])) == losses
+    apart = report(base="00xx", talker="xx00")
+    apart = type(apart)(**{**vars(apart), "chance_levels": {"code": 0.2}})
+    (pair,) = apart.compare_all(base="base")
+    assert (pair.n, pair.chance_level) == (0, None), "no question tells anything of both"
     page = view.report_html(verdicts.judge_merges(found, ["coder"]), ["coder"])
     assert "exactly as good" not in page
     assert "neither above the chance level (20.0 %)" in page
