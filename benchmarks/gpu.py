@@ -11,6 +11,7 @@ runs the same on the CPU, which says nothing about a GPU.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import shutil
 import statistics
@@ -36,7 +37,7 @@ from ram_studio.engine.passes.counting import Counter, Counting, Tally
 from ram_studio.engine.passes.driver import RunOptions, run_pass
 from ram_studio.engine.passes.plan import Known, Plan
 from ram_studio.engine.passes.torch_backend import TorchBackend
-from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
 from ram_studio.engine.reading.residence import DEVICE_BLOCK_ELEMENTS, empty_rows
 from ram_studio.engine.reading.staging import host_buffer
@@ -70,15 +71,13 @@ def tensors_of(shape: Shape, most: int) -> Iterator[tuple[str, tuple[int, ...]]]
             yield name, dimensions
 
 
-def blocks_like(shape: Shape, agents: int, most: int) -> list[Block]:
-    """Return one block for each tensor of a model; there are no files behind them."""
-    blocks = []
+def blocks_like(shape: Shape, agents: int, most: int, block_elements: int) -> list[Block]:
+    """Return the blocks of a model's tensors; there are no files behind them."""
+    tensors = []
     for name, dimensions in tensors_of(shape, most):
-        n = math.prod(dimensions)
-        info = TensorInfo(name, "BF16", dimensions, Path("nowhere"), 0, 2 * n)
-        tensor = MergeTensor(info, (info,) * agents)
-        blocks.append(Block(len(blocks), len(blocks), tensor, 0, n, tensor.agents))
-    return blocks
+        info = TensorInfo(name, "BF16", dimensions, Path("nowhere"), 0, 2 * math.prod(dimensions))
+        tensors.append(MergeTensor(info, (info,) * agents))
+    return list(blocks_of(tensors, block_elements))
 
 
 def fill(blocks: list[Block], agents: int, device: str) -> list[torch.Tensor]:
@@ -96,19 +95,36 @@ def fill(blocks: list[Block], agents: int, device: str) -> list[torch.Tensor]:
     return found
 
 
-def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list[object]]:
-    """Time counting and merging tensors of a 7 b model that lie on one device."""
+def copy_row(device: str, rounds: int) -> tuple[float, list[object]]:
+    """Return how many bytes a second a device reads and writes in its own memory, and its row."""
+    n = 1 << 30 if device != "cpu" else 1 << 20
+    source, target = (torch.ones(n, dtype=torch.uint8, device=device) for _ in range(2))
+    found = seconds(lambda: target.copy_(source), device, rounds)
+    floor = 2 * n / found
+    return floor, ["memory: copy", "-", f"{found * 1e3:.1f}", _rate(floor), "-"]
+
+
+def resident_rows(
+    device: str, agents: int, most: int, rounds: int, block_elements: int, floor: float
+) -> Iterator[list[object]]:
+    """Time counting and merging tensors of a 7 b model that lie on one device.
+
+    floor: bytes a second that the device's memory reads and writes.
+    """
+    if device != "cpu":
+        torch.cuda.empty_cache()  # what the last call's tensors left
     room = int(0.8 * free_bytes(device)) // (2 * (agents + 2))
-    blocks = blocks_like(SEVEN_B, agents, min(most, room))
+    blocks = blocks_like(SEVEN_B, agents, min(most, room), block_elements)
     stored = fill(blocks, agents, device)
     elements = sum(block.n for block in blocks)
     names = tuple(agent_names(agents))
-    facts = Facts(names, 0, tuple(b.tensor.name for b in blocks))
+    tensors = dict.fromkeys(block.tensor.name for block in blocks)
+    facts = Facts(names, 0, tuple(tensors))
     merged = [torch.empty(b.n, dtype=torch.bfloat16, device=device) for b in blocks]
     backend = TorchBackend()
 
     def count() -> None:
-        tally = Tally(len(blocks), agents, all_thresholds())
+        tally = Tally(len(tensors), agents, all_thresholds())
         counter = Counter(tally, backend)
         for block, rows in zip(blocks, stored, strict=True):
             assert counter.add(block.tensor_index, rows[0], rows[1:])
@@ -119,8 +135,8 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
             get_method("ram"),
             get_method("ram").prepare(make_settings("ram", {}), facts),
             Known(facts),
-            {b.tensor.name: "BF16" for b in blocks},
-            {b.tensor.name: b.index for b in blocks},
+            dict.fromkeys(tensors, "BF16"),
+            {name: index for index, name in enumerate(tensors)},
             rounding,
             device,
         )
@@ -131,37 +147,31 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
 
         return work
 
-    copied = torch.empty_like(merged[0])
-    copy = seconds(lambda: copied.copy_(merged[0]), device, rounds)
-    floor = 4 * len(copied) / copy
-    rows = [["memory: copy", f"{len(copied) / 1e9:.2f} G", f"{copy * 1e3:.1f}", _rate(floor), "-"]]
     for name, work, width in (
-        ("resident: count, all epsilons", count, 2 * (agents + 1)),
-        ("resident: merge, counted and measured", merge_all("nearest"), 2 * (agents + 2)),
-        ("resident: merge, stochastic", merge_all("stochastic"), 2 * (agents + 2)),
+        ("count, all epsilons", count, 2 * (agents + 1)),
+        ("merge, counted and measured", merge_all("nearest"), 2 * (agents + 2)),
+        ("merge, stochastic", merge_all("stochastic"), 2 * (agents + 2)),
     ):
         found = seconds(work, device, rounds)
         rate = width * elements / found
+        name = f"resident: {name}, blocks of {block_elements >> 20} Mi"
         row = [name, f"{elements / 1e9:.2f} G", f"{found * 1e3:.1f}", _rate(rate)]
-        rows.append([*row, f"{rate / floor:.0%} of memory"])
-    return rows
+        yield [*row, f"{rate / floor:.0%} of memory"]
 
 
-def link_rows(device: str, rounds: int) -> list[list[object]]:
+def link_rows(device: str, rounds: int) -> Iterator[list[object]]:
     """Time page-locked copies to the device and back."""
     nbytes = 256 << 20 if device != "cpu" else 1 << 20
     host = host_buffer(nbytes, device)
     there = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    rows = []
     for name, target, source in (("link: up", there, host), ("link: down", host, there)):
         found = seconds(lambda t=target, s=source: t.copy_(s, non_blocking=True), device, rounds)
-        rows.append([name, "-", f"{found * 1e3:.1f}", _rate(nbytes / found), "-"])
-    return rows
+        yield [name, "-", f"{found * 1e3:.1f}", _rate(nbytes / found), "-"]
 
 
 def streamed_rows(
     zoo: Path, agents: int, device: str, rounds: int, out: Path
-) -> list[list[object]]:
+) -> Iterator[list[object]]:
     """Time whole merges from files and from memory, and reading the files alone."""
     sources = {name: str(zoo / name) for name in agent_names(agents)}
     recipe = make_recipe({"base": str(zoo / "base"), "agents": sources, "method": "ram+"})
@@ -182,9 +192,7 @@ def streamed_rows(
     resident = ResidentMerge(recipe.base, recipe.agents, device=device)
     factors = iter(np.linspace(0.0, 0.5, rounds + 1))
     into = resident.merge("ram+").tensors
-    rows = [
-        ["files: read", _elements(report), f"{reading * 1e3:.1f}", _rate(nbytes / reading), "-"]
-    ]
+    yield ["files: read", _elements(report), f"{reading * 1e3:.1f}", _rate(nbytes / reading), "-"]
     for name, work in (
         *(
             (
@@ -201,9 +209,8 @@ def streamed_rows(
     ):
         found = seconds(work, first, rounds)
         row = [name, _elements(report), f"{found * 1e3:.1f}", _rate(nbytes / found)]
-        rows.append([*row, f"{found / reading:.2f} x reading"])
+        yield [*row, f"{found / reading:.2f} x reading"]
     shutil.rmtree(out, ignore_errors=True)
-    return rows
 
 
 def _elements(report) -> str:
@@ -238,20 +245,29 @@ def main() -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("No CUDA device here: nothing was measured. Run this on a machine with a GPU.")
         return
+    say = functools.partial(print, flush=True)  # a run that is stopped leaves what it measured
+    say(device_facts(devices_of(options.device)[0]))
+    say(f"{options.agents} agents, bfloat16, medians of {options.rounds} rounds\n")
+    say(table(("what", "elements", "ms", "GB/s", "share of its floor"), []))
+    for row in all_rows(options):
+        say("| " + " | ".join(map(str, row)) + " |")
+    say(f"\n{machine_facts()}")
+
+
+def all_rows(options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield every row of the table as it is measured, what takes longest last."""
     first = devices_of(options.device)[0]
+    yield from link_rows(first, options.rounds)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (options.folder or Path(scratch)) / f"{options.size}-{options.agents}"
-        zoo = make_zoo(folder, options.size, options.agents)
-        rows = resident_rows(first, options.agents, options.elements, options.rounds)
-        rows += link_rows(first, options.rounds)
-        out = Path(scratch) / "merged"
-        rows += streamed_rows(zoo, options.agents, options.device, options.rounds, out)
-    print(f"{options.agents} agents, bfloat16, medians of {options.rounds} rounds")
-    print()
-    print(table(("what", "elements", "ms", "GB/s", "share of its floor"), rows))
-    print()
-    print(device_facts(first))
-    print(machine_facts())
+        zoo, out = make_zoo(folder, options.size, options.agents), Path(scratch) / "merged"
+        yield from streamed_rows(zoo, options.agents, options.device, options.rounds, out)
+    floor, row = copy_row(first, options.rounds)
+    yield row
+    for size in reversed(BLOCK_SIZES):
+        yield from resident_rows(
+            first, options.agents, options.elements, options.rounds, size, floor
+        )
 
 
 if __name__ == "__main__":
