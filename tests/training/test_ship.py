@@ -177,6 +177,8 @@ def test_agents_of_another_seed_are_recorded_beside_the_set(folder, shipped, tmp
     )
     parts = ("agents", "scores", "others", "merges")
     assert after["other_seeds"] == {"1": {part: after[part] for part in parts}}
+    first, second = (load_table(ship.table_file(tmp_path / "real", seed)) for seed in (0, 1))
+    assert [row["answers"] for row in second["rows"]] == [row["answers"] for row in first["rows"]]
     assert [text for text in before["not_done"] if "second seed" in text]
     assert not [text for text in after["not_done"] if "second seed" in text]
     for unchanged in ("scores", "merges", "evaluation", "rival", "agents"):

@@ -16,7 +16,7 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
 from training.real_set.measure import Sources, figures, measure_updates
 from training.real_set.model import default_folder
-from training.real_set.ship import OUT, factors_key, rows_of_merges
+from training.real_set.ship import OUT, factors_key, rows_of_merges, table_file
 from training.real_set.tasks import draw, is_right
 
 
@@ -45,7 +45,7 @@ def restore(folder: Path, out: Path) -> int:
             f"The agents in {folder} differ from the base in other elements than those of {out}. "
             "They answer otherwise: measure them anew, with measure.py."
         )
-    table = load_table(out / "skills.json.gz")
+    table = load_table(table_file(out))
     record = json.loads((out / "record.json").read_text("utf-8"))
     factors = [{"row": factors_key(r), "factors": r["factors"]} for r in table["rows"]]
     _write(measured / "factors.jsonl", (line for line in factors if line["factors"]))

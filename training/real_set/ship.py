@@ -37,7 +37,7 @@ from training.real_set.measure import (
     side_by_side,
 )
 from training.real_set.merges import Merge, merges
-from training.real_set.model import CARD, GGUF_SHA256, HUB_ID, default_folder
+from training.real_set.model import CARD, GGUF_SHA256, HUB_ID, default_folder, of_seed
 from training.real_set.tasks import MAX_NEW_TOKENS, Split, draw, is_right, text_of
 from training.shipped.table_factors import FactorMeter, has_formula
 
@@ -66,11 +66,12 @@ def main() -> None:
         "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
     )
     parser.add_argument("--items", type=int, help="of them the first so many questions a skill")
+    parser.add_argument("--seed", type=int, default=0, help="of the agents whose rows are asked")
     add_processes(parser)
     args = parser.parse_args()
     if args.again:
         wrong, of = differing(
-            args.folder, args.out, args.again, items=args.items, processes=args.processes
+            args.folder, args.out, args.again, args.seed, items=args.items, processes=args.processes
         )
         print(f"{wrong} of {of} answers differ from the table")
         return
@@ -80,13 +81,24 @@ def main() -> None:
     processes = 0 if args.no_factors else args.processes
     table = with_known_factors(table, args.folder, processes)
     analysis_file = save_analysis(measured.analysis, args.out / "analysis.safetensors")
-    table_file = save_table(table, args.out / "skills.json.gz")
-    record = build_record(measured, table, args.folder, args.note)
+    tables = [save_table(table, table_file(args.out))]
+    other_seeds = {
+        int(own.name.removeprefix("measure-seed")): Results(own)
+        for own in sorted(args.folder.glob("measure-seed*"))
+    }
+    for seed, results in other_seeds.items():
+        tables.append(save_table(build_table(results), table_file(args.out, seed)))
+    record = build_record(measured, other_seeds, table, args.folder, args.note)
     (args.out / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    nbytes = sum(file.stat().st_size for file in (analysis_file, table_file))
+    nbytes = sum(file.stat().st_size for file in (analysis_file, *tables))
     if nbytes > MOST_BYTES:
-        raise SystemExit(f"Analysis and table take {nbytes} bytes, expected at most {MOST_BYTES}.")
+        raise SystemExit(f"Analysis and tables take {nbytes} bytes, expected at most {MOST_BYTES}.")
     print(f"{args.out}: {len(table['rows'])} rows, {table['n']} questions a skill, {nbytes} bytes")
+
+
+def table_file(out: Path, seed: int = 0) -> Path:
+    """Return the file of the skill table of a seed's agents; the app shows that of the first."""
+    return out / f"{of_seed('skills', seed)}.json.gz"
 
 
 class Results:
@@ -239,21 +251,22 @@ def differing(
     folder: Path,
     out: Path,
     number: int,
+    seed: int = 0,
     *,
     items: int | None = None,
-    seed: str = "",
     processes: int = 1,
 ) -> tuple[int, int]:
     """Ask random rows of the table in `out` again; return how many answers differ, of how many.
 
-    folder: with the weights. items: questions a skill, the first ones; None for all.
+    folder: with the weights. seed: of the agents. items: questions a skill, the first ones; None
+    for all.
     """
-    table = load_table(out / "skills.json.gz")
+    table = load_table(table_file(out, seed))
     n = table["n"]
     chosen = random.Random(seed).sample(table["rows"], min(number, len(table["rows"])))
     made = rows_of_merges()
     counts = dict.fromkeys(table["domains"], min(n, items or n))
-    sources = Sources(folder / "base", folder / "agents")
+    sources = Sources(folder / "base", folder / "agents", seed)
     wrong = of = 0
     for dtype in DTYPES:
         jobs, answered = [], {}
@@ -278,15 +291,15 @@ def rows_of_merges() -> dict[tuple[str, str], Merge]:
 
 
 def build_record(
-    measured: Results, table: Mapping[str, Any], folder: Path, notes: Sequence[str]
+    measured: Results,
+    other_seeds: Mapping[int, Results],
+    table: Mapping[str, Any],
+    folder: Path,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Return how the set was made and measured, and what was not done."""
     figures, validation = figures_of(measured), measured.scores("validation")
     training = {log.stem: read_training(log) for log in sorted((folder / "log").glob("*.jsonl"))}
-    other_seeds = {
-        again.name.removeprefix("measure-seed"): figures_of(Results(again))
-        for again in sorted(folder.glob("measure-seed*"))
-    }
     others_asked = read_other_suites(folder / "measure" / "other_suites.json")
     asked = {skill: measured.count("test", skill) for skill in measured.skills}
     left_out = {
@@ -317,7 +330,7 @@ def build_record(
             "merges": len(figures["merges"]),
         },
         **figures,
-        "other_seeds": other_seeds,
+        "other_seeds": {str(seed): figures_of(results) for seed, results in other_seeds.items()},
         "seconds": {name: line.get("seconds") for name, line in measured.merges.items()},
         "rival": tuned_rival(validation, {**figures["scores"], **figures["others"]}),
         "other_suites": others_asked,
