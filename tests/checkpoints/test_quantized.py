@@ -211,6 +211,11 @@ WEIGHT = torch.zeros(4, 4, dtype=torch.float8_e4m3fn)
         ({"m.weight.absmax": torch.ones(2)}, "quantized (bitsandbytes, 4 bits, by"),
         ({"m.weight_packed": torch.zeros(2)}, "quantized (compressed-tensors, 4 bits, by"),
         ({"m.weight": WEIGHT, "m.weight_scale_2": torch.ones(1)}, "quantized (NVFP4, by"),
+        (
+            # Beside fp8, where the output's config would no longer say what the integers mean.
+            {"f": WEIGHT, "f_scale": torch.ones(()), "m": WEIGHT.char(), "m_scale": torch.ones(4)},
+            "quantized (8-bit integers, by its tensor `m`)",
+        ),
         ({"m.weight": WEIGHT}, "`m.weight` (model.safetensors) has dtype F8_E4M3, expected"),
         ({"m.weight": WEIGHT, "m.weight_scale": torch.ones(3)}, "(F32) of shape (3,) does not fit"),
         (

@@ -179,9 +179,14 @@ def decoded(checkpoint: Checkpoint) -> Checkpoint:
     """
     at = checkpoint.at
     tensors = dict(checkpoint.tensors)
-    for pattern, kind in _OTHERS:
-        if sign := next((name for name in tensors if pattern.search(name)), None):
-            _refuse(at, f"{_named(checkpoint.config) or kind}, by its tensor {quoted(sign)}")
+    signs = [(kind, name) for pattern, kind in _OTHERS for name in tensors if pattern.search(name)]
+    signs += [
+        ("8-bit integers", name)
+        for name, tensor in tensors.items()
+        if tensor.dtype == "I8" and _scale_of(name, tensors) is not None
+    ]
+    for kind, sign in signs[:1]:
+        _refuse(at, f"{_named(checkpoint.config) or kind}, by its tensor {quoted(sign)}")
     made = {}
     problems = []
     for name, tensor in checkpoint.tensors.items():
@@ -273,7 +278,7 @@ def _scaled(
     codes: TensorInfo, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]
 ) -> TensorInfo | str | None:
     """Return what fp8 codes stand for, or why that is not known; None without any scale."""
-    scale = next((t for end in _SUFFIXES if (t := tensors.get(codes.name + end))), None)
+    scale = _scale_of(codes.name, tensors)
     if scale is None:
         return None
     counts = _scale_shape(codes.shape, scale.shape) if scale.dtype in SCALES else None
@@ -285,6 +290,10 @@ def _scaled(
         )
     made = Scaled(codes, scale, counts, block)
     return codes.replaced_by(made, name=codes.name, shape=codes.shape, dtype="BF16")
+
+
+def _scale_of(codes: str, tensors: Mapping[str, TensorInfo]) -> TensorInfo | None:
+    return next((t for end in _SUFFIXES if (t := tensors.get(codes + end))), None)
 
 
 def _scale_shape(codes: tuple[int, ...], scale: tuple[int, ...]) -> tuple[int, ...] | None:
