@@ -152,6 +152,8 @@ def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path
         ({"peft_type": "IA3"}, "adapter of type IA3"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights: pissa_niter_4"),
         ({"lora_bias": True}, "with lora_bias"),
+        ({"layer_replication": [[0, 1], [0, 1]]}, "with layer_replication"),
+        ({"kasa_config": {"beta": 0.1}}, "with kasa_config"),
         ({"alpha_pattern": {"(a+)+b": 2}}, "alpha_pattern that is not read"),
         ({"lora_alpha": "much"}, "lora_alpha"),
         ({"lora_alpha": 10**400}, "lora_alpha"),
@@ -210,6 +212,13 @@ def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, sa
     save_file(weights | long, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(CompatibilityError, match=said):
         load(tmp_path, {"a": folder})
+
+
+def test_dora_without_its_lengths_is_refused(base, trained, tmp_path):
+    path = shutil.copytree(trained[0], tmp_path / "adapter") / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": True}))
+    with pytest.raises(CompatibilityError, match="DoRA without its lora_magnitude_vector"):
+        load(base, {"a": path.parent})
 
 
 def test_a_tied_head_that_the_base_does_not_store_is_not_counted(base, trained):

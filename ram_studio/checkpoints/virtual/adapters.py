@@ -56,7 +56,15 @@ MOST_FETCHED = 64_000_000
 """Bytes of the factors of a stack that are read from afar to tell the norms of their update."""
 MOST_NAME = 300
 """Characters of a module that patterns are matched with: an untrusted one may take their cube."""
-_UNREAD = ("lora_bias", "use_qalora", "alora_invocation_tokens", "megatron_config")
+_UNREAD = (
+    "lora_bias",
+    "use_qalora",
+    "alora_invocation_tokens",
+    "megatron_config",
+    "layer_replication",
+    "kasa_config",
+    "use_bdlora",
+)
 _OWN_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 
@@ -267,6 +275,8 @@ def _made(
     if any(t.dtype not in MERGED_DTYPES for t in (a, b, weight, magnitude or a)):
         dtypes = " and ".join(t.dtype for t in (a, b, *((magnitude,) if magnitude else ())))
         return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
+    if config.get("use_dora") and magnitude is None:
+        return f"{quoted(module)} is DoRA without its lora_magnitude_vector"
     if magnitude is not None and (is_turned or magnitude.numel != weight.shape[0]):
         return f"{quoted(module)} is DoRA on a layer that is not linear"
     scale = _scale(module, a.shape[0], config)
