@@ -229,6 +229,20 @@ def test_doing_a_step_again_changes_nothing(plan, analysis, good, tmp_path):
         assert agent["retained"] == recorded[name]["retained"]
 
 
+def test_a_model_without_a_config_is_known_as_finished(tmp_path):
+    zoo = make_zoo(tmp_path, 2)
+    (zoo.folder / "base" / "config.json").unlink()
+    once = make_plan(zoo.recipe(), 1)
+    merge_in_parts(once, tmp_path / "out", zoo.analyze(**CPU))
+    whole = contents(tmp_path / "out")
+    assert "config.json" not in whole
+    assert finish(once, tmp_path / "out", **CPU).bytes_read == 0
+    assert merge(zoo.recipe(), tmp_path / "out", **CPU).is_done_before
+    (tmp_path / "out" / "README.md").unlink()
+    with pytest.raises(OutputError, match="exists and is not empty"):
+        finish(once, tmp_path / "out", **CPU)
+
+
 def test_a_part_is_analyzed_once(plan, tmp_path, monkeypatch):
     file = tmp_path / "part-2"
     analyze_part(plan, 1, file, **CPU)

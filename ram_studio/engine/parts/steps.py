@@ -15,9 +15,7 @@ import numpy as np
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.partial import PartialAnalysis
-from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.read.describe import plural, shown_bytes
-from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.analysis_file import load_partial, save_analysis
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, ReceiptHeader, read_receipt
@@ -241,23 +239,21 @@ def find_finished(plan: PartPlan, output: Output) -> Provenance | None:
 
     What a finish left there is cleared.
     """
-    shards = [name for part in plan.parts for name in part.shards]
-    last = INDEX_FILE if len(shards) > 1 else CONFIG_FILE
-    if not output.files.has(PROVENANCE_FILE) or not output.files.has(last):
+    if not output.files.has(PROVENANCE_FILE):
         return None
     try:
         provenance = provenance_of(output.files)
     except RamStudioError:
         return None
     sources = {name: source.fingerprint for name, source in plan.sources.items()}
+    shards = [name for part in plan.parts for name in part.shards]
+    sizes = output.files.sizes()
     is_ours = (
         provenance.recipe == plan.recipe
         and {name: s.fingerprint for name, s in provenance.sources.items()} == sources
         and list(provenance.shards) == shards
-    )
-    sizes = output.files.sizes() if is_ours else {}
-    is_ours = is_ours and all(
-        sizes.get(name) == record.nbytes for name, record in provenance.shards.items()
+        and all(sizes.get(name) == own.nbytes for name, own in provenance.shards.items())
+        and provenance.files.keys() <= sizes.keys()
     )
     if is_ours:
         output.clear()
