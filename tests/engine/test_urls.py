@@ -499,6 +499,24 @@ def test_what_is_there_already_is_not_overwritten(zoo):
     assert not fsspec.filesystem("memory").exists("/merged/other")
 
 
+def test_of_two_plans_that_begin_at_once_one_goes_on(zoo, monkeypatch):
+    other = make_plan(zoo.recipe(method="task-arithmetic"), 1)
+    write, begun = UrlFolder.write, []
+
+    def meanwhile(self, name, data):
+        write(self, name, data)
+        if not begun:
+            begun.append(name)
+            write(self, f".ram-studio-parts/plan-{other.digest}", b"")
+
+    monkeypatch.setattr(UrlFolder, "write", meanwhile)
+    with pytest.raises(OutputError, match="parts of another plan"):
+        merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    merge_part(other, 1, URL, **CPU)
+    finish(other, URL, **CPU)
+    assert not [name for name in contents_at(URL) if "plan-" in name]
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

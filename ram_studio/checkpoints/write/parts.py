@@ -234,6 +234,11 @@ class PartsUrl(_PartsOutput):
                         "remove what is there first."
                     )
                 self.files.write(_mark(plan), b"")
+                try:
+                    self._is_begun(self.files.sizes())  # another plan may have come meanwhile
+                except OutputError:
+                    self.files.remove([_mark(plan)])
+                    raise
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
         return {name: [name] for name in shards}
