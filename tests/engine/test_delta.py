@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pytest
 import torch
 from engine_zoo import EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_folder, write_folder
@@ -103,6 +104,23 @@ def test_a_delta_is_an_agent_wherever_its_base_is(pair, tmp_path) -> None:
         outs.append(merge(recipe, tmp_path / name).provenance)
     assert outs[0].shards == outs[1].shards
     assert verify(tmp_path / "delta", with_sources=True, full=True).source_files == 4
+
+
+@one_dtype
+def test_a_delta_of_another_base_at_a_url_is_refused(pair, tmp_path) -> None:
+    """It was laid over whatever lay there: of all that is not on this disk nothing was compared."""
+    base, agent = pair
+    make_delta(base, agent, tmp_path / "a.safetensors")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(base), "/of/base", recursive=True)
+    memory.put(str(agent), "/of/other", recursive=True)
+    try:
+        at_url = load("memory://of/base", {"a": tmp_path / "a.safetensors"})
+        assert at_url.agents[0].tensors.keys() == read_folder(agent).keys()
+        with pytest.raises(CompatibilityError, match="is a delta of another base"):
+            load("memory://of/other", {"a": tmp_path / "a.safetensors"})
+    finally:
+        memory.rm("/of", recursive=True)
 
 
 def test_tied_heads_stored_twice_and_integers_come_back(tmp_path) -> None:

@@ -24,6 +24,8 @@ CONFIG_FILE = "config.json"
 QUANTIZATION = "quantization_config"
 """Key of a config under which codes that stand for weights are described."""
 DELTA_FORMAT = "ram-studio delta 1"
+HUB_FINGERPRINT = "hub-"
+"""How the fingerprints of shards begin that are still on the Hub."""
 
 # Small checkpoints are fingerprinted whole; of large ones this many pages are read.
 WHOLE_FINGERPRINT_BYTES = 16 * 2**20
@@ -177,7 +179,7 @@ def split_hf_url(source: str) -> tuple[tuple[str, str | None], str] | None:
 
 def hub_fingerprint(contents: list[str]) -> str:
     """Return the fingerprint of shards on the Hub; contents: each one's name and hash there."""
-    return "hub-" + hashlib.blake2b("\n".join(contents).encode()).hexdigest()[:60]
+    return HUB_FINGERPRINT + hashlib.blake2b("\n".join(contents).encode()).hexdigest()[:60]
 
 
 def _as_on_hub(checkpoint: Checkpoint) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.checkpoint import HUB_FINGERPRINT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
 from ram_studio.checkpoints.read.describe import printable, quoted
 from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
@@ -85,8 +85,9 @@ def content_of(tensors: Mapping[str, str]) -> str:
 
 
 def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
-    """Say whether a base in other files holds what a delta was made from; reads all of it."""
-    if CONTENT not in delta or any(t.virtual is not None for t in base.tensors.values()):
+    """Say whether a base in other files here holds what a delta was made from; reads all of it."""
+    is_stored = base.is_local and all(t.virtual is None for t in base.tensors.values())
+    if CONTENT not in delta or not is_stored:
         return False
     return content_of({n: hash_tensor(t) for n, t in base.tensors.items()}) == delta[CONTENT]
 
@@ -98,7 +99,8 @@ def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint)
     """
     of = delta.get("base")
     # Of files still on the Hub the fingerprint is another one.
-    if base.is_local and of != base.fingerprint and not _same_content(delta, base):
+    is_on_hub = base.fingerprint.startswith(HUB_FINGERPRINT)
+    if not is_on_hub and of != base.fingerprint and not _same_content(delta, base):
         raise CompatibilityError(
             f"{agent.at} is a delta of another base: it was made from {printable(of, 16)}..., "
             f"the base given is {base.fingerprint[:16]}... Give exactly the files it was "
