@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.read.content_hash import hash_tensor
 from ram_studio.checkpoints.read.describe import plural, printable, quoted
+from ram_studio.checkpoints.read.stored_bytes import same_bytes
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.virtual.distributed import Box, join_boxes
 from ram_studio.convert.names import Keys, choose_names
@@ -178,7 +178,7 @@ def _same_everywhere(parts: list[TensorInfo], at: str) -> TensorInfo:
     first = parts[0]
     for other in parts[1:]:
         is_alike = (other.dtype, other.shape) == (first.dtype, first.shape)
-        if not is_alike or hash_tensor(other) != hash_tensor(first):
+        if not is_alike or not same_bytes(other, first):
             raise CheckpointError(
                 f"{at} differs between ranks ({printable(first.path.name)}, "
                 f"{printable(other.path.name)}), and neither file says how it was cut; save it as "

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import checkpoint as checkpoint_module
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
-from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.checkpoints.read.stored_bytes import same_bytes
 from ram_studio.checkpoints.virtual.quantized import Scaled
 
 INDEX = "model.safetensors.index.json"

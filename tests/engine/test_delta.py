@@ -117,6 +117,10 @@ def test_a_delta_of_another_base_at_a_url_is_refused(pair, tmp_path) -> None:
     try:
         at_url = load("memory://of/base", {"a": tmp_path / "a.safetensors"})
         assert at_url.agents[0].tensors.keys() == read_folder(agent).keys()
+        in_shards = write_folder(tmp_path / "shards", read_folder(base), shards=2)
+        memory.put(str(in_shards), "/of/shards", recursive=True)
+        again = load("memory://of/shards", {"a": tmp_path / "a.safetensors"})
+        assert again.agents[0].tensors.keys() == at_url.agents[0].tensors.keys()
         with pytest.raises(CompatibilityError, match="is a delta of another base"):
             load("memory://of/other", {"a": tmp_path / "a.safetensors"})
     finally:

@@ -14,7 +14,8 @@ import pytest
 import torch
 from engine_zoo import make_zoo, write_folder
 
-from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, hash_tensor, known_hash
+from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, known_hash
+from ram_studio.checkpoints.read.stored_bytes import hash_tensor
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken

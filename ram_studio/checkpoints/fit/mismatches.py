@@ -21,7 +21,7 @@ from ram_studio.checkpoints.read.describe import (
     shown_shape,
 )
 from ram_studio.checkpoints.read.remote import Remote
-from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.checkpoints.read.stored_bytes import same_bytes
 from ram_studio.checkpoints.read.tensors import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.virtual.expert_adapters import PACKING_WORDS
 from ram_studio.errors import CompatibilityError

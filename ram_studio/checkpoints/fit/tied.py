@@ -15,7 +15,7 @@ from typing import Literal
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import quoted
-from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.checkpoints.read.stored_bytes import same_bytes
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.errors import CheckpointError
 

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.errors import CheckpointError, told_as
 
 PIECE_BYTES = 1 << 20
@@ -76,24 +75,6 @@ def make_hasher(algorithm: str) -> Hasher:
 def _reading(path: Path) -> AbstractContextManager[None]:
     advice = "check the disk, or fetch the file again"
     return told_as(CheckpointError, f"{printable(path)} cannot be read", advice)
-
-
-def hash_tensor(tensor: TensorInfo) -> str:
-    """Return the BLAKE3 of a stored tensor's bytes as 64 hex digits.
-
-    Raises: CheckpointError when its file cannot be read.
-    """
-    hasher = make_hasher("blake3")
-    left = tensor.nbytes
-    with _reading(tensor.path), open(tensor.path, "rb") as file:
-        file.seek(tensor.offset)
-        while left:
-            piece = file.read(min(left, PIECE_BYTES))
-            if not piece:
-                raise OSError("it ends too early")
-            hasher.update(memoryview(piece))
-            left -= len(piece)
-    return hasher.hexdigest()
 
 
 def blake3_of(path: Path) -> str:

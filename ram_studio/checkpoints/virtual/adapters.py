@@ -9,6 +9,7 @@ elsewhere than in these files is refused.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -22,6 +23,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape
+from ram_studio.checkpoints.read.stored_bytes import read_bytes
 from ram_studio.checkpoints.read.tensors import (
     MERGED_DTYPES,
     TensorInfo,
@@ -327,17 +329,14 @@ def _reader_of(agent: Checkpoint, *factors: TensorInfo) -> Read | None:
     size = sum(factor.nbytes for factor in factors)
     if not agent.is_local and (not agent.remote or size > MOST_FETCHED):
         return None
-    fetched: dict[str, bytes] = {}
+
+    @functools.cache
+    def whole(tensor: TensorInfo) -> bytes:
+        return read_bytes(tensor, 0, tensor.nbytes, agent.remote)
 
     def read(tensor: TensorInfo, start: int, count: int) -> np.ndarray:
         storage = rounding.STORAGE[tensor.dtype]
-        if (place := agent.remote.get(tensor.path)) is None:
-            with open(tensor.path, "rb") as file:
-                file.seek(tensor.offset + start * storage.itemsize)
-                return rounding.decode(np.fromfile(file, storage, count), tensor.dtype)
-        if tensor.name not in fetched:
-            fetched[tensor.name] = place.fetch(tensor.path.name, tensor.offset, tensor.nbytes)
-        stored = np.frombuffer(fetched[tensor.name], storage, count, start * storage.itemsize)
+        stored = np.frombuffer(whole(tensor), storage, count, start * storage.itemsize)
         return rounding.decode(stored, tensor.dtype)
 
     return read

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ram_studio.checkpoints.read.checkpoint import HUB_FINGERPRINT, Checkpoint
-from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
+from ram_studio.checkpoints.read.content_hash import hash_bytes
 from ram_studio.checkpoints.read.describe import printable, quoted
+from ram_studio.checkpoints.read.stored_bytes import hash_tensor
 from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
 from ram_studio.errors import CheckpointError, CompatibilityError
 
@@ -85,11 +86,11 @@ def content_of(tensors: Mapping[str, str]) -> str:
 
 
 def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
-    """Say whether a base in other files here holds what a delta was made from; reads all of it."""
-    is_stored = base.is_local and all(t.virtual is None for t in base.tensors.values())
-    if CONTENT not in delta or not is_stored:
+    """Say whether a base in other files holds what a delta was made from; reads all of it."""
+    if CONTENT not in delta or any(t.virtual is not None for t in base.tensors.values()):
         return False
-    return content_of({n: hash_tensor(t) for n, t in base.tensors.items()}) == delta[CONTENT]
+    found = {n: hash_tensor(t, base.remote) for n, t in base.tensors.items()}
+    return content_of(found) == delta[CONTENT]
 
 
 def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint) -> Checkpoint:

@@ -1,10 +1,11 @@
-"""Comparing the stored bytes of two tensors without holding either in memory."""
+"""The stored bytes of tensors, here or elsewhere: read, hashed, compared; none is held whole."""
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 
+from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.files import Folder
 from ram_studio.checkpoints.read.remote import Remote
@@ -60,7 +61,7 @@ def same_bytes(
     while begin < a.nbytes:
         count = min(count, a.nbytes - begin)
         left, right = (
-            _read(tensor, begin, count, remote, agent)
+            read_bytes(tensor, begin, count, remote, agent)
             for tensor, agent in zip((a, b), agents, strict=True)
         )
         if left != right:
@@ -69,7 +70,22 @@ def same_bytes(
     return True
 
 
-def _read(tensor: TensorInfo, begin: int, count: int, remote: Remote, agent: str | None) -> bytes:
+def hash_tensor(tensor: TensorInfo, remote: Remote = MappingProxyType({})) -> str:
+    """Return the BLAKE3 of a stored tensor's bytes as 64 hex digits.
+
+    Raises: CheckpointError when its file cannot be read; HubError.
+    """
+    hasher = make_hasher("blake3")
+    for begin in range(0, tensor.nbytes, BLOCK_BYTES):
+        count = min(BLOCK_BYTES, tensor.nbytes - begin)
+        hasher.update(memoryview(read_bytes(tensor, begin, count, remote)))
+    return hasher.hexdigest()
+
+
+def read_bytes(
+    tensor: TensorInfo, begin: int, count: int, remote: Remote, agent: str | None = None
+) -> bytes:
+    """Return some of a stored tensor's bytes; agent: whose it is, for messages."""
     name, start = tensor.path.name, tensor.offset + begin
     if tensor.path in remote:
         return remote[tensor.path].read_range(name, start, count)
