@@ -32,6 +32,7 @@ from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob, OutputKeywords, recipe_of
 from ram_studio.engine.passes.counting import Counting
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
+from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.devices import free_bytes
 from ram_studio.engine.reading.residence import Residence
@@ -140,12 +141,7 @@ class InMemoryMerger:
         job = MergeJob(self.report_of(recipe), recipe, self._run)
         check_fits(job.dtypes, self._targets)
         try:
-            if job.needs & {Need.RATIOS, Need.MAGNITUDES}:
-                self._count(by_magnitude=Need.MAGNITUDE_RATIOS in job.needs)
-                plan = job.plan(self.analysis_of(recipe))
-            else:
-                plan = job.plan()
-            agents = job.run(plan, TensorSink(self._targets, job.dtypes))
+            agents = job.run(self._plan(job), TensorSink(self._targets, job.dtypes))
         except BaseException:
             self.restore()
             raise
@@ -159,12 +155,9 @@ class InMemoryMerger:
         Raises: as `apply`.
         """
         job = MergeJob(self.report_of(recipe), recipe, self._run)
-        if job.needs & {Need.RATIOS, Need.MAGNITUDES}:
-            self._count(by_magnitude=Need.MAGNITUDE_RATIOS in job.needs)
-        plan = job.plan(self.analysis_of(recipe) if job.needs else None)
         with Sources(*job.report.checkpoints) as files:
             sink = _ChangeSink(job, files)
-            job.run(plan, sink)
+            job.run(self._plan(job), sink)
         return math.sqrt(math.fsum(sink.squares))
 
     def apply_agent(self, name: str) -> None:
@@ -185,9 +178,14 @@ class InMemoryMerger:
         """Put the base back: every element is bit-equal to what the model was loaded with."""
         self._pour_base()
 
-    def _count(self, *, by_magnitude: bool) -> None:
+    def _plan(self, job: MergeJob) -> Plan:
+        """Return a job's plan; what it has to count of all agents is kept for the next ones."""
+        if not job.needs & {Need.RATIOS, Need.MAGNITUDES}:
+            return job.plan()
+        by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
         if self.analysis is None or (by_magnitude and not self.analysis.has_magnitudes):
             self.analysis = _count(self.report, self._run, by_magnitude)
+        return job.plan(self.analysis_of(job.recipe))
 
     def _pour_base(self, *, compare: bool = False) -> None:
         self._pour([(t, t.base, t.numel) for t in self.report.tensors], compare=compare)

@@ -111,7 +111,7 @@ class MergeJob:
 
     recipe: with all of its settings, defaults too; every_settings: these, then those of filters;
     dtypes: that tensors are written in, by name;
-    bytes_read: so far; warnings: for the provenance.
+    bytes_read: so far.
     """
 
     def __init__(
@@ -144,7 +144,6 @@ class MergeJob:
         }
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
-        self.warnings = report.warnings
         self.options = run or RunOptions.of()
         self.fisher: FisherFiles | None = None
         if Need.FISHER in self.needs:
