@@ -35,7 +35,7 @@ from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.reading.sources import Sources
-from ram_studio.errors import CheckpointError, OutputError, SettingsError
+from ram_studio.errors import CheckpointError, OutputError, SettingsError, told_as
 
 AGENT = "agent"
 MOST_INT32 = 2**31
@@ -302,17 +302,16 @@ def _write(
     arrays: Iterator[tuple[str, np.ndarray]],
 ) -> None:
     """Write the file beside its place and move it there whole."""
-    try:
-        with whole_file(out, flushed=True, replaces=False) as place, open(place, "xb") as file:
-            file.truncate(size)
-            file.write(head)
-            for name, array in arrays:
-                start, nbytes = offsets[name]
-                assert array.nbytes == nbytes, "both passes saw the same elements"
-                file.seek(start)
-                file.write(array.data)
-    except OSError as error:
-        raise OutputError(
-            f"{printable(out)} cannot be written: {error.strerror or error}; "
-            f"{plural(size, 'byte')} are needed."
-        ) from error
+    needed = f"{plural(size, 'byte')} are needed"
+    with (
+        told_as(OutputError, f"{printable(out)} cannot be written", needed),
+        whole_file(out, flushed=True, replaces=False) as place,
+        open(place, "xb") as file,
+    ):
+        file.truncate(size)
+        file.write(head)
+        for name, array in arrays:
+            start, nbytes = offsets[name]
+            assert array.nbytes == nbytes, "both passes saw the same elements"
+            file.seek(start)
+            file.write(array.data)

@@ -39,7 +39,8 @@ def check_output(
     disk is too small (both numbers are in the message). Nothing has been written then.
     """
     out = absolute(out)
-    try:
+    what = f"{printable(out)} cannot be used for the output"
+    with told_as(OutputError, what, "choose another folder"):
         if not may_exist:
             _refuse_existing(out)
         for source in sources:
@@ -50,11 +51,6 @@ def check_output(
                 )
         parent = _writable_parent(out)
         free = shutil.disk_usage(parent).free
-    except OSError as error:
-        raise OutputError(
-            f"{printable(out)} cannot be used for the output: {error.strerror or error}; choose "
-            "another folder."
-        ) from error
     if free < needed_bytes:
         raise OutputError(
             f"{printable(out)} needs {shown_bytes(needed_bytes)}, {printable(parent)} has "
