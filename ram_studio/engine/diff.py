@@ -15,6 +15,7 @@ import numpy as np
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.exact_sums import ExactSum, rounded
 from ram_studio.algorithm.grouping import expert_label, labels_of
+from ram_studio.algorithm.kernels.cpu import as_float32
 from ram_studio.checkpoints.fit.compatibility import (
     MergeTensor,
     NamesPolicy,
@@ -27,7 +28,6 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import Block, blocks_of
-from ram_studio.engine.reading.readers import as_float32
 
 OTHER_NAME, ADAPTER_NAME = "model", "adapter"
 _SUMS = ("changed", "not_finite", "tau2", "base2", "adapter2", "carried")

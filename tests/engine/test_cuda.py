@@ -28,6 +28,7 @@ from engine_zoo import (
 from test_analyze_counts import assert_same_analysis
 from test_source_faults import TENSOR, poisoned
 
+from ram_studio.algorithm.kernels.cpu import as_float32
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
@@ -40,7 +41,7 @@ from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading import residence, staging
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, blocks_of
 from ram_studio.engine.reading.devices import choose_device, devices_of
-from ram_studio.engine.reading.readers import BlockReader, as_float32
+from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.residence import Residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.reading.staging import DeviceReader

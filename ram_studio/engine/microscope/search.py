@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.kernels.cpu import as_float32
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.reading.blocks import Block, blocks_of
-from ram_studio.engine.reading.readers import BlockReader, as_float32
+from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.kernels.cpu import as_float32
 from ram_studio.algorithm.methods import METHODS, get_method
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
@@ -24,7 +25,7 @@ from ram_studio.engine.analyze import load
 from ram_studio.engine.job import OutputKeywords, recipe_of
 from ram_studio.engine.microscope.probe import ElementProbe, ProbeResult
 from ram_studio.engine.reading.blocks import Block
-from ram_studio.engine.reading.readers import BlockReader, as_float32
+from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.kernels.cpu import as_float32
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.sources import Sources
 
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from ram_studio.engine.reading.residence import Residence
 
 Arrays = tuple[np.ndarray, tuple[np.ndarray, ...]]
-
-
-def as_float32(stored: np.ndarray) -> np.ndarray:
-    """Return elements as BlockReader gives them (bfloat16 bits or float32) as float32."""
-    return rounding.decode(stored, "BF16" if stored.dtype == np.uint16 else "F32")
 
 
 class BlockReader:
