@@ -25,6 +25,7 @@ from ram_studio.algorithm.methods.base import (
     MethodSettings,
     Need,
     Prepared,
+    changed_by,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 
@@ -54,24 +55,21 @@ def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     import torch
 
     assert block.fisher is not None, "the engine provides what the method declared"
-    x, fisher, scale = block.base.double(), block.fisher, prepared.settings.scale
-    weights = block.weights or (1.0,) * len(block.agents)
+    (x, taus), fisher, scale = block.task_vectors(), block.fisher, prepared.settings.scale
+    weights = block.weights or (1.0,) * len(taus)
     total_weight = sum(weights) if sum(weights) > 0 else 1.0
     total, plain, weight = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
-    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    for t, agent in enumerate(block.agents):
-        tau = agent.double() - x
+    for t, tau in enumerate(taus):
         importance = fisher[t].double() * weights[t]
         total += importance * tau
         weight += importance
         plain += weights[t] * tau
-        active |= (tau != 0).long() << t
     mean = torch.where(weight > 0, total / weight, plain / total_weight)
+    active = changed_by(taus)
 
     def own(t: int) -> Tensor:
-        tau = block.agents[t].double() - x
         share = fisher[t].double() * weights[t] / weight
-        return scale * tau * torch.where(weight > 0, share, weights[t] / total_weight)
+        return scale * taus[t] * torch.where(weight > 0, share, weights[t] / total_weight)
 
     return BlockOutput(torch.where(active != 0, x + scale * mean, x), active, own)
 
