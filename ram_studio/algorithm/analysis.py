@@ -38,7 +38,7 @@ from ram_studio.algorithm.meters.weighted import (
     retained_of,
     sums_of_products,
 )
-from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.overlap import OverlapCounts, counts_dict
 from ram_studio.algorithm.preview import Preview
 from ram_studio.algorithm.shapes import Float, Int
 from ram_studio.errors import AnalysisError, SettingsError
@@ -416,19 +416,9 @@ class Analysis:
         total = int(counts.numel[group])
         rule = settings[0]
         for t, name in enumerate(self.agents):
-            overlap = [int(x) for x in counts.shared[group, point, t]]
-            unique, shared = overlap[0], sum(overlap[1:])
-            rho = scaling.overlap_unique_ratio(shared, unique)
-            agents[name] = {
-                "total": total,
-                "active": unique + shared,
-                "unique": unique,
-                "shared": shared,
-                "overlap": overlap,
-                "density": (unique + shared) / total if total else 0.0,
-                "rho": None if math.isinf(rho) else rho,
-                "lambda": scaling.scaling_factor(rho, *settings),
-            }
+            own = counts_dict(counts.shared[group, point, t].tolist(), total)
+            rho = math.inf if own["rho"] is None else own["rho"]
+            agents[name] = own | {"lambda": scaling.scaling_factor(rho, *settings)}
             if magnitude is not None:
                 rho_m = float(magnitude[t])
                 agents[name]["rho_m"] = None if math.isinf(rho_m) else rho_m

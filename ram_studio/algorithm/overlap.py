@@ -6,16 +6,37 @@ union, so tensors, shards, threads and machines may be counted apart in any orde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ram_studio.algorithm.scaling import overlap_unique_ratio
 from ram_studio.algorithm.shapes import Int, Real
 
 MAX_PATTERN_AGENTS = 6
 """Up to 6 agents every overlap pattern is counted; beyond, only how many share with how many."""
+
+
+def counts_dict(shared: Sequence[int], total: int) -> dict[str, Any]:
+    """Return what JSON says of an agent's elements; an infinite rho is None.
+
+    shared: those that it changed with exactly 0, 1, ... others, of so many in all.
+    """
+    unique, rest = shared[0], sum(shared[1:])
+    rho = overlap_unique_ratio(rest, unique)
+    return {
+        "total": total,
+        "active": unique + rest,
+        "unique": unique,
+        "shared": rest,
+        "overlap": list(shared),
+        "density": (unique + rest) / total if total else 0.0,
+        "rho": None if math.isinf(rho) else rho,
+    }
 
 
 @dataclass(frozen=True)

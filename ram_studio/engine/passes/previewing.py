@@ -11,6 +11,7 @@ from ram_studio.algorithm.analysis import Analysis, Scope
 from ram_studio.algorithm.epsilon_grid import find_grid_index
 from ram_studio.algorithm.meters.weighted import Applied
 from ram_studio.algorithm.methods import make_settings
+from ram_studio.algorithm.overlap import counts_dict
 from ram_studio.checkpoints.read.describe import BASE_NAME
 from ram_studio.checkpoints.record.filters import TensorChoice, caught_by
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -54,8 +55,12 @@ def preview_recipe(analysis: Analysis, recipe: Recipe) -> dict[str, Any]:
             kept[row] = -1 if choice.keep == BASE_NAME else analysis.agents.index(choice.keep)
     applied = Applied(points, shared * lambdas, shared, kept)
     told = analysis.merged_retained(applied)
-    agents = _counted(analysis, points)
-    unique = analysis.counts.shared[np.arange(len(points)), points, :, 0]
+    counts = analysis.counts.shared[np.arange(len(points)), points]
+    agents = {
+        name: counts_dict(own, analysis.total)
+        for name, own in zip(analysis.agents, counts.sum(0).tolist(), strict=True)
+    }
+    unique = counts[:, :, 0]
     asked = applied.unique.copy()
     asked[kept >= 0, kept[kept >= 0]] = 1.0
     for t, (name, agent) in enumerate(agents.items()):
@@ -94,21 +99,3 @@ def _lambdas(
         alpha = getattr(own, "alpha", scaling.DEFAULT_ALPHA)
         rows.append(scaling.scaling_factors(ratios, method, getattr(own, "r", 0.0), alpha))
     return np.array(rows)
-
-
-def _counted(analysis: Analysis, points: np.ndarray) -> dict[str, dict[str, Any]]:
-    shared = analysis.counts.shared[np.arange(len(points)), points].sum(0)
-    found = {}
-    for name, others in zip(analysis.agents, shared.tolist(), strict=True):
-        unique, rest = others[0], sum(others[1:])
-        rho = scaling.overlap_unique_ratio(rest, unique)
-        found[name] = {
-            "total": analysis.total,
-            "active": unique + rest,
-            "unique": unique,
-            "shared": rest,
-            "overlap": others,
-            "density": (unique + rest) / analysis.total if analysis.total else 0.0,
-            "rho": None if rho == float("inf") else rho,
-        }
-    return found
