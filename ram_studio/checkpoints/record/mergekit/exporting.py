@@ -58,7 +58,7 @@ _Exported = tuple[str, dict[str, Any], dict[str, dict[str, Any]]]
 
 def _exported(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
     """Return mergekit's method, its shared parameters and those of each model."""
-    method, agents = recipe.method, len(recipe.agents)
+    method = recipe.method
     if method not in _WEIGHTED and (recipe.weights or recipe.filters):
         raise SettingsError(f"mergekit's counterpart of {method} takes no weights and no filters.")
     if method in ("ram", "ram+") and s["shared"] != "mean":
@@ -87,10 +87,7 @@ def _exported(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Export
             raise SettingsError("mergekit has no decay; give the weights themselves.")
         return "linear", {"normalize": s["normalize"]}, _of_agents(recipe, "weights", "weight", 1.0)
     if method == "task-arithmetic":
-        scale = s["scale"]
-        if scale is None:
-            scale = 1.0 if s["normalize"] else 1.0 / agents
-        own = _of_agents(recipe, "weights", "weight", 1.0)
+        own, scale = _of_agents(recipe, "weights", "weight", 1.0), _scale(recipe, s)
         factor = {"lambda": scale} if scale != 1 else {}
         return "task_arithmetic", {"normalize": s["normalize"], **factor}, own
     if method == "ties":
@@ -104,6 +101,13 @@ def _exported(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Export
     return _dare(recipe, s, warnings)
 
 
+def _scale(recipe: Recipe, s: dict[str, Any]) -> float:
+    """Return a sum's factor; where it was left out, see ``task_arithmetic.scale_of``."""
+    if s["scale"] is not None:
+        return float(s["scale"])
+    return 1.0 if s["normalize"] else 1.0 / len(recipe.agents)
+
+
 def _dare(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
     kept, method = 1.0 - s["drop_rate"], recipe.method
     if recipe.densities or any(own.densities for own in recipe.filters):
@@ -112,9 +116,7 @@ def _dare(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
         )
     densities = {name: {"density": kept} for name in recipe.agents}
     warnings.append("mergekit draws other elements to drop, from a seed of its own.")
-    scale = 1.0 if s["normalize"] else 1.0 / len(recipe.agents)
-    scale = (scale if s["scale"] is None else s["scale"]) / kept
-    shared = {"normalize": s["normalize"], "rescale": False, "lambda": scale}
+    shared = {"normalize": s["normalize"], "rescale": False, "lambda": _scale(recipe, s) / kept}
     own = _of_agents(recipe, "weights", "weight", 1.0)
     if method == "dare-ta":
         return "dare_linear", shared, _joined(own, densities)
@@ -137,13 +139,11 @@ def _of_agents(recipe: Recipe, field: str, name: str, factor: float) -> dict[str
     Raises: SettingsError for filters that mergekit cannot say.
     """
 
-    def scaled(value: Any) -> Any:
-        if field == "densities":
-            return list(value) if isinstance(value, tuple) else value
-        many = isinstance(value, tuple)
-        return [factor * one for one in value] if many else factor * value
+    usual, by = (factor, 1.0) if field == "densities" else (1.0, factor)
 
-    usual = factor if field == "densities" else 1.0
+    def scaled(value: Any) -> Any:
+        return [by * one for one in value] if isinstance(value, tuple) else by * value
+
     found = {}
     for agent in recipe.agents:
         default = getattr(recipe, field).get(agent, usual)

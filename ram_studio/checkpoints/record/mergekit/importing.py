@@ -335,10 +335,8 @@ def _passthrough(config: Mapping[str, Any]) -> _Values:
         {"layers": [first, stop - 1], "keep": name_of[source]} for source, first, stop in runs
     ]
     first, last = name_of[runs[0][0]], name_of[runs[-1][0]]
-    filters += [{"match": ["embeddings"], "keep": first}] if first != BASE_NAME else []
-    filters += [{"match": "*", "keep": last}]  # final norm and head
-    if first == BASE_NAME:
-        filters.insert(-1, {"match": ["embeddings"], "keep": BASE_NAME})
+    filters.append({"match": ["embeddings"], "keep": first})
+    filters.append({"match": "*", "keep": last})  # final norm and head
     return {
         "method": "linear",
         "base": base,
