@@ -52,6 +52,17 @@ def _sort_changes(at, gathered, to, order, interval):
 
 
 @loop(forceinline=True)
+def _add_between(rows, row, upper, lower, value):
+    """Add a value to a row at the thresholds lower .. upper.
+
+    Given the array alone: handing all of ``to`` on for each value takes longer than the addition.
+    """
+    rows[row, upper] += value
+    if lower > 0:
+        rows[row, lower] -= value
+
+
+@loop(forceinline=True)
 def _magnitude_row(mask, agent, members, to):
     n = to.dots.shape[0]
     return mask * n + agent if to.has_sets else 2 * agent + np.int64(members > 1)
@@ -70,10 +81,7 @@ def _add_magnitudes(tau, order, interval, active, to):
         for member in range(last + 1):
             agent = order[member]
             row = _magnitude_row(mask, agent, last + 1, to)
-            size = _size(tau[agent], to)
-            to.rows[row, upper] += size
-            if lower > 0:
-                to.rows[row, lower] -= size
+            _add_between(to.rows, row, upper, lower, _size(tau[agent], to))
 
 
 @loop(forceinline=True)
@@ -110,9 +118,7 @@ def _add_signs(tau, order, interval, active, to):
             elif (change > 0.0) == (total > 0.0):
                 continue
             row = to.conflicts + 1 + order[member]
-            rows[row, upper] += lost
-            if lower > 0:
-                rows[row, lower] -= lost
+            _add_between(to.rows, row, upper, lower, lost)
 
 
 @loop(forceinline=True)
@@ -148,11 +154,8 @@ def _add_step(y, change, agent, upper, lower, to):
     row = to.loose + 2 * (kind * to.places.shape[2] + exponent)
     to.touched[row] = 1
     to.touched[row + 1] = 1
-    to.rows[row, upper] += size
-    to.rows[row + 1, upper] += size * size
-    if lower > 0:
-        to.rows[row, lower] -= size
-        to.rows[row + 1, lower] -= size * size
+    _add_between(to.rows, row, upper, lower, size)
+    _add_between(to.rows, row + 1, upper, lower, size * size)
 
 
 @loop
@@ -179,14 +182,6 @@ def _product_row(mask, a, b, to):
 
 
 @loop(forceinline=True)
-def _add_between(row, upper, lower, value, to):
-    """Add a value at the thresholds lower .. upper."""
-    to.rows[row, upper] += value
-    if lower > 0:
-        to.rows[row, lower] -= value
-
-
-@loop(forceinline=True)
 def _add_products(tau, order, interval, active, to):
     """Add tau_a tau_b of every set of agents that is active at some threshold.
 
@@ -208,13 +203,13 @@ def _add_products(tau, order, interval, active, to):
                 for other in range(member, last + 1):
                     row = _product_row(mask, order[member], order[other], to)
                     value = own * np.float64(tau[order[other]])
-                    _add_between(row, upper, lower, value, to)
+                    _add_between(to.rows, row, upper, lower, value)
                 continue
             row = to.products + order[member] * n + last
-            _add_between(row, upper, lower, own * own, to)
-            _add_between(row + n * n, upper, lower, own * (total - own), to)
+            _add_between(to.rows, row, upper, lower, own * own)
+            _add_between(to.rows, row + n * n, upper, lower, own * (total - own))
         if not to.has_sets:
-            _add_between(to.products + 2 * n * n + last, upper, lower, total * total, to)
+            _add_between(to.rows, to.products + 2 * n * n + last, upper, lower, total * total)
 
 
 @loop(forceinline=True)
@@ -245,7 +240,7 @@ def _add_factors(tau, order, interval, active, to):
             first = row if last > 0 else row + n
             for other in range(last + 1):
                 value = own * (np.float64(tau[order[other]]) / (last + 1))
-                _add_between(first + order[other], upper, lower, value, to)
+                _add_between(to.rows, first + order[other], upper, lower, value)
         rows[row + 3 * n, 1] += own * own
 
 
