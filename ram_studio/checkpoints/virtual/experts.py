@@ -14,7 +14,7 @@ gpt-oss interleaves gate and up and is read in its own layout only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -173,34 +173,29 @@ def _matched(
     ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     """Return a layer's experts by the base's names, None where they are alike or do not fit."""
-    if ours.is_stacked and theirs.is_single:
-        return _stacked(ours, [agent[theirs.single[key]] for key in sorted(theirs.single)], base)
     if ours.is_single and theirs.is_stacked:
         return _unstacked(ours, theirs, base, agent)
-    if ours.is_stacked and theirs.is_stacked:
-        return _turned(ours, theirs, base, agent)
-    return None
-
-
-def _stacked(
-    ours: _Layer, parts: Sequence[TensorInfo], base: Mapping[str, TensorInfo]
-) -> dict[str, TensorInfo] | None:
-    """parts: gate, up and down of each expert in turn."""
-    plain = _plain_stacks(parts)
-    if plain is None:
+    stacks: dict[str, TensorInfo] | None = None
+    if ours.is_stacked and theirs.is_single:
+        stacks = _plain_stacks(theirs, agent)
+    elif ours.is_stacked and theirs.is_stacked:
+        stacks = {part: agent[name] for part, name in theirs.stack.items()}
+    if stacks is None:
         return None
     is_turned = _is_turned(
+        {part: stack.shape for part, stack in stacks.items()},
         {part: base[name].shape for part, name in ours.stack.items()},
-        {part: stack.shape for part, stack in plain.items()},
     )
-    if is_turned is None:
+    if is_turned is None or (theirs.is_stacked and not is_turned):
         return None
-    made = {ours.stack[part]: stack.renamed(ours.stack[part]) for part, stack in plain.items()}
+    # Renamed first: a turned matrix is held by the name of what it is made of.
+    made = {ours.stack[part]: stack.renamed(ours.stack[part]) for part, stack in stacks.items()}
     return {name: _turn(stack) for name, stack in made.items()} if is_turned else made
 
 
-def _plain_stacks(parts: Sequence[TensorInfo]) -> dict[str, TensorInfo] | None:
+def _plain_stacks(layer: _Layer, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo] | None:
     """Return gate_up_proj and down_proj of single experts, None where these are not alike."""
+    parts = [tensors[layer.single[key]] for key in sorted(layer.single)]
     gate, up, down = parts[:3]
     is_alike = all(
         (p.dtype, p.shape) == (parts[i % 3].dtype, parts[i % 3].shape) for i, p in enumerate(parts)
@@ -232,7 +227,7 @@ def as_stacks(tensors: Mapping[str, TensorInfo], stem: str) -> dict[str, TensorI
     layer = _layers({n: t for n, t in tensors.items() if n.startswith(f"{stem}.")}).get(stem)
     if layer is None or not layer.is_single:
         return None
-    plain = _plain_stacks([tensors[layer.single[key]] for key in sorted(layer.single)])
+    plain = _plain_stacks(layer, tensors)
     if plain is None:
         return None
     singles = set(layer.single.values())
@@ -262,18 +257,6 @@ def _unstacked(
         start = expert * size if which == 2 else (2 * expert + which) * size
         made[name] = of.replaced_by(Run(of, start), name=name, shape=base[name].shape)
     return made
-
-
-def _turned(
-    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
-) -> dict[str, TensorInfo] | None:
-    shapes = {part: base[name].shape for part, name in ours.stack.items()}
-    stacks = {part: agent[name] for part, name in theirs.stack.items()}
-    if _is_turned({part: t.shape for part, t in stacks.items()}, shapes) is not True:
-        return None
-    return {
-        ours.stack[part]: replace(_turn(t), name=ours.stack[part]) for part, t in stacks.items()
-    }
 
 
 def _is_turned(
