@@ -226,19 +226,20 @@ class PartsUrl(_PartsOutput):
         with self._told():
             names = self.files.sizes()
             self.plan = plan
-            if not self._is_begun(names):
-                if names:
-                    self.plan = ""
-                    raise OutputError(
-                        f"{printable(self.out)} exists and is not empty; choose another place, or "
-                        "remove what is there first."
-                    )
-                self.files.write(_mark(plan), b"")
-                try:
-                    self._is_begun(self.files.sizes())  # another plan may have come meanwhile
-                except OutputError:
-                    self.files.remove([_mark(plan)])
-                    raise
+            if self._is_begun(names):
+                return
+            if names:
+                self.plan = ""
+                raise OutputError(
+                    f"{printable(self.out)} exists and is not empty; choose another place, or "
+                    "remove what is there first."
+                )
+            self.files.write(_mark(plan), b"")
+            try:
+                self._is_begun(self.files.sizes())  # another plan may have come meanwhile
+            except OutputError:
+                self.files.remove([_mark(plan)])
+                raise
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
         return {name: [name] for name in shards}
