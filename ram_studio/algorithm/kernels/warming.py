@@ -6,20 +6,20 @@ import numpy as np
 
 from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.kernels import cpu, relating
-from ram_studio.algorithm.kernels.rules import Rule
+from ram_studio.algorithm.kernels.rules import Rule, means
 
 ELEMENTS = 64
 
 
-def warm(n_agents: tuple[int, ...] = (2, 3, 4)) -> None:
-    """Compile the loops for these numbers of agents, and keep them for the next start."""
-    for n in n_agents:
+def warm() -> None:
+    """Compile the loops for two to four agents, and keep them for the next start."""
+    for n in (2, 3, 4):
         base, pattern = np.zeros(ELEMENTS, np.uint16), np.zeros(ELEMENTS, cpu.pattern_dtype(n))
         agents, merged = (base,) * n, np.empty_like(base)
         cpu.find_patterns(base, agents, pattern, np.float32(0))
         cpu.count_patterns(pattern, n)
         for elect_sign in (False, True):
-            rule = Rule(0.0, (1.0,) * n, (0.0, *(1 / c for c in range(1, n + 1))), elect_sign)
+            rule = Rule(0.0, (1.0,) * n, means(n), elect_sign)
             cpu.merge(rule, base, agents, merged, pattern, arithmetic="float32")
             masks = pattern, pattern
             cpu.measure(rule, base, agents, merged, masks, [0, ELEMENTS], arithmetic="float32")

@@ -8,14 +8,13 @@ verl's `DistillationConfig` (overrides of `verl.trainer.main_ppo`) and NeMo-RL's
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from typing import Literal
 
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml
 from ram_studio.errors import SettingsError
 
 Trainer = Literal["verl", "nemo-rl"]
-TRAINERS: tuple[Trainer, ...] = get_args(Trainer)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
 """What Hydra takes as a value without quotes."""

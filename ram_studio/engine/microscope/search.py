@@ -15,7 +15,6 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.kernels.cpu import as_float32
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted
-from ram_studio.engine.events import CancelToken
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.sources import Sources
@@ -58,7 +57,6 @@ def find_element(
     epsilon: float = DEFAULT_EPSILON,
     start: int = 0,
     limit: int | None = None,
-    cancel: CancelToken | None = None,
 ) -> Found | None:
     """Return the first element from ``start`` on that is what was asked for, or None.
 
@@ -67,7 +65,7 @@ def find_element(
     sum |tau| - |sum tau| over the agents that changed it; ``start`` is not looked at then.
     limit: look at no more than about this many elements (whole blocks).
 
-    Raises: SettingsError for an unknown target; Stopped when cancelled.
+    Raises: SettingsError for an unknown target.
     """
     names = tuple(agent.name for agent in report.agents)
     check_target(target, names)
@@ -77,8 +75,6 @@ def find_element(
         reader = BlockReader(sources, SEARCH_ELEMENTS)
         seen = 0
         for block in _blocks(tensor, 0 if target == CONFLICT else start):
-            if cancel:
-                cancel.raise_if_cancelled()
             if limit is not None and seen >= limit:
                 break
             seen += block.n

@@ -148,10 +148,10 @@ class RelationTally:
         steps = StepCounts(
             n_agents=self.layout.n_agents,
             layers=tuple(self._layers),
-            exact=_added_up(self._steps, 5),
+            exact=_added_up(self._steps),
             loose=_places(rows),
             loose_sums=np.zeros((len(rows), self.grid.points, 2)),
-            layer_exact=_added_up(self._layer_steps, 5),
+            layer_exact=_added_up(self._layer_steps),
             layer_loose=np.column_stack([layer, _places(loose)]),
             layer_sums=np.zeros((len(loose), 2)),
         )
@@ -174,8 +174,8 @@ def _places(rows: np.ndarray) -> np.ndarray:
     ).astype(np.int64)
 
 
-def _added_up(parts: list[tuple[np.ndarray, np.ndarray]], columns: int) -> np.ndarray:
-    kinds = np.concatenate([np.empty((0, columns), np.int64), *(k for k, _ in parts)])
+def _added_up(parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    kinds = np.concatenate([np.empty((0, 5), np.int64), *(k for k, _ in parts)])
     counts = np.concatenate([np.empty(0, np.int64), *(c for _, c in parts)])
     return add_up(np.column_stack([kinds, counts]))
 

@@ -15,7 +15,7 @@ from ram_studio.checkpoints.fit.licenses import bases_of, license_of
 from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.checkpoints.hub.transfer import cache_folder
 from ram_studio.checkpoints.opening import open_checkpoint
-from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, who
 from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.engine.reading.sampling import other_bases, sample_changes
@@ -120,19 +120,17 @@ class PresetReport:
         }
 
 
-def check_preset(preset: Preset, cancel: CancelSignal | None = None) -> PresetReport:
+def check_preset(preset: Preset) -> PresetReport:
     """Return how a set stands: its models' headers, cards, and a few pages of their weights.
 
-    Raises: Stopped; everything else is in the report.
+    Raises nothing: everything is in the report.
     """
     free = shutil.disk_usage(nearest_folder(cache_folder() / "x")).free
     opened: list[Checkpoint] = []
     try:
         for listed in preset.models:
             opened.append(
-                open_checkpoint(
-                    listed.source, name=listed.name, cancel=cancel, local_ok=False, stream=True
-                )
+                open_checkpoint(listed.source, name=listed.name, local_ok=False, stream=True)
             )
     except HubError as error:
         return PresetReport(preset, problem=str(error), free_bytes=free)
