@@ -49,16 +49,12 @@ class FisherFiles:
                 "Fisher merging needs a Fisher file of each agent, and no folder of them was "
                 "given. Estimate them with `ram-studio fisher`, then set files to that folder."
             )
-        self._paths = [fisher_path(folder, agent.name) for agent in report.agents]
-        self._headers = [_open(*own) for own in zip(self._paths, report.agents, strict=True)]
+        self._headers = {a.name: _open(fisher_path(folder, a.name), a) for a in report.agents}
         self._sources = [
-            _find_tensors(header, agent, tensors, position)
-            for position, (header, agent) in enumerate(
-                zip(self._headers, report.agents, strict=True)
-            )
+            _find_tensors(self._headers[agent.name], agent, tensors, position)
+            for position, agent in enumerate(report.agents)
         ]
-        self._states = [_state(path) for path in self._paths]
-        self._agents = [agent.name for agent in report.agents]
+        self._states = [_state(header.path) for header in self._headers.values()]
         self._handles: list[int] = []
 
     @cached_property
@@ -66,12 +62,12 @@ class FisherFiles:
         """By which the files are known again, by agent, see ``fingerprint_of``."""
         return {
             name: fingerprint_of([header], Folder(header.path.parent, who(name)))
-            for name, header in zip(self._agents, self._headers, strict=True)
+            for name, header in self._headers.items()
         }
 
     def __enter__(self) -> FisherFiles:
-        for path in self._paths:
-            self._handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        for header in self._headers.values():
+            self._handles.append(os.open(header.path, os.O_RDONLY | os.O_CLOEXEC))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,8 +81,10 @@ class FisherFiles:
         Raises: CheckpointError for negative, NaN or infinite values, or when a file changed.
         """
         out = np.zeros((len(self._sources), block.n), dtype=np.float32)
-        for t, (path, sources) in enumerate(zip(self._paths, self._sources, strict=True)):
-            source = sources.get(block.tensor.name)
+        for t, (header, sources) in enumerate(
+            zip(self._headers.values(), self._sources, strict=True)
+        ):
+            path, source = header.path, sources.get(block.tensor.name)
             if source is None or block.start >= block.tensor.common_numel[t]:
                 continue
             data = os.pread(self._handles[t], 4 * block.n, source.offset + 4 * block.start)
