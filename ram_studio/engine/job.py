@@ -360,10 +360,8 @@ def check_counts(facts: MergeFacts, tally: MergeTally) -> None:
 
     Raises: AnalysisError when that was an analysis, else SourceChangedError.
     """
-    is_same = facts.shared is None or np.array_equal(tally.shared, facts.shared)
-    if not is_same or not (
-        facts.active is None or np.array_equal(tally.shared.sum(1), facts.active)
-    ):
+    known = ((facts.shared, tally.shared), (facts.active, tally.shared.sum(1)))
+    if any(told is not None and not np.array_equal(told, found) for told, found in known):
         refuse_counts(is_from_analysis=facts.is_from_analysis)
 
 

@@ -145,8 +145,17 @@ class NewFolder(Output):
     def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> ShardWriter:
         """Return what writes the shards; sources: folders it must not write into."""
         nbytes = self._room + sum(shard.file_size for shard in shards)
-        reserve = partial(_reserve, self.out, sources, nbytes)
+        reserve = partial(self._reserve, sources, nbytes)
         return ShardWriter(self.out, shards, reserve, receiver=self._receiver)
+
+    def _reserve(
+        self, sources: Sequence[Path], needed_bytes: int, undo: contextlib.ExitStack
+    ) -> Path:
+        check_output(self.out, needed_bytes=0, sources=sources)
+        folder = undo.enter_context(reserved(self.out))
+        # Leftovers of a killed run are gone now, and their space is free again.
+        check_output(self.out, needed_bytes=needed_bytes)
+        return folder
 
     def keep(
         self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
@@ -167,16 +176,6 @@ class NewFolder(Output):
 
     def clear(self) -> None:
         """Do nothing: a folder of this name is finished."""
-
-
-def _reserve(
-    out: Path, sources: Sequence[Path], needed_bytes: int, undo: contextlib.ExitStack
-) -> Path:
-    check_output(out, needed_bytes=0, sources=sources)
-    folder = undo.enter_context(reserved(out))
-    # Leftovers of a killed run are gone now, and their space is free again.
-    check_output(out, needed_bytes=needed_bytes)
-    return folder
 
 
 def _put_in_place(folder: Path, out: Path, files: Mapping[str, bytes]) -> None:

@@ -212,8 +212,8 @@ def _check_shards(
     meter = Meter("check", sum(record.nbytes for *_, record in shards), len(shards))
     sizes = output.files.sizes()
     wrong: dict[str, int] = {}
+    check = run.cancel.raise_if_cancelled
     for index, (unit, part, name, record) in enumerate(shards):
-        check = run.cancel.raise_if_cancelled
         check()
         if sizes.get(name) != record.nbytes or (
             name not in output.uploaded and output.files.blake3(name, check) != record.blake3

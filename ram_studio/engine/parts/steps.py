@@ -277,13 +277,10 @@ def _is_merged(
     opened: OpenPlan, part: int, output: Output, unit: str, shards: Sequence[Shard]
 ) -> bool:
     """Say whether a unit has been merged from the same facts, and its shards are there."""
-    receipt = output.receipt(unit)
-    if receipt is None:
-        return False
     try:
-        header = read_receipt(receipt, unit).header
+        header = read_receipt(output.receipt(unit) or b"", unit).header
     except PlanError:
-        return False  # it is written again
+        return False  # not there or damaged: it is written again
     found = output.files.sizes()
     wanted = opened.plan.digest, part, opened.facts
     return (header.plan, header.part, header.facts) == wanted and all(
