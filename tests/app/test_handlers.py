@@ -16,7 +16,7 @@ from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_f
 from ram_studio.app.merge import view, work
 from ram_studio.app.merge.controls import tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
-from ram_studio.app.session.deep_link import ALPHA_MAX, Link, read_link
+from ram_studio.app.session.deep_link import Link, read_link
 from ram_studio.app.session.session import Loaded, Merged
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.shared import Tuned, read_tuned
@@ -26,6 +26,7 @@ from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.engine.events import Progress
 from ram_studio.errors import SettingsError
+from ram_studio.evals.report.canvas_page import RANGES
 
 LOCAL = Settings()
 SPACE = Settings(is_space=True)
@@ -74,7 +75,7 @@ def test_what_tune_shows_is_read_and_clamped() -> None:
     assert read_tuned('{"method": "<b>"}').method == "ram+"
     huge = "9" * 400  # beyond what a float holds
     assert read_tuned(f'{{"alpha": {huge}, "weights": {{"a": {huge}, "b": [{huge}]}}}}') == (
-        Tuned(alpha=ALPHA_MAX)
+        Tuned(alpha=RANGES["alpha"])
     )
     assert set(Tuned().settings) == {"epsilon", "r", "alpha"}
     for set_name in ("shared-style", "independent", "dense"):

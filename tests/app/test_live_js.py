@@ -22,11 +22,12 @@ from ram_studio.algorithm.meters.rounding_meter import (
 )
 from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
 from ram_studio.app.experiment.work import CHOICES
-from ram_studio.app.session.deep_link import PLACES, SHOWN, method_title
+from ram_studio.app.session.deep_link import PLACES, method_title
 from ram_studio.app.session.sets import build_profile
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.engine.analyze import analyze
+from ram_studio.evals.report.canvas_page import SHOWN
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 

@@ -15,13 +15,13 @@ from ram_studio.app.check import work as check
 from ram_studio.app.experiment.work import plan_over, sweep_work
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session.deep_link import SHOWN
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.shared import Tuned
 from ram_studio.app.tune import measured, own_test
 from ram_studio.app.tune.measured import measure_work, measured_rows, shipped_table, tuned_recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError, Stopped
+from ram_studio.evals.report.canvas_page import SHOWN
 from ram_studio.evals.settings import EvalSettings
 
 DEFAULT = Tuned()

@@ -14,8 +14,10 @@ import yaml
 from engine_zoo import Zoo, make_zoo
 from loopback_hub import LoopbackHub, Repository
 
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.record.mergekit import import_mergekit
 from ram_studio.checkpoints.record.provenance import (
@@ -24,6 +26,7 @@ from ram_studio.checkpoints.record.provenance import (
     not_checked,
     read_provenance,
 )
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
@@ -34,6 +37,7 @@ from ram_studio.evals.publish.gallery import build_gallery, gallery_page
 from ram_studio.evals.publish.hub_files import analysis_file, mergekit_file, push_files
 from ram_studio.evals.publish.scores import StatedScore, read_told, stored_scores
 from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.canvas_page import canvas_settings
 from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.store import AnswerStore, RunKey
@@ -266,8 +270,40 @@ def test_a_gallery_row_has_weights_and_filters(zoo: Zoo, tmp_path: Path) -> None
     # Its canvas opens with them.
     canvas = (tmp_path / "site/merges/merged.html").read_text()
     assert '"settings":{"method":"ram+","weights":{"agent0":0.5}' in canvas
+    assert "The canvas cannot show this part of the recipe: filters norms: keep base." in canvas
     assert '<span class="fine">weights agent0=0.5</span>' in page
     assert '<span class="fine">filters norms: keep base</span>' in page
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "told"),
+    [
+        ("ram+", {"epsilon": 2e-5, "r": 1.0, "alpha": 0.2, "scope": "global"}, ""),
+        ("ram+", {"scope": "tensor", "shared": "ties"}, "shared ties; scope tensor"),
+        ("ram+", {"epsilon": 1.3e-5, "r": 10**400}, f"epsilon 1.3e-05; r {10**400}"),
+        ("task-arithmetic", {"scale": -0.5}, "scale -0.5"),
+        ("task-arithmetic", {"scale": None, "normalize": True}, "normalize True"),
+        ("wudi", {"solver": "closed"}, ""),
+        ("wudi", {}, "solver adam"),
+        ("magmax", {"scale": 2.0}, "method magmax (it opens with RAM+)"),
+    ],
+)
+def test_a_canvas_says_what_it_cannot_show(
+    method: str, settings: dict[str, object], told: str
+) -> None:
+    recipe = Recipe(base="b", agents={"a": "x", "c": "y"}, method=method, settings=settings)
+    whole = recipe.model_copy(
+        update={"settings": METHODS[method].settings().model_dump() | settings}
+    )
+    _, note = canvas_settings(whole)
+    start = "The canvas cannot show this part of the recipe: "
+    assert note == (f"{start}{printable(told, 400)}." if told else "")
+
+
+def test_a_canvas_says_that_densities_are_not_shown() -> None:
+    values = {"base": "b", "agents": {"a": "x"}, "method": "ties", "densities": {"a": 0.5}}
+    _, note = canvas_settings(make_recipe(values))
+    assert note == "The canvas cannot show this part of the recipe: densities a=0.5."
 
 
 def test_only_rams_methods_have_a_lambda(zoo: Zoo, tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.session.jobs import LIGHT, Updates, Work
 from ram_studio.app.session.session import Session
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.result import ExperimentResult
+from ram_studio.evals.report.canvas_page import RANGES
 
 _RANGES = {
     # name: label, varied, from, to, values, largest
-    "r": ("r, strength of the rescaling", True, 0.0, 0.5, 6, R_MAX),
-    "alpha": ("α, cap on ρ (RAM+)", False, 0.0, 4.0, 5, ALPHA_MAX),
+    "r": ("r, strength of the rescaling", True, 0.0, 0.5, 6, RANGES["r"]),
+    "alpha": ("α, cap on ρ (RAM+)", False, 0.0, 4.0, 5, RANGES["alpha"]),
     "epsilon": ("ε, threshold of change", False, 1e-6, 1e-3, 4, 1.0),
     "scale": ("Scale (methods other than RAM)", False, 0.2, 1.0, 5, 10.0),
     "weight": ("Weight of each agent", False, 0.0, 1.0, 3, 10.0),

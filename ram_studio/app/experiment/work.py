@@ -16,7 +16,7 @@ from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.deep_link import AVERAGE, PLACES, SHOWN, SUM, TUNE_DIALS, method_title
+from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, TUNE_DIALS, method_title
 from ram_studio.app.session.jobs import Report, Work, costing
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.workspace import Workspace
@@ -27,6 +27,7 @@ from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.space import RAMP, WEIGHT, parse_axes
+from ram_studio.evals.report.canvas_page import SHOWN
 from ram_studio.evals.settings import EvalSettings
 
 

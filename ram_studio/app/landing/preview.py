@@ -18,9 +18,7 @@ from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
 from ram_studio.app.session.deep_link import (
     AVERAGE,
-    RANGES,
     SCENES,
-    SHOWN,
     STEPS,
     SUM,
     pin_parts,
@@ -33,6 +31,7 @@ from ram_studio.app.session.shared import tuned_from
 from ram_studio.app.session.weights import all_usable, weights_text
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
+from ram_studio.evals.report.canvas_page import RANGES, SHOWN
 
 NAME = "RAM Studio"
 KEYS = (

@@ -13,7 +13,6 @@ from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import OFFERED
 from ram_studio.app.numbers import setting_text
-from ram_studio.app.session.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.session.jobs import NEED_LOAD
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.settings import Settings
@@ -22,6 +21,7 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.provenance import read_recipe
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.report.canvas_page import RANGES
 
 _LEFT_AS_LOADED = tuple(FitKeywords.__annotations__)
 
@@ -131,9 +131,9 @@ def _for_tune(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
     if "epsilon" in own:
         tuned["point"] = snap(own["epsilon"])
         used["epsilon"] = EPSILON_GRID[tuned["point"]]
-    for name, most in (("r", R_MAX), ("alpha", ALPHA_MAX)):
+    for name in ("r", "alpha"):
         if own.get(name) is not None:
-            tuned[name] = used[name] = min(own[name], most)
+            tuned[name] = used[name] = min(own[name], RANGES[name])
     return tuned, [
         f"{setting_text(name)} {own[name]:g} is not on the slider; the nearest, {value:.4g}, is "
         "set."

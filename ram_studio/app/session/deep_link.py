@@ -25,18 +25,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
+from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import TITLES
 from ram_studio.app.session.weights import usable_weights, weights_text
-
-R_MAX = 1.0
-ALPHA_MAX = 10.0
-
-SHOWN = (*RULES, "task-arithmetic", "ties", "dare-ta", "dare-ties", "tsv-m", "iso-c", "wudi")
-"""Methods that Tune shows, as assets/canvas/model/methods.js and recipes name them."""
+from ram_studio.evals.report.canvas_page import RANGES, SHOWN
 
 PLACES: Mapping[str, Mapping[str, Any]] = {
     "average": {"method": "task-arithmetic"},
@@ -52,8 +46,8 @@ def method_title(name: str) -> str:
     return METHODS[name].title if name in METHODS else name.capitalize()
 
 
-TUNE_DIALS = {"scale": 10.0, "density": 1.0, "drop_rate": 0.99}
-"""Settings of methods other than RAM's that Tune has a dial for, and the most of each."""
+TUNE_DIALS = ("scale", "density", "drop_rate")
+"""Settings of methods other than RAM's that Tune has a dial for."""
 
 STEPS = ("load", "tune", "merge", "check", "history")
 
@@ -139,15 +133,6 @@ def read_link(query: Mapping[str, str]) -> Link:
     )
 
 
-RANGES: Mapping[str, float] = {
-    "epsilon": EPSILON_GRID[-1],
-    "r": R_MAX,
-    "alpha": ALPHA_MAX,
-    **TUNE_DIALS,
-}
-"""Numbers of a link, each from 0 to the most that Tune shows."""
-
-
 def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
     rule = (rule or "").replace(" ", "+")
     found = dict(PLACES.get(rule, {"method": rule} if rule in SHOWN else {}))
@@ -194,7 +179,7 @@ def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> 
     if rule not in SHOWN:
         return ""
     known = {"step": "tune"} | ({} if set_name is None else {"set": set_name})
-    for name in ("epsilon", "r", "alpha", *TUNE_DIALS):
+    for name in RANGES:
         value = settings.get(name)
         if isinstance(value, (int, float)):
             known[name] = repr(value)

@@ -26,12 +26,13 @@ import gradio as gr
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_R, DEFAULT_RULE
-from ram_studio.app.session.deep_link import ALPHA_MAX, AVERAGE, R_MAX, SUM, TUNE_DIALS
+from ram_studio.app.session.deep_link import AVERAGE, SUM, TUNE_DIALS
 from ram_studio.app.session.jobs import Updates
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.weights import usable_weights
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
+from ram_studio.evals.report.canvas_page import RANGES
 
 
 class Change:
@@ -117,8 +118,8 @@ def tuned_from(said: Mapping[str, Any]) -> Tuned:
     return Tuned(
         method if isinstance(method, str) and method in METHODS else DEFAULT_RULE,
         int(number("point", DEFAULT_INDEX, len(EPSILON_GRID) - 1)),
-        number("r", DEFAULT_R, R_MAX),
-        number("alpha", DEFAULT_ALPHA, ALPHA_MAX),
+        number("r", DEFAULT_R, RANGES["r"]),
+        number("alpha", DEFAULT_ALPHA, RANGES["alpha"]),
         {name: said[name] for name in (*TUNE_DIALS, "solver") if name in said},
         usable_weights(said.get("weights")),
     )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio._version import __version__
-from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import has_lambda
@@ -32,7 +31,7 @@ from ram_studio.checkpoints.write.output_folder import (
 from ram_studio.errors import EvaluationError, RamStudioError
 from ram_studio.evals.publish.entry import Entry, Verified, read_entry, source_name, verify_entry
 from ram_studio.evals.publish.scores import StatedScore
-from ram_studio.evals.report.canvas_page import canvas_page, space_readme
+from ram_studio.evals.report.canvas_page import canvas_page, canvas_settings, space_readme
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_text, templates
@@ -40,8 +39,6 @@ from ram_studio.resources import asset_text, templates
 VERIFIED_FILE = "verified.json"
 MOST_ENTRIES = 2000
 _MOST_COLUMNS = 24
-_LARGEST = 1e6
-"""Of the settings that a canvas shows."""
 _BACK = (
     '<nav class="ex-page"><p><a style="color: inherit" href="../index.html">Back to the gallery</a>'
     "</p></nav>"
@@ -195,23 +192,14 @@ def _verified(entry: Entry, known: Mapping[str, Verified], check: bool) -> Entry
 
 def _canvas(entry: Entry) -> str:
     assert entry.analysis is not None
-    recipe = entry.provenance.recipe
-    settings: dict[str, Any] = {"method": recipe.method, "weights": recipe.weights}
-    given = recipe.settings.items()
-    # The recipe is of anybody: a number may be larger than any float.
-    known = {n: v for n, v in given if isinstance(v, (int, float)) and abs(v) <= _LARGEST}
-    for name in ("r", "alpha", "scale", "density", "drop_rate"):
-        if name in known:
-            settings[name] = known[name]
-    if (epsilon := known.get("epsilon", -1)) >= 0:
-        settings["point"] = snap(epsilon)
+    settings, note = canvas_settings(entry.provenance.recipe)
     data = {
         "title": entry.title,
         "profile": client_profile(entry.analysis),
         "table": entry.table,
         "settings": settings,
     }
-    return canvas_page(data, more=_BACK)
+    return canvas_page(data, more=_BACK, note=note)
 
 
 def gallery_page(entries: Sequence[Entry], left_out: Mapping[str, str], title: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -17,9 +18,14 @@ from posixpath import normpath
 from typing import Any
 
 from ram_studio._version import __version__
+from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import RULES
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.checkpoints.record.filters import choices_text
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import EvaluationError, OutputError, told_as
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
@@ -33,6 +39,22 @@ TABLE_FILE = "skills.json.gz"
 PAGE_FILE = "index.html"
 SETS = ("shared-style", "independent", "dense", "real")
 """Shipped sets; their folders under assets/ have the same names."""
+
+SHOWN = (*RULES, "task-arithmetic", "ties", "dare-ta", "dare-ties", "tsv-m", "iso-c", "wudi")
+"""Methods that the canvas shows, as assets/canvas/model/methods.js and recipes name them."""
+
+RANGES: Mapping[str, float] = {
+    "epsilon": EPSILON_GRID[-1],
+    "r": 1.0,
+    "alpha": 10.0,
+    "scale": 10.0,
+    "density": 1.0,
+    "drop_rate": 0.99,
+}
+"""Numbers among a method's settings, each from 0 to the most that the canvas shows."""
+
+_FIXED = {"solver": "closed"}
+"""What the canvas shows of a setting that has no dial, where it is not the usual."""
 
 _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
 
@@ -58,12 +80,17 @@ def modules(entry: str = ENTRY) -> Mapping[str, str]:
 
 
 def canvas_page(
-    data: Mapping[str, Any] | None, *, entry: str = ENTRY, style: str = "", more: str = ""
+    data: Mapping[str, Any] | None,
+    *,
+    entry: str = ENTRY,
+    style: str = "",
+    more: str = "",
+    note: str = "",
 ) -> str:
     """Return the page.
 
     data: see ``canvas_data``; None leaves a place that the app fills in. entry: the module that it
-    starts with. style, more: further styles, and HTML after the stage.
+    starts with. style, more: further styles, and HTML after the stage. note: a sentence above it.
     """
     imports = {
         f"ram/{name}": f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
@@ -77,8 +104,38 @@ def canvas_page(
         data=_script_json(data),
         entry=f"ram/{entry}",
         more=more,
+        note=note,
         version=__version__,
     )
+
+
+def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
+    """Return a merge's settings as the canvas takes them, and a sentence on what it cannot show.
+
+    recipe: perhaps of somebody else, with any settings.
+    """
+    hidden = [f"{n} {t}" for n, t in choices_text(recipe.model_dump()).items() if n != "weights"]
+    found: dict[str, Any] = {}
+    if recipe.method in SHOWN:
+        found = {"method": recipe.method, "weights": recipe.weights}
+        usual = METHODS[recipe.method].settings.model_fields
+        for name, value in recipe.settings.items():
+            shown: Any = _FIXED.get(name, usual[name].default if name in usual else None)
+            if name in RANGES and isinstance(value, (int, float)):
+                shown = max(0.0, min(value, RANGES[name]))
+                if name != "epsilon":
+                    found[name] = shown
+                else:
+                    found["point"] = snap(shown)
+                    point = EPSILON_GRID[found["point"]]
+                    # A point is a bin's edge, up to 0.3 % beside the round number.
+                    shown = shown if math.isclose(point, shown, rel_tol=5e-3) else point
+            if shown != value:
+                hidden.append(f"{name.replace('_', ' ')} {value}")
+    else:
+        hidden.insert(0, f"method {recipe.method} (it opens with RAM+)")
+    told = printable("; ".join(hidden), 400)
+    return found, f"The canvas cannot show this part of the recipe: {told}." if hidden else ""
 
 
 def _script_json(value: Any) -> str:
