@@ -30,6 +30,9 @@ def test_right_answers_pass_and_near_ones_do_not():
     (r"Answer: $1{,}000$", 1000), (r"\boxed{2{,}345{,}678}", 2345678), (r"\boxed{12,\!000}", 12000),
     (r"Answer: 12\,000 apples", 12000), (r"Answer: 3\,kg", 3), ("Answer: \N{MINUS SIGN}5", -5),
     ("Answer: 10\N{MINUS SIGN}7 = 3", 3),
+    (r"\boxed{\frac{48}{2}} apples", 24), (r"So it is $-\dfrac{1}{2}$.", -0.5),
+    (r"Answer: 2\frac{1}{2}", 2.5), (r"Answer: $2 \tfrac{1}{2}$", 2.5), (r"\frac{1}{0}", None),
+    (r"3.5\frac{1}{2}", 2), ("1e3", 1),  # as math-verify and lm-eval read it
     ("Answer: 5. Then they buy 3 + 4 = 7 more.", 5), (r"Step: \boxed{8 * 12 = 96}", 96),
 ])  # fmt: skip
 def test_the_number_of_an_answer_is_found(text, number):

@@ -260,7 +260,7 @@ def _suite(
 
 TOOL = _suite("tool", 6, "Tool use", tool, _request, apart=(tool.IRRELEVANCE,),
               about="function calls drawn from templates, new for each seed")  # fmt: skip
-MATH = _suite("math", 5, "Mathematics", mathematics, _problem, mathematics.PROMPT,
+MATH = _suite("math", 6, "Mathematics", mathematics, _problem, mathematics.PROMPT,
               about="word problems drawn from templates, new for each seed")  # fmt: skip
 CODE = _suite("code-generated", 1, "Code, generated", code, _function,
               code.PROMPTS["function"], runs_code=True,

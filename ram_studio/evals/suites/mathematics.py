@@ -34,11 +34,14 @@ _SENTENCE_END = re.compile(r"[.;!?]\s+(?=[A-Z])")
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
 # How LaTeX parts thousands without a gap after the comma, or by a thin one.
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3}(?!\d))")
+# A fraction, perhaps after a whole number that it is added to.
+_FRACTION = re.compile(r"(?<![\d.,])(?:(\d{1,9})\s?)?\\[dt]?frac\{(-?\d{1,9})\}\{(\d{1,9})\}")
 
 
 def find_number(text: str) -> Fraction | None:
     """Return the number that an answer ends up with, None if it holds none."""
     text = _THOUSANDS.sub(",", text.replace("\N{MINUS SIGN}", "-"))
+    text = _FRACTION.sub(lambda m: f"{int(m[1] or 0) * int(m[3]) + int(m[2])}/{m[3]}", text)
     for pattern, place in _MARKED:
         found = [number for line in pattern.findall(text) if (number := _on_line(line))]
         if found:

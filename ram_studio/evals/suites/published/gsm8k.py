@@ -48,7 +48,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 SUITE = DATA.suite(
-    2,
+    3,
     "GSM8K",
     DATA.make(512, _fields, _PROMPT),
     judge,
