@@ -14,7 +14,7 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import load
 from ram_studio.engine.merge import merge
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals.answering.local import MergedEngine
 from ram_studio.evals.experiment.answers import Answers, identify
 from ram_studio.evals.experiment.run import sweep
@@ -208,6 +208,25 @@ def test_slim_asks_singles_pairs_and_its_best():
     start = f"{predicted:.3f} at the start (measured: {measured:.3f})"
     assert f"SLIM predicts from 3 singles and 3 pairs: {start}" in " ".join(state.statements)
     assert json.loads(json.dumps(as_json(state)))["surrogate"]["agents"] == [*AGENTS]
+
+
+def test_slim_fits_no_score_of_a_failed_merge(monkeypatch):
+    identify = Answers.identify
+
+    def refused(self, candidate):
+        if candidate.values.get("weight.tool") == 0 == candidate.values.get("weight.memory"):
+            raise SettingsError("Nothing is left.")
+        return identify(self, candidate)
+
+    monkeypatch.setattr(Answers, "identify", refused)
+    options = {"search": "slim", "limit": 1, "device": "cpu", "analysis": load_analysis(ANALYSIS)}
+    state = sweep(recipe(), {"weight": "0:1"}, **options)
+    (failed,) = (row for row in state.rows if row.status == "failed")
+    assert (state.surrogate, len(state.measured), state.ending) == (None, 6, "done")
+    told = f"it needs the scores of {failed.label}, which did not merge"
+    assert [line for line in state.statements if "SLIM" in line] == [
+        f"SLIM predicts nothing: {told}."
+    ]
 
 
 @pytest.mark.parametrize("start", [0.0, 0.001])

@@ -426,7 +426,11 @@ def _predicted(result: ExperimentResult) -> list[str]:
     """Return how well SLIM's surrogate predicted what it was not fitted to."""
     surrogate = result.surrogate
     if surrogate is None:
-        return []
+        failed = [row.label for row in result.rows if row.status == "failed"]
+        if result.search != "slim" or not failed:
+            return []
+        named = shown_list(failed, _MOST_NAMED, ", ")
+        return [f"SLIM predicts nothing: it needs the scores of {named}, which did not merge."]
     told = []
     rows = {"the start": next((r for r in result.rows if r.is_start), None)}
     best = dict(zip(surrogate.agents, surrogate.weights(surrogate.best()), strict=True))

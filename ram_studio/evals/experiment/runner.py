@@ -229,7 +229,7 @@ class Runner:
             elif any(e.label == entry.label for e in self.entries[:-1]):
                 self.entries.pop()
             known = entry.source
-            score = round(known.average.score, 12) if known.n else 0.0
+            score = round(known.average.score, 12) if known.status != "failed" else None
             is_finished = known.stages == len(self._shares)
             search.tell(score, is_dropped=not is_finished, stage=known.stages)
         if isinstance(search, SlimSearch):

@@ -30,8 +30,11 @@ class Search(Protocol):
     def ask(self) -> Candidate | None:
         """Return the next proposal, None where there is no other; one is open at a time."""
 
-    def tell(self, score: float, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way."""
+    def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
+        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way.
+
+        score: None where it was not measured, since it could not be merged.
+        """
 
 
 class OptunaSearch:
@@ -73,10 +76,11 @@ class OptunaSearch:
         }
         return self._space.candidate(method, values)
 
-    def tell(self, score: float, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way."""
-        if is_dropped:
-            self._open.report(score, stage)
+    def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
+        """Say how the open proposal scored; one that was not measured is below all dropped ones."""
+        if is_dropped or score is None:
+            if score is not None:
+                self._open.report(score, stage)
             self._study.tell(self._open, state=self._pruned)
         else:
             self._study.tell(self._open, score)
@@ -182,7 +186,7 @@ class SlimSearch:
         n = len(axes)
         groups = [*combinations(range(n), 1), *combinations(range(n), 2)]
         self._design = [tuple((i in group) / len(group) for i in range(n)) for group in groups]
-        self._scores: list[float] = []
+        self._scores: list[float | None] = []
         self.surrogate: Surrogate | None = None
 
     @property
@@ -191,17 +195,20 @@ class SlimSearch:
         return len(self._design) + 1
 
     def ask(self) -> Candidate | None:
-        """Return the next proposal; None after the surrogate's best."""
+        """Return the next proposal; None after the surrogate's best, or where a score lacks."""
         done = len(self._scores)
         if done > len(self._design):
             return None
         if done == len(self._design):
-            self.surrogate = self._made(self._scores)
+            known = [score for score in self._scores if score is not None]
+            if len(known) < done:
+                return None
+            self.surrogate = self._made(known)
             return self._candidate(self.surrogate, self.surrogate.best())
         return self._candidate(self._made([0.0] * len(self._design)), self._design[done])
 
-    def tell(self, score: float, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored, 0 to 1."""
+    def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
+        """Say how the open proposal scored; without one of the scores nothing can be fitted."""
         self._scores.append(score)
 
     def _made(self, scores: Sequence[float]) -> Surrogate:
