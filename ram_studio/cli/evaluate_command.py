@@ -157,6 +157,9 @@ def name_models(models: list[str]) -> dict[str, str]:
             name = resolved.name
             if name in named:
                 name = f"{resolved.parent.name}/{name}"
+                same = next((one for one in named if Path(named[one]).resolve() == resolved), None)
+                if same:
+                    print(f"note: {name} is the same folder as {same}.", file=sys.stderr)
         if name in named:
             raise typer.BadParameter(f"two models are called {name!r}; use NAME=FOLDER")
         named[name] = path

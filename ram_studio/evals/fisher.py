@@ -18,12 +18,12 @@ from typing import Any
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import who
+from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import check_file, whole_file
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
-from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
+from ram_studio.errors import CheckpointError, EvaluationError, OutputError, SettingsError, Stopped
 from ram_studio.evals.answering.chat_template import render_chat
 from ram_studio.evals.answering.decode import Sampling, decode
 from ram_studio.evals.answering.load import ending_ids, load_model
@@ -86,6 +86,11 @@ def estimate_fisher(
     import torch
 
     check_file(out)
+    if (out.parent / "config.json").exists():
+        raise OutputError(
+            f"{printable(out.parent)} is a model's folder, and a Fisher file in it may be read as "
+            "its weights. Name a folder of its own."
+        )
     chosen = tuple(prompts)
     if not chosen:
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from ram_studio.resources import asset_path
+
 
 def write(folder: Path, tensor: np.ndarray, **config: object) -> Path:
     folder.mkdir()
@@ -26,6 +28,12 @@ def noisy(tmp_path: Path) -> list[str]:
     write(tmp_path / "base", base)
     write(tmp_path / "coder", base.astype(np.float32) + noise, model_type="qwen2")
     return ["--base", str(tmp_path / "base"), "--agent", f"coder={tmp_path / 'coder'}"]
+
+
+def test_a_dry_run_warns_as_the_merge_does(cli, noisy):
+    code, _, err = cli("merge", *noisy, "--dry-run")
+    assert code == 0
+    assert 'warning: Agent "coder": 1 of 1 tensors are stored in F32' in err
 
 
 def test_inspect_warns_from_headers_and_judges_with_an_analysis(cli, noisy, tmp_path):
@@ -91,3 +99,17 @@ def test_no_hash_leaves_the_hashes_out(cli, noisy, tmp_path):
     code, text, _ = cli("verify", out, "--sources")
     assert code == 0
     assert "note: The provenance has no content hashes" in text
+
+
+def test_a_lone_file_is_named_once(cli, tmp_path):
+    missing, base = tmp_path / "none.safetensors", asset_path("independent", "base")
+    _, _, err = cli("delta", "apply", base, missing, "--out", tmp_path / "out")
+    assert err.startswith(f"ram-studio: Agent: {missing} is neither a folder here nor")
+    (tmp_path / "ram_studio.json").write_text("{}")
+    _, _, err = cli("verify", tmp_path / "ram_studio.json")
+    told = "has no ram_studio.json; expected the folder of a checkpoint that RAM Studio merged."
+    assert err == f"ram-studio: {tmp_path / 'ram_studio.json'} {told}\n"
+
+
+def test_suites_names_health(cli):
+    assert "health: only evaluate takes it" in cli("suites")[1]

@@ -66,6 +66,11 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
     assert "margin is 0 points" in str(run("evaluate", BASE, "--margin", 0)[2])
 
 
+def test_one_folder_given_twice_is_said(run):
+    _, told, _ = run("evaluate", BASE, BASE, "--limit", 1, "--json")
+    assert "note: independent/base is the same folder as base." in told
+
+
 def test_an_evaluation_says_what_is_stored_already(run, caplog):
     with serve(lambda body: "4") as server, caplog.at_level("INFO", logger="ram_studio"):
         asked = ("evaluate", "one", "--endpoint", server.url, "--suite", "math", "--limit")

@@ -1,5 +1,6 @@
 """Fisher information on prompts that say something about the model."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from typer.testing import CliRunner
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.cli.main import commands
-from ram_studio.errors import SettingsError
+from ram_studio.errors import OutputError, SettingsError
 from ram_studio.evals import fisher
 from ram_studio.evals.answering.load import load_tokenizer
 from ram_studio.evals.answering.text_encoder import encoder_of
@@ -35,3 +36,14 @@ def test_another_model_gets_prompts_in_its_own_template(tmp_path):
     assert len(encoded(folder)) > len(load_tokenizer(folder).encode("Say hi."))
     base = asset_path("independent", "base")
     assert encoded(base) == list(load_tokenizer(base).encode("Say hi."))
+
+
+def test_no_fisher_file_goes_into_a_models_folder(tmp_path):
+    folder = shutil.copytree(asset_path("independent", "coding"), tmp_path / "coding")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    # The agent's name is that of its weights.
+    options = ["fisher", "--agent", f"model={folder}", "--out", str(folder), "--examples", "1"]
+    error = CliRunner().invoke(commands, options).exception
+    assert isinstance(error, OutputError)
+    assert "is a model's folder" in str(error)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

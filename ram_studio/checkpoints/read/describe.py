@@ -12,10 +12,15 @@ BASE_NAME = "base"
 
 
 def who(name: str | None) -> str:
-    """Return how a message about one checkpoint starts: `Base: `, `Agent "x": ` or nothing."""
+    """Return how a message about one checkpoint starts: `Base: `, `Agent "x": ` or nothing.
+
+    What is opened by itself is called by what it is: base, agent or merged.
+    """
     if name is None:
         return ""
-    return "Base: " if name == BASE_NAME else f'Agent "{printable(name)}": '
+    if name in (BASE_NAME, "agent", "merged"):
+        return f"{name.capitalize()}: "
+    return f'Agent "{printable(name)}": '
 
 
 def printable(text: object, limit: int = 160) -> str:

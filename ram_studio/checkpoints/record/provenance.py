@@ -367,7 +367,8 @@ def provenance_of(files: Files, name: str = PROVENANCE_FILE) -> Provenance:
     at = printable(files.at(name))
     if not files.has(name):
         raise VerificationError(
-            f"{at} is missing; expected the folder of a checkpoint that RAM Studio merged."
+            f"{printable(files.at(''))} has no {name}; expected the folder of a checkpoint that "
+            "RAM Studio merged."
         )
     data = files.read(name, MAX_PROVENANCE_BYTES)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,6 +125,7 @@ def _print(view: View, worked: int) -> None:
     shown = {label: seen for label, seen in view.methods.items() if seen.reason is None}
     shape = " x ".join(map(str, view.shape)) or "one element"
     pick = range(len(view.index))
+    shown_of = f"{len(pick):,} of {math.prod(view.shape):,} elements"
     print_table(
         ("element", "base", *(f"{name} tau" for name in view.agent_names), "changed by"),
         [
@@ -140,7 +142,7 @@ def _print(view: View, worked: int) -> None:
             )
             for i in pick
         ],
-        title=f"{view.tensor} ({shape}, {view.dtype}), epsilon {view.epsilon:g}",
+        title=f"{view.tensor} ({shape}, {view.dtype}), {shown_of}, epsilon {view.epsilon:g}",
     )
     if shown:
         first = next(iter(shown.values()))

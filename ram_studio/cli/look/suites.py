@@ -20,7 +20,7 @@ def suites(
     as_json: options.Json = False,
 ) -> None:
     """List the suites for `evaluate --suite`, and which need data first."""
-    from ram_studio.evals.suites import ALL_SUITES
+    from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
     found = [(suite, suite.absent(data)) for suite in ALL_SUITES.values()]
     if as_json:
@@ -41,3 +41,4 @@ def suites(
     for suite, why in found:
         if why:
             print(f"{suite.name}: {why}")
+    print(f"{HEALTH}: only evaluate takes it, and it has no questions.")

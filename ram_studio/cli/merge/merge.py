@@ -14,7 +14,7 @@ import typer
 from ram_studio.cli import options
 from ram_studio.cli.merge import parts
 from ram_studio.cli.merge.push import YesPublic, push_merge
-from ram_studio.cli.merge.result import report
+from ram_studio.cli.merge.result import print_warnings, report
 from ram_studio.cli.progress import progress_bars
 from ram_studio.cli.tables import print_table
 from ram_studio.errors import SettingsError, did_you_mean
@@ -267,6 +267,7 @@ def _print_filters(recipe: Recipe, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"filters": rows}))
         return
+    print_warnings(job.warnings)
     print_table(
         ("filter", "tensors", "does", "such as"),
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ram_studio.cli.tables import print_table, ratio, retained_texts
@@ -30,8 +31,7 @@ def report(result: MergeResult, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.to_dict()))
         return
-    for warning in result.provenance.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    print_warnings(result.provenance.warnings)
     factors = {
         name: (agent.scaling_factor, agent.effective_scaling_factor)
         for name, agent in result.agents.items()
@@ -57,3 +57,9 @@ def report(result: MergeResult, as_json: bool) -> None:
     done = "already holds this merge; nothing was written" if result.is_done_before else ""
     place = f"{result.out} {done}" if done else f"Written to {result.out}"
     print(f"{place}. Next: ram-studio verify {result.out}")
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print what a merge warns of."""
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
