@@ -61,10 +61,12 @@ def test_a_sweeps_winner_is_merged_with_agents_of_the_same_names(cli, tmp_path):
         "ram-studio: The sweep merged coding, tool, memory; the agents here are coding, tool. "
         "Give each its name in the sweep.",
     )
-    file.write_text("{}")
-    told = cli(*asked, *sibling, "--out", tmp_path / "no")
-    assert told[0] == 2
-    assert "is not the result of a sweep; expected what" in told[2]
+    rows = [{**winner, "method": ["ram"]}, {**winner, "merged_agents": [["tool"], *AGENTS]}]
+    for text in ("{}", *(json.dumps({**found, "rows": [r], "winner": r["label"]}) for r in rows)):
+        file.write_text(text)
+        told = cli(*asked, *sibling, "--out", tmp_path / "no")
+        assert told[0] == 2
+        assert "is not the result of a sweep; expected what" in told[2]
 
 
 def test_a_search_says_that_its_settings_were_proposed(cli):

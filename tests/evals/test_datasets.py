@@ -248,6 +248,8 @@ WAR = {"keyword": "war", "relation": "at least"}
     ("mbpp", {"task_id": "x", "text": "", "code": "", "test_list": []}, FORM + "ValueError"),
     ("ruler-hotpotqa", {"question": "q", "answer": "a", "context": [["t"]]}, FORM + "ValueError"),
     ("ruler-hotpotqa", {"input": "q", "outputs": []}, "row 1: outputs holds no answer"),
+    ("math500", f"{json.dumps(ROWS['math500'][0])}\n" * 2,
+     "2 questions have the id 'test/algebra/1.json'. Give each row of the data an id of its own."),
     ("ruler-squad", {"input": "q", "outputs": None}, FORM + "TypeError"),
     ("ruler-squad", {"question": "q", "answers": [], "context": "c"}, FORM + "TypeError"),
 ])  # fmt: skip

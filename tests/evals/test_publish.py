@@ -33,7 +33,7 @@ from ram_studio.engine.merge import merge
 from ram_studio.errors import AnalysisError, EvaluationError, OutputError
 from ram_studio.evals.publish import scores as publishing
 from ram_studio.evals.publish.entry import read_entry
-from ram_studio.evals.publish.gallery import build_gallery, gallery_page
+from ram_studio.evals.publish.gallery import build_gallery, gallery_page, load_verified
 from ram_studio.evals.publish.hub_files import analysis_file, mergekit_file, push_files
 from ram_studio.evals.publish.scores import StatedScore, read_told, stored_scores
 from ram_studio.evals.question import Answer, Question
@@ -316,6 +316,25 @@ def test_only_rams_methods_have_a_lambda(zoo: Zoo, tmp_path: Path) -> None:
         for words in ("requested lambda |", "effective lambda |", "requested and effective"):
             assert (words in card) is has_lambda
         assert "| rho |" in card
+
+
+def test_a_gallery_shows_a_stored_lambda_of_zero(zoo: Zoo, tmp_path: Path) -> None:
+    entry = read_entry(str(merge(zoo.recipe(), tmp_path / "merged").out))
+    agents = {
+        name: agent.model_copy(update={"effective_scaling_factor": 0.0})
+        for name, agent in entry.provenance.agents.items()
+    }
+    lost = entry.provenance.model_copy(update={"agents": agents})
+    page = gallery_page([dataclasses.replace(entry, provenance=lost)], {}, "Merges")
+    assert page.count("<span>λ 0.000</span>") == len(agents)
+
+
+def test_a_gallery_refuses_another_list_of_what_was_verified(tmp_path: Path) -> None:
+    (file := tmp_path / "verified.json").write_text(
+        '{"me/a@1": {"nbytes": "x", "version": "1", "day": "today"}}'
+    )
+    with pytest.raises(EvaluationError, match=r"is not the verified\.json of a gallery"):
+        load_verified(file)
 
 
 def test_merges_of_equal_names_have_pages_of_their_own(zoo: Zoo, tmp_path: Path) -> None:

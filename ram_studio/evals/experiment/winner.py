@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.json_files import read_bounded
@@ -19,7 +21,8 @@ from ram_studio.evals.report.comparison import SIGNIFICANCE
 MAX_SWEEP_BYTES = 64_000_000
 
 
-class Winner(NamedTuple):
+@dataclass(frozen=True)
+class Winner:
     """A sweep's best setting. note: what its held-out questions do not show, "" for nothing."""
 
     label: str
@@ -66,8 +69,8 @@ def _winner(row: dict[str, Any], recheck: dict[str, Any] | None) -> Winner:
     # The Fisher files of other models mean nothing here.
     settings = {key: value for key, value in row["settings"].items() if key != "files"}
     note = _note(row["is_start"], None if recheck is None else recheck["counts"])
-    agents = tuple(row["merged_agents"])
-    return Winner(row["label"], row["method"], settings, dict(row["weights"]), agents, note)
+    found = (row[key] for key in ("weights", "merged_agents"))
+    return Winner(row["label"], row["method"], settings, *found, note)
 
 
 def _note(is_start: bool, counts: dict[str, Any] | None) -> str:

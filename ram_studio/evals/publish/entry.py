@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+import pydantic
+
 from ram_studio._version import __version__
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import METHODS
@@ -46,7 +48,7 @@ _MOST_RESULT_FILES = 30
 _ANALYSIS = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class Verified:
     """That a merge is what its sources give: of how many bytes, by which version, on which day."""
 

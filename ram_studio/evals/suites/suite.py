@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.prompts import Templates, after_examples, word
 from ram_studio.evals.question import Conversation, Question, Verdict
@@ -96,9 +98,18 @@ class Suite:
         return budget.get(self.name) if isinstance(budget, Mapping) else budget
 
     def questions(self, settings: SuiteSettings) -> tuple[Question, ...]:
-        """Return the questions, each with the tokens that its answer may take."""
+        """Return the questions, each with the tokens that its answer may take.
+
+        Raises: EvaluationError where two have one id, by which answers are told apart.
+        """
         most = self.tokens_of(settings.max_tokens)
         made = self.make(settings)
+        for known, times in Counter(question.id for question in made).most_common(1):
+            if times > 1:
+                raise EvaluationError(
+                    f"Suite {self.name}: {times} questions have the id {printable(known, 60)!r}. "
+                    "Give each row of the data an id of its own."
+                )
         return tuple(q if most is None else replace(q, max_new_tokens=most) for q in made)
 
 
