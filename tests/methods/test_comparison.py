@@ -20,6 +20,7 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
+from ram_studio.evals.experiment.answers import Answers
 from ram_studio.evals.experiment.presets import (
     EXPERIMENTS,
     experiment_recipes,
@@ -223,6 +224,21 @@ def test_the_control_lies_as_far_from_the_base_as_the_merge(table, tmp_path) -> 
     assert control.merged_agents == ("coding",)
     assert found.best_agent.label == "coding"
     assert found.settings * found.questions == found.total_answers == found.answers
+
+
+def test_a_control_that_does_not_merge_costs_no_row(monkeypatch) -> None:
+    ask = Answers.ask
+
+    def asked(self, entry, questions):
+        if entry.label.startswith("norm-matched"):
+            raise SettingsError("Beyond float16.")
+        return ask(self, entry, questions)
+
+    monkeypatch.setattr(Answers, "ask", asked)
+    rows = rows_of(example_recipe("coding", "tool"), [("ram+", {})])
+    found = compare_methods(rows, limit=1, device="cpu")
+    assert [row.status for row in found.rows] == [*["finished"] * 4, "failed"]
+    assert found.statements[-1] == f"No score for {found.rows[-1].label}: Beyond float16."
 
 
 def test_the_table_as_json_and_csv(table) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, InstanceOf, computed_field
@@ -17,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import has_lambda
-from ram_studio.checkpoints.read.describe import shown_list
+from ram_studio.checkpoints.read.describe import plural, shown_list
 from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.experiment.draws import Spread
 from ram_studio.evals.experiment.race import ERROR, Loss
@@ -70,12 +71,11 @@ class Row:
     "unfinished" ran out of time or was stopped; "failed" cannot be merged, see `note`. is_start:
     where a sweep starts. domains: scores on the questions answered; average: of the skills.
     samples, paraphrases: what several samples and wordings show, by domain. merge_draws,
-    answer_draws: what chance makes of a
-    comparison's row; its domains and average are the mean over all draws then. versus: against a
-    comparison's reference over all skills, corrected for the number of rows. loss: why a sweep
-    dropped it. agents: by name rho, lambda, effective_lambda, ...; before the merge was made,
-    lambda alone. merge_seconds: None until it was merged; seconds: spent on it in this run, answers
-    included.
+    answer_draws: what chance makes of a comparison's row; its domains and average are the mean over
+    all draws then. versus: against a comparison's reference over all skills, corrected for the
+    number of rows. loss: why a sweep dropped it. agents: by name rho, lambda, effective_lambda,
+    ...; before the merge was made, lambda alone. merge_seconds: None until it was merged; seconds:
+    spent on it in this run, answers included.
     """
 
     label: str
@@ -241,8 +241,7 @@ class ExperimentResult:
     @property
     def domains(self) -> list[str]:
         """The domains that rows have scores in: skills, then what stands beside them."""
-        every = dict.fromkeys(name for row in self.rows for name in row.domains)
-        return [*self.skills, *(name for name in every if name not in self.skills)]
+        return list(dict.fromkeys(chain(self.skills, *(row.domains for row in self.rows))))
 
     @computed_field
     @property
@@ -403,16 +402,15 @@ def _found(result: ExperimentResult) -> list[str]:
 
 def _tried(result: ExperimentResult) -> str:
     rows = [row.status for row in result.rows]
-    open_rows = sum(rows.count(one) for one in ("waiting", "partial", "unfinished"))
-    parts = [f"{_count(len(result.measured), 'setting was', 'settings were')} compared"]
+    open_rows = sum(map(rows.count, ("waiting", "partial", "unfinished")))
+    parts = [f"{_were(len(result.measured), 'setting')} compared"]
     if same := rows.count("duplicate"):
         parts.append(f"{same} more gave the same merge as one of them")
     if dropped := rows.count("dropped"):
-        parts.append(f"{_count(dropped, 'clear loser was', 'clear losers were')} dropped early")
+        parts.append(f"{_were(dropped, 'clear loser')} dropped early")
     if open_rows and result.ending != "running":
         parts.append(f"{open_rows} {'was' if open_rows == 1 else 'were'} not finished")
-    tests = _count(result.tests, "test was", "tests were")
-    return f"{'; '.join(parts)}; {tests} made."
+    return f"{'; '.join(parts)}; {_were(result.tests, 'test')} made."
 
 
 def _chosen(best: Row, settings: int) -> str:
@@ -427,10 +425,9 @@ def _predicted(result: ExperimentResult) -> list[str]:
     surrogate = result.surrogate
     if surrogate is None:
         failed = [row.label for row in result.rows if row.status == "failed"]
-        if result.search != "slim" or not failed:
-            return []
         named = shown_list(failed, _MOST_NAMED, ", ")
-        return [f"SLIM predicts nothing: it needs the scores of {named}, which did not merge."]
+        told = f"SLIM predicts nothing: it needs the scores of {named}, which did not merge."
+        return [told] if result.search == "slim" and failed else []
     told = []
     rows = {"the start": next((r for r in result.rows if r.is_start), None)}
     best = dict(zip(surrogate.agents, surrogate.weights(surrogate.best()), strict=True))
@@ -455,13 +452,13 @@ def _rechecked(recheck: Recheck, best: Row) -> list[str]:
     if best.is_start or counts is None:
         return [*said, "It is the setting the sweep started from."]
     outcome = counts.outcome(counts.p_value)
-    said.append(
+    return [
+        *said,
         f"There the setting it started from scores {_interval(recheck.start)}: "
         f"{'no significant difference' if outcome == 'inconclusive' else outcome} "
         f"({counts.wins} gained, {counts.losses} lost, p {counts.p_value:.2g}; one comparison, on "
-        "questions not used for choosing)."
-    )
-    return said
+        "questions not used for choosing).",
+    ]
 
 
 def _at_chance(result: ExperimentResult, best: Row) -> list[str]:
@@ -479,8 +476,7 @@ def _not_worse(result: ExperimentResult) -> str:
     others = [label for label in result.not_worse if label != result.winner]
     if not others:
         return "Every other finished setting lost clearly."
-    hidden = len(others) - _MOST_NAMED
-    shown = ", ".join(others[:_MOST_NAMED]) + (f" and {hidden} more" if hidden > 0 else "")
+    shown = shown_list(others, _MOST_NAMED, ", ")
     text = f"These questions do not show {result.winner} to be better than {shown}."
     if result.search != "grid":
         return (
@@ -500,5 +496,5 @@ def _interval(score: Average) -> str:
     return f"{score.score:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _were(number: int, noun: str) -> str:
+    return f"{plural(number, noun)} {'was' if number == 1 else 'were'}"

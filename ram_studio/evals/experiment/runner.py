@@ -250,20 +250,25 @@ class Runner:
 
         Raises: Stopped when stopped or late; what was answered is in the store then.
         """
-        assert self._answers is not None
-        entry.status = "running"
-        self.result = replace(self.result, now=entry.label)
-        try:
-            found = self._answers.ask(entry, {n: parts[stage] for n, parts in self._stages.items()})
-        except SettingsError as error:
-            entry.status, entry.note = "failed", str(error)
+        if not self._ask(entry, {n: parts[stage] for n, parts in self._stages.items()}):
             return
-        self.settings = self.settings or self._answers.asked
-        entry.answers.update(found)
         self._score(entry, self._alone(entry).models[entry.label])
         self._take_draws(entry.candidate.draw_of or entry.label)
         entry.stages = stage + 1
         entry.status = "finished" if entry.stages == len(self._shares) else "partial"
+
+    def _ask(self, entry: Entry, questions: QuestionsBySuite) -> bool:
+        """Ask a setting; return whether it could be merged. Raises: as `_ask_stage`."""
+        assert self._answers is not None
+        entry.status = "running"
+        self.result = replace(self.result, now=entry.label)
+        try:
+            entry.answers.update(self._answers.ask(entry, questions))
+        except SettingsError as error:
+            entry.status, entry.note = "failed", str(error)
+            return False
+        self.settings = self.settings or self._answers.asked
+        return True
 
     def _ask_control(self) -> Iterator[ExperimentResult]:
         """Ask a comparison's control, see `norm_matched`, everything that other rows were asked."""
@@ -280,11 +285,9 @@ class Runner:
             return
         entry = self._add(candidate)
         if entry.is_alive:
-            entry.status = "running"
-            self.result = replace(self.result, now=entry.label)
             yield self._update()
-            entry.answers.update(self._answers.ask(entry, self.questions))
-            entry.stages, entry.status = self.looks, "finished"
+            if self._ask(entry, self.questions):
+                entry.stages, entry.status = self.looks, "finished"
 
     def _score(self, entry: Entry, row: ModelAnswers) -> None:
         """Take in the scores of an entry's answers."""

@@ -69,8 +69,7 @@ def _winner(row: dict[str, Any], recheck: dict[str, Any] | None) -> Winner:
     # The Fisher files of other models mean nothing here.
     settings = {key: value for key, value in row["settings"].items() if key != "files"}
     note = _note(row["is_start"], None if recheck is None else recheck["counts"])
-    found = (row[key] for key in ("weights", "merged_agents"))
-    return Winner(row["label"], row["method"], settings, *found, note)
+    return Winner(row["label"], row["method"], settings, row["weights"], row["merged_agents"], note)
 
 
 def _note(is_start: bool, counts: dict[str, Any] | None) -> str:
