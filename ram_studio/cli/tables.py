@@ -23,9 +23,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+        table.add_column(Text(column), justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console(width=None if Console().is_terminal else 200).print(table)

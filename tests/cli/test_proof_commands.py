@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from ram_studio.cli.tables import print_table
 from ram_studio.resources import asset_path
 
 
@@ -113,3 +114,9 @@ def test_a_lone_file_is_named_once(cli, tmp_path):
 
 def test_suites_names_health(cli):
     assert "health: only evaluate takes it" in cli("suites")[1]
+
+
+def test_names_in_a_table_are_no_markup(capsys):
+    print_table(("model", "[b]:smile:"), [("[i]", "[/b]")], title="a[/b]")
+    out = capsys.readouterr().out
+    assert all(text in out for text in ("a[/b]", "[b]:smile:", "[i]"))

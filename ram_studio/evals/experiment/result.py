@@ -402,7 +402,7 @@ def _found(result: ExperimentResult) -> list[str]:
 
 def _tried(result: ExperimentResult) -> str:
     rows = [row.status for row in result.rows]
-    open_rows = sum(map(rows.count, ("waiting", "partial", "unfinished")))
+    open_rows = sum(rows.count(one) for one in ("waiting", "partial", "unfinished"))
     parts = [f"{_were(len(result.measured), 'setting')} compared"]
     if same := rows.count("duplicate"):
         parts.append(f"{same} more gave the same merge as one of them")
@@ -426,8 +426,8 @@ def _predicted(result: ExperimentResult) -> list[str]:
     if surrogate is None:
         failed = [row.label for row in result.rows if row.status == "failed"]
         named = shown_list(failed, _MOST_NAMED, ", ")
-        told = f"SLIM predicts nothing: it needs the scores of {named}, which did not merge."
-        return [told] if result.search == "slim" and failed else []
+        lacks = f"SLIM predicts nothing: it needs the scores of {named}, which did not merge."
+        return [lacks] if result.search == "slim" and failed else []
     told = []
     rows = {"the start": next((r for r in result.rows if r.is_start), None)}
     best = dict(zip(surrogate.agents, surrogate.weights(surrogate.best()), strict=True))
