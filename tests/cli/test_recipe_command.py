@@ -81,10 +81,13 @@ def test_agents_become_the_teachers_of_a_distillation(cli, tmp_path):
 
 def test_a_provenance_keeps_its_dtype_on_the_way_to_mergekit(cli, example, tmp_path):
     assert cli("merge", *example, "--method", "ties", "--out", tmp_path / "m")[0] == 0
-    code, out, err = cli("recipe", tmp_path / "m" / "ram_studio.json", "--to-mergekit")
-    assert code == 0
-    assert yaml.safe_load(out)["out_dtype"] == "bfloat16"
-    assert "dtype is not known" not in err
+    merged = tmp_path / "m" / "ram_studio.json"
+    (tmp_path / "kept.json").write_bytes(merged.read_bytes())
+    for file in (merged, tmp_path / "kept.json"):
+        code, out, err = cli("recipe", file, "--to-mergekit")
+        assert code == 0
+        assert yaml.safe_load(out)["out_dtype"] == "bfloat16"
+        assert "dtype is not known" not in err
 
 
 def test_a_wrong_method_is_told_before_anything_else(cli, tmp_path):

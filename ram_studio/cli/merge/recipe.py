@@ -82,8 +82,9 @@ def _written_dtype(recipe: Recipe, source: Path) -> str | None:
     mergekit does not follow the base: without a dtype it writes float32.
     """
     from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
-    from ram_studio.checkpoints.record.provenance import is_provenance, read_provenance
+    from ram_studio.checkpoints.read.files import Folder
+    from ram_studio.checkpoints.record.provenance import is_provenance, provenance_of
 
     if recipe.dtype is not None or not is_provenance(source):
         return recipe.dtype
-    return DTYPE_WORDS.get(read_provenance(source.parent).dtype)
+    return DTYPE_WORDS.get(provenance_of(Folder(source.parent), source.name).dtype)

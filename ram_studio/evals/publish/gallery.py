@@ -169,7 +169,7 @@ def _entries(
         except RamStudioError as error:
             # The page is for others: of a folder here it has the last name.
             name = source if split_hub_id(source) else Path(source).name or "."
-            why = str(error).replace(source.rstrip("/"), name)
+            why = str(error).replace(source.rstrip("/") or source, name)
             left_out[printable(name, 120)] = printable(why, 400)
             continue
         keys = (entry.key, *(f"{entry.key}.{n}" for n in range(2, MOST_ENTRIES + 1)))
