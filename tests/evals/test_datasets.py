@@ -237,6 +237,7 @@ WAR = {"keyword": "war", "relation": "at least"}
     ("gsm8k", None, "holds nothing. Put gsm8k.jsonl .*columns question, answer.*--data FOLDER"),
     ("gsm8k", {"question": "q"}, "row 1: column answer is missing; it has question"),
     ("gsm8k", {"question": "q", "answer": "5"}, 'row 1: the answer has no "#### <number>"'),
+    ("gsm8k", {"question": "\ud800", "answer": "#### 5"}, FORM + "UnicodeEncodeError"),
     ("gsm8k", "{", "line 1 is not JSON"), ("gsm8k", "[1]", "expected a list of objects"),
     ("gsm8k", "", "holds no row"),
     ("ifeval", following("keywords:frequency", WAR),

@@ -187,6 +187,7 @@ def rows_to_questions(
             own, _ = read(number, row, settings)
             own["prompt"] = after_examples(own["prompt"], shown)
             with reading(name, number):
+                f"{own['prompt']}{own['gold']}".encode()  # half a character is no text
                 questions.append(Question(**{"id": f"{name}-{number:04d}", **usual, **own}))
         return balanced(questions, settings.limit)
 
