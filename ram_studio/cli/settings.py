@@ -72,9 +72,6 @@ Store = Annotated[
     str | None,
     typer.Option(help="Folder of stored answers; the user's data folder when left out."),
 ]
-NoStore = Annotated[
-    bool, typer.Option("--no-store", help="Do not store answers; a stopped run starts over.")
-]
 
 
 @dataclass
@@ -82,7 +79,9 @@ class Storing:
     """The store of answers, and whether stored ones are asked again."""
 
     store: Store = None
-    no_store: NoStore = False
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Do not store answers; a stopped run starts over.")
+    ] = False
     rerun: Annotated[
         bool, typer.Option("--rerun", help="Ask again, even where answers are stored.")
     ] = False

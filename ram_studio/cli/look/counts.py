@@ -121,7 +121,12 @@ def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
     if found.key != "rounding" or not rounding or not rounding_warning(analysis, rounding):
         print(found.text)
     print_retained(described["agents"], title="Retained share of each update, by energy")
-    _print_relations(described, analysis)
+    if described["relations"] is not None:
+        _print_pairs(described["relations"])
+    if rounding is not None:
+        _print_rounding(described, analysis)
+    elif described["relations"] is not None:
+        print("The rounding loss is known only for all analyzed agents together.")
 
 
 def print_shares(report: StorageReport) -> None:
@@ -182,16 +187,6 @@ def print_retained(agents: dict[str, Any], title: str) -> None:
     if rows:
         parts = ("retained", "unique", "boost", "shared", "lost to averaging", "lost to epsilon")
         print_table(("agent", *parts, "interference"), rows, title=title)
-
-
-def _print_relations(described: dict[str, Any], analysis: Analysis) -> None:
-    """Print both, with one sentence of advice where rounding to nearest loses the rescaling."""
-    if described["relations"] is not None:
-        _print_pairs(described["relations"])
-    if described["rounding"] is not None:
-        _print_rounding(described, analysis)
-    elif described["relations"] is not None:
-        print("The rounding loss is known only for all analyzed agents together.")
 
 
 def _print_pairs(found: dict[str, Any]) -> None:

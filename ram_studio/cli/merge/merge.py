@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,6 @@ from ram_studio.cli.tables import print_table
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.analysis import Analysis
     from ram_studio.checkpoints.hub.push import PushAhead
     from ram_studio.checkpoints.record.recipe import Recipe
     from ram_studio.engine.passes.driver import RunKeywords
@@ -157,7 +156,7 @@ def merge(
     chosen = _recipe(recipe, asked, fit)
     if ray is not None and chosen.method in OWN:
         raise typer.BadParameter("other nodes do not have your method", param_hint="--ray")
-    shards: _Shards = {
+    shards: dict[str, Any] = {
         "max_shard_bytes": options.parse_size(max_shard_size),
         "analysis": options.known_analysis(analysis),
         "hash_sources": hash_sources,
@@ -176,14 +175,6 @@ def merge(
     report(result, as_json)
     if push is not None:
         push_merge(Path(result.out), push, public=public, quiet=as_json, ahead=ahead)
-
-
-class _Shards(TypedDict):
-    """What a merge here and one on a cluster both take."""
-
-    max_shard_bytes: int
-    analysis: Analysis | None
-    hash_sources: bool
 
 
 def _push_ahead(name: str, out: str, public: bool) -> PushAhead:

@@ -17,7 +17,7 @@ from ram_studio.algorithm.methods import get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.race import stage_shares
-from ram_studio.evals.experiment.search import OptunaSearch, Search, SlimSearch, require_optuna
+from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, require_optuna
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
 from ram_studio.evals.question import Question, QuestionsBySuite
 from ram_studio.evals.settings import EvalSettings
@@ -227,7 +227,7 @@ class SweepPlan(Plan):
         """How many settings a search proposes at most."""
         return SlimSearch(self.space).trials if self.search == "slim" else self.trials
 
-    def searching(self) -> Search:
+    def searching(self) -> OptunaSearch | SlimSearch:
         """Return a new search, which has proposed nothing."""
         if self.search == "slim":
             return SlimSearch(self.space)

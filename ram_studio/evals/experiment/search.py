@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import combinations, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic.dataclasses import dataclass
 
@@ -22,19 +22,6 @@ from ram_studio.evals.experiment.space import Axis, Candidate, Space
 MAX_LATTICE = 20_000
 FINEST = 60
 """A share is looked for in steps of at least 1/FINEST."""
-
-
-class Search(Protocol):
-    """What proposes settings."""
-
-    def ask(self) -> Candidate | None:
-        """Return the next proposal, None where there is no other; one is open at a time."""
-
-    def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way.
-
-        score: None where it was not measured, since it could not be merged.
-        """
 
 
 class OptunaSearch:
@@ -77,7 +64,10 @@ class OptunaSearch:
         return self._space.candidate(method, values)
 
     def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored; one that was not measured is below all dropped ones."""
+        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way.
+
+        score: None where it could not be merged, which is below all that were dropped.
+        """
         if is_dropped or score is None:
             if score is not None:
                 self._open.report(score, stage)
@@ -170,7 +160,7 @@ class SlimSearch:
     """
 
     def __init__(self, space: Space) -> None:
-        axes = space.weights
+        axes = [axis for axis in space.axes if axis.is_weight]
         others = [axis.key for axis in space.axes if not axis.is_weight and axis.name != "method"]
         others += ["method"] if len(space.methods) > 1 else []
         if len(axes) < 2 or others or not all(axis.is_range for axis in axes):

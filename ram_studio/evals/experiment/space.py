@@ -280,11 +280,6 @@ class Space:
             and (axis.method == method or (axis.method is None and axis.name not in own))
         )
 
-    @property
-    def weights(self) -> tuple[Axis, ...]:
-        """The axes that are weights."""
-        return tuple(axis for axis in self.axes if axis.is_weight)
-
     def candidate(self, method: str, values: Mapping[str, Any]) -> Candidate:
         """Return the merge of a method with these settings and weights, by axis.
 

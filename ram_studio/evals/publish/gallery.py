@@ -234,15 +234,9 @@ def _by_column(entry: Entry) -> dict[Column, StatedScore]:
 
 def _lows_of_best(columns: Iterable[Column], entries: Iterable[Entry]) -> dict[Column, float]:
     """Return where the interval of the best score of each column begins."""
-    found: dict[Column, list[StatedScore]] = {column: [] for column in columns}
-    for entry in entries:
-        for column, stated in _by_column(entry).items():
-            if column in found:
-                found[column].append(stated)
-    return {
-        column: max(own, key=lambda stated: stated.score.score).score.ci95[0]
-        for column, own in found.items()
-    }
+    every = [_by_column(entry) for entry in entries]
+    found = {column: [own[column].score for own in every if column in own] for column in columns}
+    return {c: max(own, key=lambda score: score.score).ci95[0] for c, own in found.items()}
 
 
 def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:

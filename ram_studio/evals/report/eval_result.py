@@ -203,6 +203,10 @@ _MISSING = {
     "refused": "were refused",
     "failed": "got no answer, run the same again to ask them again",
 }
+_CUT = {
+    "timed_out": "questions timed out. They count as wrong",
+    "cut_off": "answers were cut off at the limit of tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -375,16 +379,9 @@ class EvalResult:
                     f"{where}: of {found.questions} questions {'; '.join(parts)}. "
                     "They are in no score and no comparison."
                 )
-            if found.timed_out:
-                said.append(
-                    f"{where}: {found.timed_out} of {found.asked} questions timed out. They count "
-                    "as wrong."
-                )
-            if found.cut_off:
-                said.append(
-                    f"{where}: {found.cut_off} of {found.asked} answers were cut off at the limit "
-                    "of tokens."
-                )
+            for key, text in _CUT.items():
+                if number := getattr(found, key):
+                    said.append(f"{where}: {number} of {found.asked} {text}.")
         return said
 
 
