@@ -152,7 +152,6 @@ def compare(
 def _recipes(
     recipe: Recipe, row: list[str] | None, experiment: list[str] | None
 ) -> dict[str, Recipe]:
-    """Return the recipes asked for by label."""
     from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 
     found = rows_of(recipe, [options.parse_method(text, "row") for text in row or []])

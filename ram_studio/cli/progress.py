@@ -23,11 +23,9 @@ class _Lines:
         self._seconds = JSON_SECONDS if form == "json" else LINE_SECONDS
 
     def on_progress(self, progress: Any) -> None:
-        """Tell of a stage."""
         self._tell(progress.stage, progress, progress.tensor)
 
     def on_download(self, progress: Any) -> None:
-        """Tell of a download."""
         self._tell(f"fetch {progress.name}", progress, progress.source)
 
     def on_text(self, text: str) -> None:

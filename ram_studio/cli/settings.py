@@ -45,7 +45,6 @@ class SettingsOptions:
         ]
 
     def make(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that were given, by field."""
         return {self._options[name]: value for name, value in given.items() if value is not None}
 
 

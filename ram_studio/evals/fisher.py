@@ -209,7 +209,6 @@ def _write(
 
 
 def prompts_digest(prompts: Sequence[str]) -> str:
-    """Return a digest of prompts in their order."""
     return hashlib.blake2b("\0".join(prompts).encode(), digest_size=16).hexdigest()
 
 

@@ -15,13 +15,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ram_studio.errors import EvaluationError, RamStudioError, Stopped
+from ram_studio.errors import EvaluationError, RamStudioError, Stopped, did_you_mean
 from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress
@@ -130,10 +129,9 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
     manager = TaskManager(include_path=None if include_path is None else str(include_path))
     for name in names:
         if name not in manager.all_tasks:
-            near = get_close_matches(name, manager.all_tasks, 3)
-            hint = f" Did you mean {', '.join(near)}?" if near else ""
+            hint = did_you_mean(name, manager.all_tasks) or "."
             raise EvaluationError(
-                f"lm-eval has no task {name!r}.{hint} `lm-eval ls tasks` lists all."
+                f"lm-eval has no task {name!r}{hint} `lm-eval ls tasks` lists all."
             )
     return manager
 

@@ -119,7 +119,6 @@ class _Evaluation:
         return HealthRun(self.store, self.rerun) if HEALTH in self.settings.suites else None
 
     def report(self, models: Mapping[str, Source]) -> EvalReport:
-        """Return what all models answer, in turn."""
         settings, results = self.settings, dict[str, ModelAnswers]()
         try:
             # The base first: health compares with it.
@@ -134,7 +133,6 @@ class _Evaluation:
         return EvalReport.of(settings.suites, settings.seed, asked, ordered)
 
     def ask(self, name: str, source: Source) -> ModelAnswers:
-        """Return a model's row."""
         start = time.perf_counter()
         settings, engine = self.settings, source
         if isinstance(engine, (str, Path)):

@@ -315,7 +315,6 @@ class EvalSettings(BaseModel):
 
     @property
     def is_harness(self) -> bool:
-        """Whether lm-eval asks, and not this program."""
         from ram_studio.evals.suites import HARNESS_SUITES
 
         own = any(name in HARNESS_SUITES for name in self.suites)

@@ -161,7 +161,7 @@ def test_a_local_lm_eval_task_agrees_with_our_suite(local_task, tmp_path):
 def test_tasks_that_do_not_exist_are_told(local_task):
     folder, _ = local_task
     model = {"tool": asset_path("independent", "tool")}
-    with pytest.raises(EvaluationError, match=r"no task 'ram_cals'\. Did you mean ram_calls"):
+    with pytest.raises(EvaluationError, match=r"no task 'ram_cals', did you mean 'ram_calls'"):
         evaluate_with_harness(model, EvalSettings(tasks="ram_cals"), include_path=folder)
     with pytest.raises(EvaluationError, match="is not a folder of tasks"):
         evaluate_with_harness(model, EvalSettings(tasks="ram_calls"), include_path=folder / "none")

@@ -103,7 +103,6 @@ def push_merge(
 
 
 def told(pushed: Pushed) -> str:
-    """Return what a push did, in a sentence."""
     who = "everybody can read it" if pushed.is_public else "private"
     added = f", {pushed.files} files added or renewed" if pushed.files else ""
     was = f"was there already{added}" if pushed.was_there else "pushed"

@@ -60,6 +60,5 @@ def report(result: MergeResult, as_json: bool) -> None:
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """Print what a merge warns of."""
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)

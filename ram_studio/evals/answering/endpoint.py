@@ -314,7 +314,6 @@ def _seconds_of(text: str | None) -> float:
 
 
 def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:
-    """Return the reply that a response body holds."""
     if status >= 300:
         is_length = any(word in text.lower() for word in _TOO_LONG)
         note = f"the server refused it with status {status}: {_short(text)}"

@@ -142,7 +142,6 @@ class LocalEngine:
 
     @property
     def software(self) -> Mapping[str, str]:
-        """Versions of what answers."""
         return versions("torch", "transformers")
 
     @property

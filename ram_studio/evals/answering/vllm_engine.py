@@ -59,7 +59,6 @@ class VllmEngine(LocalEngine):
 
     @property
     def software(self) -> Mapping[str, str]:
-        """Versions of what answers."""
         return versions("torch", "transformers", "vllm")
 
     def _generate(
@@ -117,6 +116,5 @@ class VllmEngine(LocalEngine):
         return self._loaded
 
     def close(self) -> None:
-        """Let go of the model."""
         self._loaded = None
         gc.collect()

@@ -350,7 +350,6 @@ class Answers:
             entry.note_merge(self._setup.store.merge_of(run.run) or {})
 
     def _put(self, entry: Entry, model: Any) -> None:
-        """Put an entry's weights into the loaded model."""
         recipe = entry.candidate.recipe
         if not self._merger.has_model:
             self._merger.use(model)
@@ -364,6 +363,5 @@ class Answers:
             entry.note_merge({"agents": agents, "seconds": applied.seconds})
 
     def close(self) -> None:
-        """Let go of the model."""
         self._merger.use(None)
         self._closing.close()

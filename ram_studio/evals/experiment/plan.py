@@ -139,7 +139,6 @@ class Plan(ABC):
 
     @property
     def most_items(self) -> int:
-        """Most questions per suite."""
         until = self.settings.until
         if until is not None:
             return until.most
@@ -149,7 +148,6 @@ class Plan(ABC):
 
     @property
     def held(self) -> int:
-        """Held-out questions per suite."""
         return self.most_items if self.held_out is None else self.held_out
 
     def shares(self, count: int) -> tuple[float, ...]:
@@ -193,7 +191,6 @@ class Plan(ABC):
 
 
 def at_least(what: str, value: int, least: int) -> None:
-    """Raise SettingsError when a number is too small."""
     if value < least:
         raise SettingsError(f"The number of {what} is {value}. Choose {least} or more.")
 
@@ -224,11 +221,9 @@ class SweepPlan(Plan):
 
     @property
     def proposals(self) -> int:
-        """How many settings a search proposes at most."""
         return SlimSearch(self.space).trials if self.search == "slim" else self.trials
 
     def searching(self) -> OptunaSearch | SlimSearch:
-        """Return a new search, which has proposed nothing."""
         if self.search == "slim":
             return SlimSearch(self.space)
         return OptunaSearch(self.space, seed=self.settings.seed, trials=self.trials)
@@ -247,7 +242,6 @@ class SweepPlan(Plan):
         return self.space.start()
 
     def candidates(self) -> list[Candidate]:
-        """Return the grid, see `Plan.candidates`."""
         super().candidates()
         at_least("trials", self.trials, 1)
         at_least("settings", self.max_settings, 1)
@@ -360,7 +354,6 @@ class ComparePlan(Plan):
         return int(self.has_control and len(self.agents) > 1)
 
     def candidates(self) -> list[Candidate]:
-        """Return the rows in their order, see `Plan.candidates`."""
         super().candidates()
         for row in self.rows.values():
             make_settings(row.method, row.settings)

@@ -44,7 +44,6 @@ def full_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
-    """Return the recipe for some of its agents."""
     return recipe.model_copy(
         update={
             "agents": {name: recipe.agents[name] for name in names},

@@ -113,7 +113,6 @@ class Row:
 
     @property
     def is_out(self) -> bool:
-        """Whether it lost clearly."""
         return self.status in ("dropped", "worse")
 
     @property
@@ -123,7 +122,6 @@ class Row:
 
     @property
     def has_lambda(self) -> bool:
-        """Whether its method has a lambda."""
         return has_lambda(self.method)
 
     @property
@@ -205,12 +203,10 @@ class ExperimentResult:
     report: InstanceOf[EvalReport] | None = Field(default=None, exclude=True, repr=False)
 
     def row(self, label: str) -> Row:
-        """Return a row by its label."""
         return next(row for row in self.rows if row.label == label)
 
     @property
     def best(self) -> Row | None:
-        """The winner's row."""
         return None if self.winner is None else self.row(self.winner)
 
     @property

@@ -290,7 +290,6 @@ class Runner:
                 entry.stages, entry.status = self.looks, "finished"
 
     def _score(self, entry: Entry, row: ModelAnswers) -> None:
-        """Take in the scores of an entry's answers."""
         entry.domains, entry.average = row.domains, row.average
         for domain, own in row.answers.items():
             if sampled := sample_scores(own):

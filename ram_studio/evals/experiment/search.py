@@ -88,7 +88,6 @@ def _suggest(trial: Any, name: str, axis: Axis) -> Any:
 
 
 def require_optuna() -> None:
-    """Raise SettingsError where Optuna is not installed."""
     if find_spec("optuna") is None:
         raise SettingsError(
             'Optuna is not installed; install it with `pip install "ram-studio[search]"`, or take '

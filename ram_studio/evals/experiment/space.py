@@ -65,7 +65,6 @@ class Axis:
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a weight, not a setting."""
         return self.agent is not None
 
     def is_of(self, method: str) -> bool:

@@ -78,7 +78,6 @@ class ModelAnswers:
 
     @property
     def every(self) -> list[Answer]:
-        """All answers, domain by domain."""
         return [answer for own in self.answers.values() for answer in own]
 
     @property
@@ -88,7 +87,6 @@ class ModelAnswers:
 
     @property
     def average(self) -> Average:
-        """The mean of the skills' scores."""
         return Average.over_skills(self.domains, self.skills)
 
     @property

@@ -61,7 +61,6 @@ class Outcomes:
 
     @staticmethod
     def of(answers: Iterable[Answer]) -> Outcomes:
-        """Count these answers."""
         answers = list(answers)
         ends = [answer.finish for answer in answers]
         return Outcomes(
@@ -93,7 +92,6 @@ class ModelDetails:
 
     @staticmethod
     def of(row: ModelAnswers) -> ModelDetails:
-        """Return what a row of answers shows."""
         chat = row.settings.get("chat")
         return ModelDetails(
             Outcomes.of(row.every),
@@ -307,7 +305,6 @@ class EvalResult:
         judged: EvalReport | None = None,
         damage: tuple[Damage, ...] = (),
     ) -> EvalResult:
-        """Return what a table of answers shows."""
         questions = [question for items in report.items.values() for question in items]
         return EvalResult(
             report.suite,

@@ -113,7 +113,6 @@ class SkillVerdict:
         }[self.reason]
 
     def sentence(self) -> str:
-        """Say the verdict in one line."""
         said = f"{self.merge} on {self.domain}: {self.verdict}"
         if self.why:
             said += f", as {self.why}"

@@ -31,7 +31,6 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def declines(text: str) -> bool:
-    """Return whether an answer begins by declining."""
     return bool(_DECLINES.search(text[:BEGINNING].lower().replace("\u2019", "'")))
 
 

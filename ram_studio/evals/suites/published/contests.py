@@ -55,7 +55,6 @@ _MOST_SECONDS = 10.0
 
 
 def _cases(row: Row) -> list[tuple[str, str]]:
-    """Return a problem's own tests as (input, output)."""
     if "test_input" in row:
         pairs = list(zip(row["test_input"], row["test_output"], strict=True))
     else:
