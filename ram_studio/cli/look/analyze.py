@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +18,7 @@ from ram_studio.cli.look.counts import (
 )
 from ram_studio.cli.merge import parts as part_command
 from ram_studio.cli.progress import progress_bars
+from ram_studio.cli.tables import print_warnings
 
 if TYPE_CHECKING:
     from ram_studio.algorithm.analysis import Analysis
@@ -102,8 +102,7 @@ def _tell(result: Analysis, storage: StorageReport, path: Path | None, as_json: 
         warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
         print(json.dumps({"analysis": saved, **warnings, **described}))
         return
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    print_warnings(result.warnings)
     print_shares(storage)
     print_counts(described, result)
     print_parts(described, result.agents)

@@ -30,7 +30,7 @@ def diff(
     Lists which modules, layers or experts changed, by how much, and which are bit-identical.
     Reads both models once; memory does not grow with them.
     """
-    from ram_studio.checkpoints.read.describe import plural
+    from ram_studio.checkpoints.read.describe import plural, shown_list
     from ram_studio.engine.diff import diff as compare_models
 
     with progress_bars(quiet=as_json) as (on_progress, _):
@@ -64,8 +64,7 @@ def diff(
         )
     equal = [one.name for one in changes if not one.changed]
     if equal and changed:
-        more = f" and {len(equal) - 12} more" if len(equal) > 12 else ""
-        print(f"Bit-identical to the base: {', '.join(equal[:12])}{more}.")
+        print(f"Bit-identical to the base: {shown_list(equal, 12, ', ')}.")
     for names, what in ((found.missing, "lacks"), (found.extra, "has besides")):
         if names:
             print(f"note: the model {what} {plural(len(names), 'tensor')}, such as {names[0]}.")

@@ -14,9 +14,9 @@ import typer
 from ram_studio.cli import options
 from ram_studio.cli.merge import parts
 from ram_studio.cli.merge.push import YesPublic, push_merge
-from ram_studio.cli.merge.result import print_warnings, report
+from ram_studio.cli.merge.result import report
 from ram_studio.cli.progress import progress_bars
-from ram_studio.cli.tables import print_table
+from ram_studio.cli.tables import print_table, print_warnings
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ram_studio.cli.tables import print_warnings
 from ram_studio.errors import OutputError, told_as
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def recipe(
     from ram_studio.checkpoints.write.output_folder import write_whole
 
     text, warnings = _converted(source, from_mergekit, to_mergekit, to_mopd)
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    print_warnings(warnings)
     if out is None:
         print(text, end="")
         return

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ram_studio.cli.tables import print_table, ratio, retained_texts
+from ram_studio.cli.tables import print_table, print_warnings, ratio, retained_texts
 from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
@@ -57,8 +55,3 @@ def report(result: MergeResult, as_json: bool) -> None:
     done = "already holds this merge; nothing was written" if result.is_done_before else ""
     place = f"{result.out} {done}" if done else f"Written to {result.out}"
     print(f"{place}. Next: ram-studio verify {result.out}")
-
-
-def print_warnings(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)

@@ -247,11 +247,7 @@ def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:
             name,
             source_name(agent),
             _link(agent.repository),
-            _number(
-                agent.scaling_factor
-                if agent.effective_scaling_factor is None
-                else agent.effective_scaling_factor
-            )
+            _number(agent.scaling_factor if (f := agent.effective_scaling_factor) is None else f)
             if has_lambda(provenance.recipe.method)
             else None,
             _finite(agent.retained.total if agent.retained else None),

@@ -122,11 +122,9 @@ def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
         for name, value in recipe.settings.items():
             shown: Any = _FIXED.get(name, usual[name].default if name in usual else None)
             if name in RANGES and isinstance(value, (int, float)):
-                shown = max(0.0, min(value, RANGES[name]))
-                if name != "epsilon":
-                    found[name] = shown
-                else:
-                    found["point"] = snap(shown)
+                found[name] = shown = max(0.0, min(value, RANGES[name]))
+                if name == "epsilon":
+                    found["point"] = snap(found.pop(name))
                     point = EPSILON_GRID[found["point"]]
                     # A point is a bin's edge, up to 0.3 % beside the round number.
                     shown = shown if math.isclose(point, shown, rel_tol=5e-3) else point
