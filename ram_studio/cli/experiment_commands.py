@@ -17,7 +17,6 @@ from ram_studio.cli.settings import SettingsOptions, Storing
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 
 if TYPE_CHECKING:
-    from ram_studio.checkpoints.record.recipe import Recipe
     from ram_studio.evals.experiment.plan import Plan
     from ram_studio.evals.experiment.result import ExperimentResult, Row
 
@@ -140,24 +139,17 @@ def compare(
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
     from ram_studio.evals.experiment.plan import ComparePlan
+    from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
     from ram_studio.evals.settings import EvalSettings
 
     output = {"dtype": dtype, "rounding": rounding, "seed": seed}
-    recipes = _recipes(options.parse_recipe(base, agent, "compare", **output), row, experiment)
+    recipe = options.parse_recipe(base, agent, "compare", **output)
+    recipes = rows_of(recipe, [options.parse_method(text, "row") for text in row or []])
+    for name in experiment or ([] if recipes else ["standard"]):
+        recipes |= experiment_recipes(name, recipe)
     settings = EvalSettings(**asked)
     plan = ComparePlan.of(recipes, settings, reference=reference, sources=sources, draws=draws)
     running.report(plan, storing)
-
-
-def _recipes(
-    recipe: Recipe, row: list[str] | None, experiment: list[str] | None
-) -> dict[str, Recipe]:
-    from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
-
-    found = rows_of(recipe, [options.parse_method(text, "row") for text in row or []])
-    for name in experiment or ([] if found else ["standard"]):
-        found |= experiment_recipes(name, recipe)
-    return found
 
 
 @options.grouped
