@@ -91,7 +91,7 @@ def open_checkpoint(
     return replace(opened, remote={}) if headers_only else opened
 
 
-def is_local_source(source: str | Path, *, name: str) -> bool:
+def is_local_source(source: str | Path, *, name: str | None = None) -> bool:
     """Say whether `source` is a folder here (True) or is to be asked from the Hub (False).
 
     Raises: CheckpointError when it is neither a folder that exists nor spelled like a Hub id.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,8 @@ def parse_weights(pairs: list[str] | None) -> dict[str, float | list[float]]:
     for name, text in parse_pairs(pairs, "weight AGENT=W").items():
         try:
             numbers = [float(number) for number in text.split(",")]
+            if not all(map(math.isfinite, numbers)):
+                raise ValueError
         except ValueError:
             said = f"the weight of {name} is {text!r}; give numbers, as {name}=0.7 or {name}=0.2,1"
             raise typer.BadParameter(said, param_hint="--weight") from None

@@ -163,9 +163,10 @@ def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
     stored = re.search(r"agent1 .*±.*", out.partition("each output dtype")[2])
     requested, exactly = (float(stored[0].split()[n]) for n in (1, -3))
     assert requested == pytest.approx(exactly, abs=1e-3), "both with the weight"
-    code, _, err = cli("preview", analysis, "--weight", "agent0=0.2,0.8x", "--json")
-    assert code == 2
-    assert "give numbers" in err
+    for weight in ("0.2,0.8x", "nan", "0,-inf"):
+        code, _, err = cli("preview", analysis, "--weight", f"agent0={weight}", "--json")
+        assert code == 2
+        assert "give numbers" in err
     code, _, err = cli("merge", file, "--weight", "maths=1", "--dry-run")
     assert code != 0
     assert "no agent 'maths'" in err

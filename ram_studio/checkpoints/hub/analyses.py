@@ -42,7 +42,7 @@ def open_analysis(source: str | Path, *, only_compact: bool = False) -> Analysis
     """
     source = str(source)
     path = Path(os.path.expanduser(source))
-    if not is_local_source(source, name="analysis"):
+    if not is_local_source(source):
         path = _fetch(source, MOST_COMPACT_BYTES if only_compact else MOST_ANALYSIS_BYTES)
     return read_foreign(path, only_compact=only_compact)
 

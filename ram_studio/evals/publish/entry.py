@@ -99,7 +99,7 @@ def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
     """
     repository = commit = None
     names: tuple[str, ...] = ()
-    if is_local_source(source, name="entry"):
+    if is_local_source(source):
         folder = Path(source).expanduser()
         title = folder.resolve().name
     else:
