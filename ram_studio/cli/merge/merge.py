@@ -258,7 +258,7 @@ def _print_filters(recipe: Recipe, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"filters": rows}))
         return
-    print_warnings(job.warnings)
+    print_warnings(job.report.warnings)
     print_table(
         ("filter", "tensors", "does", "such as"),
         [
