@@ -69,7 +69,7 @@ def _option(
 
 Store = Annotated[
     str | None,
-    typer.Option(help="Folder of stored answers; the user's data folder when left out."),
+    typer.Option(help="File of stored answers; the one in the user's data folder when left out."),
 ]
 
 

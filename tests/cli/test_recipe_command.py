@@ -129,6 +129,13 @@ def test_a_recipes_settings_are_kept_for_its_own_method_alone(cli, recipe, tmp_p
     assert (used["method"], used["settings"]["r"]) == (method or "ram+", r)
 
 
+def test_a_dry_run_cuts_no_cell_off(cli, recipe):
+    own = {"match": "*.mlp.*", "layers": [0, 1], "weights": {"coding": 0.7}, "settings": {"r": 0.3}}
+    _, out, _ = cli("merge", recipe(filters=[own]), "--dry-run")
+    assert "…" not in out
+    assert "weights {'coding': 0.7}, settings {'r': 0.3}" in out
+
+
 def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
     zoo, file = make_zoo(tmp_path / "zoo", 3), tmp_path / "r.yaml"
     own = [{"match": "*.mlp.up*", "layers": [0, 0], "weights": {"agent1": 0.5}}]
@@ -151,6 +158,8 @@ def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):
     code, out, err = cli("preview", analysis, "--recipe", as_merged, "--json")
     assert (code, err) == (0, "")
     told, merged = json.loads(out), json.loads(made)["agents"]
+    out = cli("preview", analysis, "--recipe", as_merged)[1]
+    assert "*.mlp.up*, layers 0 to 0: 1 tensor\n" in out
     for name, agent in told["agents"].items():
         # Stored in bfloat16: what rounding did is told apart.
         retained = merged[name]["retained"]

@@ -120,7 +120,7 @@ def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
     # The note below says the same with the numbers of its table, which has more digits.
     if found.key != "rounding" or not rounding or not rounding_warning(analysis, rounding):
         print(found.text)
-    print_retained(described["agents"], title="Retained share of each update, by energy")
+    print_retained(described["agents"])
     if described["relations"] is not None:
         _print_pairs(described["relations"])
     if rounding is not None:
@@ -174,8 +174,8 @@ def print_agents(agents: dict[str, Any], title: str) -> None:
     )
 
 
-def print_retained(agents: dict[str, Any], title: str) -> None:
-    """Print what is kept of each agent and interference in the merge, where that is known."""
+def print_retained(agents: dict[str, Any]) -> None:
+    """Print what a merge retains of each agent, and interference, where that is known."""
     rows = []
     for name, agent in agents.items():
         retained = agent.get("retained")
@@ -186,7 +186,11 @@ def print_retained(agents: dict[str, Any], title: str) -> None:
             rows.append((name, *shares, f"{agent['interference']:.2f} x"))
     if rows:
         parts = ("retained", "unique", "boost", "shared", "lost to averaging", "lost to epsilon")
-        print_table(("agent", *parts, "interference"), rows, title=title)
+        print_table(
+            ("agent", *parts, "interference"),
+            rows,
+            title="Retained share of each update, by energy",
+        )
 
 
 def _print_pairs(found: dict[str, Any]) -> None:

@@ -72,6 +72,7 @@ def preview(
 
 
 def _print_recipe(analysis: Any, file: str, *, as_json: bool) -> None:
+    from ram_studio.checkpoints.read.describe import plural
     from ram_studio.checkpoints.record.provenance import read_recipe
     from ram_studio.engine.passes.previewing import preview_recipe
 
@@ -79,7 +80,7 @@ def _print_recipe(analysis: Any, file: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    print_agents(found["agents"], "recipe")
-    print_retained(found["agents"], "retained")
+    print_agents(found["agents"], title="With the recipe's weights and filters")
+    print_retained(found["agents"])
     for one in found["filters"]:
-        print(f"{one['filter'] or 'all others'}: {len(one['tensors'])} tensors")
+        print(f"{one['filter'] or 'all others'}: {plural(len(one['tensors']), 'tensor')}")

@@ -248,7 +248,6 @@ def _found(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 def _print_filters(recipe: Recipe, as_json: bool) -> None:
     """Print what each filter of a recipe catches; only headers are read."""
-    from ram_studio.checkpoints.read.describe import shown_list
     from ram_studio.checkpoints.record.filters import caught_by
     from ram_studio.engine.analyze import load_sources
     from ram_studio.engine.job import MergeJob
@@ -266,7 +265,7 @@ def _print_filters(recipe: Recipe, as_json: bool) -> None:
                 row["filter"] or "no filter",
                 str(len(row["tensors"])),
                 ", ".join(f"{key} {value}" for key, value in row["does"].items()) or "the recipe",
-                shown_list(row["tensors"], limit=3),
+                row["tensors"][0],
             )
             for row in rows
         ],

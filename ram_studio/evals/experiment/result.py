@@ -435,8 +435,9 @@ def _predicted(result: ExperimentResult) -> list[str]:
             told.append(f"{predicted:.3f} at {name} (measured: {row.average.score:.3f})")
     if not told:  # its best is still asked, and the start has no shares
         return []
-    agents, pairs = len(surrogate.singles), len(surrogate.pairs)
-    return [f"SLIM predicts from {agents} singles and {pairs} pairs: {', '.join(told)}."]
+    singles = plural(len(surrogate.singles), "single")
+    pairs = plural(len(surrogate.pairs), "pair")
+    return [f"SLIM predicts from {singles} and {pairs}: {', '.join(told)}."]
 
 
 def _rechecked(recheck: Recheck, best: Row) -> list[str]:
