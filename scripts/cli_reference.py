@@ -22,11 +22,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
 HEAD = """# Command line
 
-*Generated from the commands by `make docs`; do not edit by hand. [Using RAM Studio](usage.md) shows
-them at work.*
+*Generated from the commands by `make docs`; do not edit by hand. [Usage](usage.md) shows them at
+work.*
 
 Sources are folders or Hub ids, `owner/name[@revision]`. With `--json` a command prints one object
-for machines, described in [Files and JSON](formats.md); a failure is
+for machines, described in [Formats](formats.md#--json); a failure is
 `{"error": {"code", "message", "retry", "part"}}`. Progress and messages go to standard error: bars
 on a terminal, else a line every 30 seconds, or with `ram-studio --progress json COMMAND` a JSON
 line a second; `ram-studio --log-level warning COMMAND` logs only warnings and errors.

@@ -71,21 +71,11 @@ def few() -> str:
     return table_of(lines)
 
 
-def room() -> str:
-    """Return what a room of thirty takes, from the page that has the measurement."""
-    lines = (ROOT / "docs" / "spaces.md").read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    (head,) = (row for row in rows if row[0] == "users")
-    (thirty,) = (row for row in rows if row[0] == "30")
-    return table_of([head, thirty])
-
-
 BLOCKS: dict[str, Callable[[], str]] = {
     "answers": answers,
     "curves": curves,
     "few": few,
     "results": result_fields,
-    "room": room,
     **SET_BLOCKS,
 }
 PAGES = ("docs/teaching.md", "docs/results.md", "docs/formats.md", "assets/independent/README.md")

@@ -86,7 +86,7 @@ class Analysis:
         not collected.
     steps: unique updates by size in last places, for the rounding meter; None when they were not
         collected, or when agents were left out (what the others alone changed grows then).
-    energies: sums of products of changes over the model, for what a merge keeps of each agent; None
+    energies: sums of products of changes over the model, for what a merge retains of each; None
         when they were not collected.
     part_factors: sums for own and shared factors; None where energies are, or agents were left out.
     weighing, module_weighing: sums by tensor for weights, None where part factors are; ``compact``.

@@ -123,9 +123,10 @@ def analyze(
     Args:
         base: folder or Hub id; agents: folder or Hub id by name, in the order results keep.
         relations: also collect what needs more than counts: magnitudes, signs, cosines, what is
-            kept, and the rounding meter's updates. Counting alone is faster: twice where agents
+            retained, and the rounding meter's updates. Counting alone is faster: twice where agents
             changed 3 % of all elements, five times at 10 %, more where most elements changed.
-        stream: see ``load``.
+        stream: read weights of Hub ids where they are, unless they are in the cache; by default
+            they are downloaded.
         keywords: missing, extra, rows, names, experts_packing (what to do where an agent does not
             fit, see check_compatibility); device, threads, block_elements, on_progress, cancel.
 

@@ -99,8 +99,8 @@ def verify(
     The provenance's checksum, and size and BLAKE3 digest of every shard and other file are checked.
     With sources, their files' content hashes are compared with the provenance, lambda is counted
     anew, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
-    (and then the provenance's numbers too), else SAMPLED_BLOCKS spread over the model. Whole
-    matrices are compared within LAST_PLACES; a note says where they differ.
+    (and then the provenance's numbers too), else 64 spread over the model. Whole
+    matrices are compared within one last place; a note says where they differ.
 
     Args:
         with_sources: look for the sources where the recipe says they were, on the Hub at the commit

@@ -58,7 +58,7 @@ def microscope(
     policies: options.Policies,
     as_json: options.Json = False,
 ) -> None:
-    """Show single elements of base and agents, and what every method would store there."""
+    """Show single elements of base and agents, and what methods would store there."""
     from ram_studio.engine.analyze import load
     from ram_studio.engine.microscope import view as scope
 

@@ -188,7 +188,9 @@ def microscope(
     analysis: Analysis | None = None,
     **output: Unpack[OutputKeywords],
 ) -> View:
-    """Return a run of elements of one tensor, and what every method would store there.
+    """Return a run of elements of one tensor, and what methods would store there.
+
+    Of a method that needs the whole tensor it says so.
 
     Args:
         base, agents: folders or Hub ids, which are read where they are.

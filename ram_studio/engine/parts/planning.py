@@ -63,7 +63,7 @@ def make_plan(
         parts: as many as the output has files when left out.
         max_shard_bytes, hash_sources, on_download: as for ``merge``.
 
-    Raises: SettingsError for fewer parts than one or more than MOST_PARTS, and for a method that
+    Raises: SettingsError for fewer parts than one or more than 10,000, and for a method that
     cannot be merged in parts; what ``merge`` raises before its work.
     """
     if parts is not None and not 1 <= parts <= MOST_PARTS:

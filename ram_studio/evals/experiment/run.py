@@ -89,7 +89,8 @@ def compare(
     Args:
         recipe: base, agents, and what all methods share (dtype, seed, ...).
         methods: names, or (name, settings); by default those of the experiment `standard`.
-        options: see `compare_methods`.
+        options: reference, sources, fields of `EvalSettings` (suites, limit, ...; also all of them
+            as settings), analysis, store.
 
     Raises: SettingsError for an unknown method, and as `compare_methods`.
 

@@ -35,8 +35,8 @@ def history(store: str | Path | None = None) -> DataFrame:
     has a row without a run. method, settings and agents (by name rho, lambda and effective_lambda)
     are those of the merge, empty for other models.
 
-    Args: store: the file of answers, whose folder has the list of merges; default as for
-        `AnswerStore`.
+    Args: store: the file of answers, whose folder has the list of merges; default: the
+        one in the user's data folder.
 
     Raises: EvaluationError, OutputError when they cannot be read.
 

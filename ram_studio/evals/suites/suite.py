@@ -35,7 +35,7 @@ class SuiteSettings:
     limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
     tokens. difficulty: of generated families, 1 to 5. data: the folder with the rows of suites that
-    are a data set, see `datasets.rows`; None: the Hub's cache, or the Hub. max_tokens: of an
+    are a data set, see `published.rows`; None: the Hub's cache, or the Hub. max_tokens: of an
     answer, see `Suite.questions`. samples: of a question, for suites that draw them themselves.
     templates: of prompts, see `prompts`; shots: worked examples before each question.
     """
