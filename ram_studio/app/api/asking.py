@@ -130,7 +130,7 @@ class AskingEndpoints(Client):
             rows: among "average", "sum", "ties", "dare-ta",
                 "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
                 seven when left out.
-            preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),
+            preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (15 rows),
                 "unique-region", "mechanism", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.
             limit: questions per skill, 1 to 300 (100 when left out); with ci_width the most.

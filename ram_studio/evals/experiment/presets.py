@@ -179,8 +179,9 @@ _DROP_RATES = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
 
 EXPERIMENTS: dict[str, Experiment] = {
     "standard": Experiment(
-        "All methods",
-        "Every method at its defaults, those with a scale also as plain sum or average.",
+        "Methods at their defaults",
+        "The RAM family, Fisher, DARE + TIES, WUDI, TSV-M and Iso-C; task arithmetic, TIES and "
+        "DARE + task arithmetic in full and averaged.",
         _standard,
     ),
     "unique-region": Experiment(
