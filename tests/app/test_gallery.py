@@ -87,6 +87,10 @@ def test_a_hundred_merges_are_sorted_and_filtered_at_once(
         }}"""
         return page.evaluate(script)
 
+    # With or without a lambda, bars stand below each other.
+    lefts = "all => [...new Set(all.map((bar) => bar.getBoundingClientRect().left))]"
+    assert len(page.eval_on_selector_all("tbody .bar", lefts)) == 1
+
     scores = {entry.title: {s.name: s.score.score for s in entry.scores} for entry in many}
     by_tool = [scores[title]["tool"] for title in shown()]
     assert by_tool == sorted(by_tool, reverse=True)
