@@ -5,7 +5,7 @@ import { agentDots, BARS_HINT, groupedBars } from "./bars.js";
 import { lossesOf, retainedToNearest, roundingCurve, roundingSentence, stochasticError, usualFormat } from "./canvas/model/rounding.js";
 import { dtypeName, layerTitle } from "./canvas/model/words.js";
 import { marker, named, put } from "./nodes.js";
-import { count, factor, percent, ratio, sum } from "./numbers.js";
+import { count, factor, fixed, percent, ratio, sum } from "./numbers.js";
 
 let root = null;
 let shown = null; // what was drawn last: { profile, state, result }
@@ -86,18 +86,18 @@ const drawRetainedTable = () => {
       if (more) put(cell, "small", {}, more);
     }
   };
-  row("asked", result.agents.map((a) => [factor(a.lambda)]));
-  const error = (size) => (size >= 0.0005 ? ` ± ${size.toFixed(3)}` : "");
+  row("requested", result.agents.map((a) => [factor(a.lambda)]));
+  const error = (size) => (size >= 0.0005 ? ` ± ${fixed(size, 3)}` : "");
   profile.rounding.dtypes.forEach((dtype, d) => {
     const curves = result.agents.map((agent, t) =>
       agent.lambda === null ? null : roundingCurve(profile, state.point, t, d));
     row(`${dtypeName(dtype)}, to nearest`, result.agents.map((agent, t) => {
       const retained = retainedToNearest(curves[t], agent.lambda, profile.rounding.precision[d]);
-      return retained ? [retained.value.toFixed(3), error(retained.high - retained.value)] : ["–"];
+      return retained ? [fixed(retained.value, 3), error(retained.high - retained.value)] : ["–"];
     }));
     row(`${dtypeName(dtype)}, stochastic`, result.agents.map((agent, t) => {
       const spread = stochasticError(curves[t], agent.lambda);
-      return spread === null ? ["–"] : [agent.lambda.toFixed(3), error(spread)];
+      return spread === null ? ["–"] : [factor(agent.lambda), error(spread)];
     }));
   });
 };
@@ -204,7 +204,7 @@ const drawCosines = () => {
     const row = put(body, "tr");
     agentHead(row, t);
     line.forEach((value, u) => {
-      const cell = put(row, "td", {}, t === u ? "·" : value === null ? "–" : value.toFixed(3).replace("-", "−"));
+      const cell = put(row, "td", {}, t === u ? "·" : value === null ? "–" : fixed(value, 3).replace("-", "−"));
       const weight = t === u || value === null ? 0 : Math.abs(value);
       cell.style.background = `color-mix(in srgb, var(--ram-accent) ${Math.round(45 * weight)}%, transparent)`;
     });
@@ -217,8 +217,8 @@ const largestOf = (values) => Math.max(...(values ?? []).filter((value) => value
 const drawBounds = () => {
   const { cosine_floor: floor, cosine_ceiling: ceiling } = shown.profile.relations;
   const [low, high] = [largestOf(floor), largestOf(ceiling)];
-  const most = Number.isFinite(high) ? ` Where both changed, at most ${high.toFixed(2)} is possible.` : "";
-  part("cosine-bounds").textContent = Number.isFinite(low) ? `Shuffled, they come to ±${low.toFixed(3)}.${most}` : "";
+  const most = Number.isFinite(high) ? ` Where both changed, at most ${fixed(high, 2)} is possible.` : "";
+  part("cosine-bounds").textContent = Number.isFinite(low) ? `Shuffled, they come to ±${fixed(low, 3)}.${most}` : "";
 };
 
 const drawPairs = () => {

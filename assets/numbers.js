@@ -5,19 +5,28 @@
 /** @param {number[]} values @returns {number} */
 export const sum = (values) => values.reduce((a, b) => a + b, 0);
 
+/** A number in so many places, as Python writes it: halfway between two, the even one; toFixed takes the larger.
+ * @param {number} x @param {number} places */
+export const fixed = (x, places) => {
+  const halves = x * 2 ** (places + 1); // of a number halfway an odd whole number, of no other
+  if (!Number.isInteger(halves) || halves % 2 === 0) return x.toFixed(places);
+  const below = Math.floor(x * 10 ** places);
+  return ((below + Math.abs(below % 2)) / 10 ** places).toFixed(places);
+};
+
 /** @param {number} n */
 export const count = (n) => {
   if (n < 1e6) return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, ",");
   const [size, unit] = n < 1e9 ? [1e6, "M"] : [1e9, "B"];
   const value = n / size;
-  return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;
+  return `${fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;
 };
 
 /** A share: 47.3 %, 0.24 %, or in a given number of digits. @param {number} share @param {number} [digits] */
 export const percent = (share, digits) => {
   const p = 100 * share;
   if (p === 0) return "0 %";
-  return p < 0.01 ? "< 0.01 %" : `${p.toFixed(digits ?? (p < 1 ? 2 : 1))} %`;
+  return p < 0.01 ? "< 0.01 %" : `${fixed(p, digits ?? (p < 1 ? 2 : 1))} %`;
 };
 
 /** A share in few digits: 47 %, 2.9 %, 0.24 %, 99.8 %. @param {number} share */
@@ -30,17 +39,17 @@ export const brief = (share) => {
 /** A rho; null where the analysis does not have it. @param {number | null} rho */
 export const ratio = (rho) => {
   if (rho === null) return "–";
-  return rho === Infinity ? "∞" : rho.toFixed(rho < 10 ? 3 : rho < 100 ? 2 : 1);
+  return rho === Infinity ? "∞" : fixed(rho, rho < 10 ? 3 : rho < 100 ? 2 : 1);
 };
 
 /** A lambda; null where the rule needs sizes that the analysis does not have. @param {number | null} lambda */
-export const factor = (lambda) => (lambda === null ? "–" : lambda.toFixed(3));
+export const factor = (lambda) => (lambda === null ? "–" : fixed(lambda, 3));
 
 /** How many times a part is applied: 0.69, 2.8, 12. @param {number} x */
-export const times = (x) => x.toFixed(x >= 9.95 ? 0 : x >= 1.95 ? 1 : 2);
+export const times = (x) => fixed(x, x >= 9.95 ? 0 : x >= 1.95 ? 1 : 2);
 
 /** A setting, in at most three places. @param {number | string} value */
-export const plain = (value) => String(Number(Number(value).toFixed(3)));
+export const plain = (value) => String(Number(fixed(Number(value), 3)));
 
 const SNAP = 0.004; // bins are that close to the number that a point of the grid is called by
 

@@ -99,7 +99,10 @@ def _judged(set_name: str) -> dict[str, Any]:
 def _worded() -> dict[str, list[tuple[float, str]]]:
     """Return numbers with what Python writes, by the page's function that is to write the same."""
     shares = (0.0, 5e-5, 3e-4, 0.0024, 0.0171, 0.0289, 0.4731, 0.9961, 0.99973, 0.99998, 1.0)
+    # The last ones lie in the middle between two numbers of as many digits.
+    shares += (0.0625, 0.125, 0.375)
     amounts = (0.0, 0.0004, 0.3494, 1.2, 9.9994, 10.123, 99.96, 123.45, 3056.1)
+    amounts += (0.0625, 0.1875, 12.125, 12.375, 256.25)
     texts: dict[str, tuple[Any, tuple[float, ...]]] = {
         "brief": (_share, shares),
         "count": (numbers.count_text, (0, 7, 60, 999, 1000, 24842, 100000, 999499, 999999)),

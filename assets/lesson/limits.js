@@ -1,7 +1,7 @@
 // @ts-check
 // The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
 // cannot help.
-import { brief, factor, percent } from "../numbers.js";
+import { brief, factor, fixed, percent } from "../numbers.js";
 import { cardRetained } from "../canvas/model/rounding.js";
 import { outcomeOf } from "../canvas/model/outcome.js";
 import { listText } from "../canvas/model/words.js";
@@ -130,7 +130,7 @@ export const limitsScene = {
     const cosines = profile.relations?.cosine;
     if (cosines) {
       const pairs = cosines.flatMap((row, i) => row.slice(i + 1));
-      pieces.push(`Their changes point in different directions (cosine at most ${Math.max(...pairs).toFixed(2)}), so averaging dilutes and adding does not overshoot. `);
+      pieces.push(`Their changes point in different directions (cosine at most ${fixed(Math.max(...pairs), 2)}), so averaging dilutes and adding does not overshoot. `);
     }
     return [...pieces, ["Before merging, look at how much is unique and how similar the rest is."]];
   },

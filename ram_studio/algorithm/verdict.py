@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_CEILING, Context
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -422,8 +422,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _decimal(value: float, digits: int) -> str:
-    # As JavaScript's toFixed: the exact value, halves away from 0.
-    return str(Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+    return f"{value:.{digits}f}"
 
 
 def _factor(factor: float) -> str:

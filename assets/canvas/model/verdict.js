@@ -1,7 +1,7 @@
 // @ts-check
 // One sentence on what this merge does, in plain words; the reason given is a fact of the mechanism, never a
 // guess. Without measured skills: what its models are like, and what to expect. Knows nothing of the page.
-import { brief, percent, sum, times } from "../../numbers.js";
+import { brief, fixed, percent, sum, times } from "../../numbers.js";
 import { compareRows } from "./data.js";
 import { METHODS, settingsText } from "./methods.js";
 import { paperRow, rivalRow } from "./nearest.js";
@@ -129,7 +129,7 @@ export const expectationOf = (profile) => {
   const share = sum(agents.map((_, t) => own(t))) / (sum(agents.map((_, t) => sum(energy[usual][t]) * norm2[t])) || 1);
   const cosine = meanCosine(profile);
   if (cosine >= ALIKE) {
-    return expected("Try RAM+ first.", `The updates are similar (mean cosine ${cosine.toFixed(2)}). A sum applies the common part ${agents.length} times; an average divides the rest.`, "alike");
+    return expected("Try RAM+ first.", `The updates are similar (mean cosine ${fixed(cosine, 2)}). A sum applies the common part ${agents.length} times; an average divides the rest.`, "alike");
   }
   if (share >= APART) return expected("Expect a sum to do as well as RAM+.", `The agents changed mostly different weights: ${brief(share)} of the change, by size, is unique.`, "apart");
   if (share < TOGETHER) return expected("Try the sum first.", `Only ${brief(share)} of the change, by size, is unique: RAM+ mostly averages.`, "together");

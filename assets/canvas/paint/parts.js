@@ -2,7 +2,7 @@
 // Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
 // all methods, on scales of their own; a tick stands at 1.
 import { marker, put, setText } from "../../nodes.js";
-import { factor, ratio, times } from "../../numbers.js";
+import { factor, fixed, ratio, times } from "../../numbers.js";
 import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
 import { nameOf, nameSays } from "../model/methods.js";
 import { LEAST, MOST, scaled, STEP, weightText } from "../model/weights.js";
@@ -129,6 +129,6 @@ const noteOf = (profile, result, factors) => {
   const says = nameSays(nameOf(result.settings, profile.agents.length), profile.agents.length);
   const lost = result.isRam ? lossesOf(profile, result.settings.point, result.agents) : [];
   const [worst] = lost.sort((a, b) => a.retained / a.asked - b.retained / b.asked);
-  if (worst) return `${says} Stored in ${worst.dtype}, λ ${worst.asked.toFixed(2)} acts as ${worst.retained.toFixed(2)}.`;
+  if (worst) return `${says} Stored in ${worst.dtype}, λ ${fixed(worst.asked, 2)} acts as ${fixed(worst.retained, 2)}.`;
   return `${says}${!factors || factors.isExact ? "" : " Bars: nearest measured setting."}`;
 };
