@@ -60,7 +60,8 @@ const ask = (place) => {
   asked = place;
   document.body.classList.add("scope-open");
   data = null;
-  drawHead();
+  drawHead("Reading the files …");
+  closeButton().focus({ preventScroll: true });
   document.getElementById("scope-ask")?.click();
 };
 
@@ -101,17 +102,24 @@ export const settingsRest = (pause = PAUSE) => {
 
 const setData = (parsed) => {
   const isSame = data !== null && parsed?.tensor === data.tensor && parsed.elements[at]?.at === data.elements[at]?.at;
-  data = parsed?.elements ? parsed : null;
-  if (!data) return;
-  layer = data.layer;
   // Whoever looks at a weight keeps it when the numbers are renewed.
   const held = root.contains(document.activeElement);
+  data = parsed?.elements ? parsed : null;
+  if (!data) {
+    if (!parsed) return;
+    drawHead(""); // why there are no weights stands below
+    if (held) closeButton().focus({ preventScroll: true });
+    return;
+  }
+  layer = data.layer;
   if (!isSame) at = Math.min(data.focus, data.elements.length - 1);
   draw();
   if (held) cell(at).focus({ preventScroll: true });
   else say();
   if (isLate) settingsRest();
 };
+
+const closeButton = () => root.querySelector("#close-microscope");
 
 const cell = (i) => root.querySelector(`[data-element="${i}"]`);
 
@@ -139,19 +147,18 @@ const whoText = (element, changed) => {
   return element.moved.length ? "moved too little to count" : "changed by no agent";
 };
 
-const drawHead = () => {
+const drawHead = (facts) => {
   root.replaceChildren();
   const head = put(root, "header", { class: "scope-head-line" });
   const words = put(head, "div");
   put(words, "h3", {}, `Microscope${layer && ` · ${layerTitle(layer)}`}`);
-  put(words, "p", { class: "fine facts" }, data ? data.facts : "Reading the files …");
+  put(words, "p", { class: "fine facts" }, facts);
   const close = put(head, "button", { type: "button", class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" }, "×");
   close.addEventListener("click", closeScope);
-  if (!data) close.focus({ preventScroll: true });
 };
 
 const draw = () => {
-  drawHead();
+  drawHead(data.facts);
   put(root, "p", { class: "fine scope-tensor" }, data.tensor);
   const label = `Weights of ${data.tensor}; arrow keys move, below is the one pointed at`;
   const grid = put(root, "div", { class: "scope-grid", role: "grid", "aria-label": label });

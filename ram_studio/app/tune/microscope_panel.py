@@ -93,7 +93,8 @@ class ScopePanel:
             trigger_mode="always_last",
             **options,
         )
-        self.ask.click(fn=None, outputs=self.asked, js="() => window.RAM.askedPlace()").then(
+        asks = "() => [window.RAM.askedPlace(), '']"
+        self.ask.click(fn=None, outputs=[self.asked, self.status], js=asks).then(
             look, inputs, outputs, **options
         )
         self.jump.click(
@@ -128,9 +129,8 @@ class ScopePanel:
         )
         with acting_as(session.token):
             shown = self.show(session.loaded, form, jumps=jumps)
-        if shown.get(self.view):
-            # Of its own for each question: a value that stays the same reaches no browser.
-            shown[self.view]["number"] = data[self.number]
+        # Of its own for each question: a value that stays the same reaches no browser.
+        shown[self.view]["number"] = data[self.number]
         return {self.asked: "", **shown} if session.looks == mine else gr.skip()
 
     def show(self, loaded: Loaded | None, form: ScopeForm, *, jumps: bool = False) -> Updates:
@@ -139,7 +139,7 @@ class ScopePanel:
         A tensor that is not among the chosen layer and module, or of what is loaded, is replaced.
         """
         if loaded is None:
-            return {self.status: templates.callout(NEED_LOAD, "warn"), self.view: None}
+            return {self.status: templates.callout(NEED_LOAD, "warn"), self.view: {}}
         try:
             report = open_loaded(loaded)
             form, message = data_of.settle(loaded, report, form), ""
@@ -147,7 +147,7 @@ class ScopePanel:
                 form, message = _jump(report, form)
             drawn = data_of.panel_data(loaded, report, form)
         except RamStudioError as error:
-            return {self.status: templates.callout(str(error), "bad"), self.view: None}
+            return {self.status: templates.callout(str(error), "bad"), self.view: {}}
         return {**self._places(report, form), self.status: message, self.view: drawn}
 
     def _places(self, report: CompatibilityReport, form: ScopeForm) -> Updates:
