@@ -16,6 +16,7 @@ from ram_studio.app.asking.suites import USUAL
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune import own_test
@@ -213,6 +214,10 @@ def test_example_skills_are_not_asked_of_other_models(experiments, session, tmp_
     session.load(replace(session.loaded, base=str(folder), set_name=None))
     for panel in experiments:
         assert panel.asked.offer(["demo"], session)[panel.asked.choice.box]["value"] == list(USUAL)
+    # And general suites that nobody chose are not asked of the example.
+    session.load(load_set("shared-style"))
+    for panel in experiments:
+        assert panel.asked.offer(list(USUAL), session)[panel.asked.choice.box]["value"] == ["demo"]
 
 
 def test_data_sets_come_from_a_folder_or_the_hub_locally(

@@ -17,6 +17,7 @@ from ram_studio.app.experiment.view import found_html
 from ram_studio.app.experiment.work import count_text
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
+from ram_studio.app.session.jobs import LOADED
 from ram_studio.app.session.session import Experiment, Session
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.workspace import Workspace
@@ -286,3 +287,16 @@ def test_stopping_keeps_what_is_finished(session, panel):
     assert found.recheck is None
     session.load(load_set("dense"))
     assert session.experiments == {}
+
+
+def test_a_sweep_shows_nothing_among_other_models(session, panel):
+    told = []
+    for update in panel.run(values(panel, r=(True, 0, 0.5, 12)), session):
+        told.append(update)
+        if session.job.why != LOADED and update.get(panel.chart, {}).get("value") is not None:
+            session.job.stop(LOADED)
+            session.load(load_set("dense"))
+            told.clear()
+    assert session.experiments == {}
+    assert "other models were loaded" in told[-1][panel.controls.status]
+    assert all(panel.chart not in update for update in told)

@@ -115,11 +115,14 @@ class Questions:
         # Counting tokens takes a moment that nobody waits for who does not open it.
         fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **LIGHT)
         self.choice.box.input(self.show, self.choice.box, self.shown, **LIGHT)
+        # Of other models other suites are asked: opening it offers them.
+        self._shared.loaded.listen([fold], lambda session: {fold: gr.update(open=False)})
 
     def offer(self, suites: Sequence[str] | None, session: Session) -> Updates:
         """Return updates for the models of a session: the example's skills are only its own."""
         is_foreign = session.loaded is not None and not session.loaded.is_example
-        wanted = USUAL if is_foreign and list(suites or ()) == [SUITE] else suites or ()
+        usual = USUAL if is_foreign else (SUITE,)
+        wanted = usual if tuple(suites or ()) in (USUAL, (SUITE,)) else suites or ()
         chosen, updates = self.choice.offer(session, wanted)
         return {**updates, **self.show(chosen)}
 

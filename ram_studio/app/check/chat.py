@@ -77,6 +77,7 @@ class ChatPanel:
             )
         ids = {"start": "chat-ask", "stop": "stop-chat", "status": "chat-status"}
         self.controls = job_controls("Ask", **ids)
+        self.shared.clear_on_load(self.controls.status)
         self.answers = html(elem_id="chat-answers")
 
     def _show(self, session: Session) -> Updates:

@@ -59,7 +59,7 @@ from ram_studio.evals.suites import ALL_SUITES, HEALTH
 _HEALTH = "not scored: perplexity, distance from the base, repetition, speed"
 _START = 200  # questions per skill that decide the usual margin for two merges
 _REDRAWN_SECONDS = 0.3
-_NOTHING = "Not evaluated yet. Each model takes a few seconds."
+_NOTHING = "Not evaluated yet. Choose models and press Evaluate."
 _NOT_ITS_SKILLS = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
     "models can run it, but it does not test what they were trained for."
@@ -82,6 +82,7 @@ class CheckPanel:
                 self._lay_out_form(shared.settings)
             status = html(elem_id="check-status")
             self.controls = JobControls(self.evaluate, self.stop, status)
+            shared.clear_on_load(status)
             self.grid = html(elem_id="check-grid")
             label = "Non-inferiority margin (points)"
             shape = {"visible": "hidden", "elem_id": "margin"}

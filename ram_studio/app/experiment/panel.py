@@ -88,6 +88,7 @@ class ExperimentPanel:
         self.count = html("", elem_id=f"{self.prefix}-count", elem_classes="fine")
         ids = {key: self.ids[key] for key in ("start", "stop", "status")}
         self.controls = job_controls(self.start_label, **ids)
+        self.shared.clear_on_load(self.controls.status)
         with gr.Column(visible=False, elem_id=self.ids["result"]) as self.result:
             axis = gr.Radio([], label="Show against", elem_id=f"{self.prefix}-axis")
             self.axis = unchecked(axis)

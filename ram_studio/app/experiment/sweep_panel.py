@@ -16,7 +16,7 @@ from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.jobs import LIGHT, Updates, Work
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, lack
 from ram_studio.app.session.session import Session
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.plan import SweepPlan
@@ -143,7 +143,7 @@ class SweepPanel(ExperimentPanel):
 
     def count_text(self, data: Mapping[Any, Any], session: Session) -> str:
         """Return in a sentence how much the form asks for, or what is wrong with it."""
-        if session.loaded is None:
+        if lack(session.loaded):
             return ""
         try:
             return work.count_text(self.plan(data, session), self._seconds_each(session))

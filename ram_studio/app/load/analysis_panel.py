@@ -10,7 +10,7 @@ import gradio as gr
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
-from ram_studio.app.session.jobs import LIGHT, NEED_MODELS, Updates
+from ram_studio.app.session.jobs import LIGHT, LOADED, NEED_MODELS, Updates
 from ram_studio.app.session.session import Loaded, Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.settings import Settings
@@ -37,6 +37,7 @@ def build(shared: Shared) -> None:
             "Upload one", file_types=[".safetensors"], elem_id="upload-analysis", size="sm", scale=0
         )
     status = html(elem_id="analysis-status")
+    shared.clear_on_load(status)
     target = gr.Textbox(visible=False)
 
     def opener(read: Callable[[str, Settings], Loaded]) -> Callable[..., Updates]:
@@ -47,11 +48,11 @@ def build(shared: Shared) -> None:
             except RamStudioError as error:
                 return {status: templates.callout(str(error), "bad"), target: ""}
             if session.job is not None:
-                session.job.stop()
+                session.job.stop(LOADED)
             session.load(loaded)
             shared.workspace.free_memory()
             said = templates.callout(f"{loaded.title} is open in Tune. {NEED_MODELS}", "warn")
-            return {status: said, target: "tune", **shared.loaded.updates(session)}
+            return {**shared.loaded.updates(session), status: said, target: "tune"}
 
         return shared.with_session(load)
 

@@ -23,6 +23,7 @@ from ram_studio.app.public.machine import hardware_text
 from ram_studio.app.session.deep_link import read_link
 from ram_studio.app.session.jobs import (
     LIGHT,
+    LOADED,
     QUIET,
     JobControls,
     Updates,
@@ -66,6 +67,7 @@ class LoadPanel:
         self.examples: dict[str, gr.Button] = {}
         # Above every step: what a link asked for in vain.
         self.note = html(elem_id="link-note")
+        shared.clear_on_load(self.note)
         with gr.Column(elem_id="step-load", elem_classes="step"):
             self._lay_out_examples()
             with gr.Accordion("Your own models", open=False, elem_id="own-models"):
@@ -118,6 +120,7 @@ class LoadPanel:
             analyze = gr.Button("Analyze", variant="primary", elem_id="analyze")
             stop = stop_button("stop-analyze")
         self.job = JobControls(analyze, stop, html(elem_id="load-status"))
+        self.shared.clear_on_load(self.job.status)
         self.count = gr.Number(_FIRST_ROWS, precision=0, visible=False)
 
     def _lay_out_ticks(self) -> None:
@@ -188,7 +191,7 @@ class LoadPanel:
             raise gr.Error(str(error), print_exception=False) from error
         if session.job is not None and loaded is not session.loaded:
             # It works, or waits to work, on what was loaded before.
-            session.job.stop()
+            session.job.stop(LOADED)
         session.load(loaded)
         return self.shared.loaded.updates(session)
 
@@ -278,7 +281,7 @@ class LoadPanel:
         def finish(found: work.FreshAnalysis) -> Updates:
             session.load(found.loaded(", ".join(found.sources.agents)))
             fit = fit_html(found.fit, found.analysis, is_public=shared.settings.is_public)
-            return {status: fit, self._target: "tune", **shared.loaded.updates(session)}
+            return {**shared.loaded.updates(session), status: fit, self._target: "tune"}
 
         yield {self._target: ""}
         updates = watch(

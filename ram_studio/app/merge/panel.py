@@ -128,6 +128,7 @@ class MergePanel:
             merge = gr.Button("Merge", variant="primary", elem_id="merge")
             stop = stop_button("stop")
         self.job = JobControls(merge, stop, html(elem_id="merge-status"))
+        self.shared.clear_on_load(self.upload_status, self.plan, self.job.status)
         self.result = html(templates.empty_state(_NOTHING), elem_id="merge-result")
         with gr.Row(elem_classes="actions"):
             self.download = gr.Button("Download as zip", visible=False, elem_id="download")

@@ -34,6 +34,7 @@ def build(shared: Shared) -> None:
         name = gr.Textbox(label="owner/name", max_lines=1, max_length=200, elem_id="push-name")
         public = gr.Checkbox(label=_PUBLIC, value=False, elem_id="push-public")
         job = job_controls("Push the latest merge", start="push", stop="stop-push", status="pushed")
+        shared.clear_on_load(job.status)
 
     def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[Pushed]:

@@ -51,6 +51,8 @@ HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit"
 """Options of events with a job, which wait in our own ``public.job_queue``, not Gradio's."""
 
 STOPPED = "Stopped."
+LOADED = "loaded"
+"""Why a job was stopped: its user loaded other models."""
 BUSY = "You already have a job running. Stop it or wait until it ends."
 NEED_LOAD = "No models loaded yet. Open the playground or your own models in Load."
 NEED_MODELS = (
@@ -63,6 +65,7 @@ NEED_WEIGHTS = (
     "in Load under “Your own models”."
 )
 _WAITING = "Queued"
+_OTHER_MODELS = "Stopped: other models were loaded."
 _OUT_OF_TIME = "Stopped: the job took longer than this server allows."
 
 
@@ -110,7 +113,8 @@ class Job(Generic[Result]):
 
     Attributes:
         clients: who waits for it (Gradio's session hashes, the tab's key). shown: how, in a page.
-        is_told: whether a page has shown how it ended. why: it was stopped, "" by the user.
+        is_told: whether a page has shown how it ended. why: it was stopped, "" by the user,
+            LOADED by loading other models.
         entered: when it was queued (time.monotonic).
 
     Raises: QueueFullError when this user has enough jobs, or the queue is full.
@@ -293,6 +297,8 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
     try:
         yield {**buttons, **changes(tell(None))}
         for event in job.updates(poll_seconds):
+            if job.why == LOADED:  # what it found would stand among other models
+                continue
             if news := changes(
                 queue_html(event) if isinstance(event, QueuePosition) else tell(event)
             ):
@@ -301,6 +307,9 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
         job.left()
     job.is_told = True
     idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
+    if job.why == LOADED:
+        yield {**idle, controls.status: templates.callout(_OTHER_MODELS)}
+        return
     result, problem = job.outcome()
     if problem is not None:
         said = explain(problem, job) if explain else templates.failure(problem, STOPPED)

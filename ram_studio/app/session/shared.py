@@ -187,6 +187,10 @@ class Shared:
 
         return handler
 
+    def clear_on_load(self, *texts: Any) -> None:
+        """Have texts emptied when models are loaded: what they say is of the models before."""
+        self.loaded.listen(texts, lambda session: dict.fromkeys(texts, ""))
+
     def when_built(self, wire: Callable[[], None]) -> None:
         """Have events connected once every panel stands."""
         self._later.append(wire)

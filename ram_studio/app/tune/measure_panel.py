@@ -40,6 +40,7 @@ class MeasurePanel:
         with gr.Column(elem_id="measure-box"):
             ids = {"start": "measure", "stop": "stop-measure", "status": "measure-status"}
             self.controls = job_controls("Test now", **ids)
+            shared.clear_on_load(self.controls.status)
             self.known = mounted("mountMeasured(props, watch)", "measured")
         shared.loaded.listen([self.known], self.show)
         shared.when_built(self._wire)
