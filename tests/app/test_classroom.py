@@ -200,6 +200,9 @@ def test_a_rehearsal_answers_by_itself(school: Class) -> None:
     teacher = school.page("")
     teacher.click("text=Teach this live")
     teacher.wait_for_selector("[data-part=open]:enabled")
+    select = teacher.locator("[name=talk]").bounding_box()
+    button = teacher.locator("[data-part=open]").bounding_box()
+    assert button["y"] - select["y"] - select["height"] >= 8, "they do not touch"
     for box in teacher.locator(".rm-list input").all()[2:]:
         box.uncheck()
     teacher.focus("[data-part=rehearse]")
