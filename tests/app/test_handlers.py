@@ -282,9 +282,9 @@ def test_progress_is_worded_from_events() -> None:
     assert "estimating the time" in told("merge", 0.9)
     assert " left" not in told("merge", 0.9)
     assert "2.0 s left of this pass" in told("count", 2.0)
-    cells = {("base", "code"): Cell(50, 50, 20), ("<x>", "code"): Cell(10, 50, 0)}
+    cells = {("base", "code"): Cell(800, 800, 20), ("<x>", "code"): Cell(200, 800, 0)}
     html = progress_html(Scoring(("base", "<x>"), cells, ("<x>", "code"), 123.4))
-    for said in ("&lt;x&gt; on code", "60 of 100 answers", "20 reused", "123 tokens/s"):
+    for said in ("&lt;x&gt; on code", "1,000 of 1,600 answers", "20 reused", "123 tokens/s"):
         assert said in html
     assert "<svg" not in html
 

@@ -67,9 +67,9 @@ def progress_html(event: Scoring | None) -> str:
     if event is None or event.now is None:
         return progress(None, "Loading the first model")
     model, domain = event.now
-    parts = [f"{event.done} of {event.total} answers"]
+    parts = [f"{event.done:,} of {event.total:,} answers"]
     if event.reused:
-        parts.append(f"{event.reused} reused")
+        parts.append(f"{event.reused:,} reused")
     if event.speed:
         parts.append(f"{event.speed:.0f} tokens/s")
     return progress(event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts))

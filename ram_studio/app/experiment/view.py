@@ -42,5 +42,5 @@ def progress_html(result: ExperimentResult | None) -> Markup:
     # Of those that are out nothing more is asked.
     total = result.total_answers - len(out) * result.questions + sum(row.n for row in out)
     over = sum(row.is_over and row.status != "duplicate" for row in result.rows)
-    details = f"{over} of {result.settings} settings done · {result.answers} answers"
+    details = f"{over} of {result.settings} settings done · {result.answers:,} answers"
     return progress(min(1.0, result.answers / max(1, total)), result.now, details)

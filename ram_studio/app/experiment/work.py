@@ -239,7 +239,7 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
     draws = f", {samples} answers to each" if samples > 1 else ""
     # A search asks the start, too; the winner and the start answer as many held-out questions.
     answers = (count + plan.is_search + 2) * count_answers(plan.settings)
-    text = f"{many}, up to {questions} questions each{draws}: up to {answers} answers."
+    text = f"{many}, up to {questions} questions each{draws}: up to {answers:,} answers."
     if seconds_each is None:
         return text
     return f"{text} At this speed it takes up to {duration_text(answers * seconds_each)}."

@@ -97,7 +97,7 @@ def progress_html(event: Any) -> Markup:
     """Return the progress bar: of a pass over files, answers, or all settings of a test."""
     if isinstance(event, tuple):
         _, answered, total = event
-        return progress(answered / total, "Asking", f"{answered} of {total} answers")
+        return progress(answered / total, "Asking", f"{answered:,} of {total:,} answers")
     if isinstance(event, ExperimentResult):
         share = event.answers / max(1, event.total_answers)
         merges = sum(row.kind == "merge" and row.status != "duplicate" for row in event.rows)
