@@ -315,7 +315,9 @@ def test_a_question_that_is_none_is_refused_by_name(wrong: Any) -> None:
 
 def test_only_links_to_the_own_canvas_are_taken() -> None:
     good = "?set=shared-style&rule=ram%2B&epsilon=1e-05&r=0.1&alpha=2.0"
-    assert canvas_link(good) == good
+    more = "&weights=coding%3D0.7%2C+memory%3D0.2+0.8&tensor=model.norm.weight&element=7"
+    for link in (good, good + more):  # as "Copy link" has it
+        assert canvas_link(link) == link
     for wrong in (
         "https://elsewhere.test/?set=dense", "//elsewhere.test?set=dense", "?set=elsewhere",
         "?rule=ram", "?set=dense&next=https://elsewhere.test", "?set=dense&set=independent",

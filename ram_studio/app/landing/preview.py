@@ -18,6 +18,7 @@ from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.landing.picture import SIZE, Pictures, headline
 from ram_studio.app.session.deep_link import (
     AVERAGE,
+    KEYS,
     SCENES,
     STEPS,
     SUM,
@@ -34,12 +35,6 @@ from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.canvas_page import RANGES, SHOWN
 
 NAME = "RAM Studio"
-KEYS = (
-    *("set", "rule", *RANGES, "weights", "dial", "step", "pin"),
-    *("tensor", "element", "lesson", "present"),
-)
-"""All that an address can say, see deep_link.py; what else stands there is left out."""
-
 _DAY = 86_400
 _WHY = (
     "In this example, averaging the models weakens their skills, and adding them up breaks the "

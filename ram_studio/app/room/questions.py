@@ -8,7 +8,6 @@ and numbers, in two parts, what everybody may see at once and what the reveal ad
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, Self, TypeGuard
 from urllib.parse import parse_qsl, urlencode
 
@@ -21,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from ram_studio.app.session.deep_link import KEYS
 from ram_studio.app.session.sets import TITLES
 from ram_studio.errors import RamStudioError
 
@@ -28,10 +28,6 @@ MAX_QUESTIONS = 24
 MAX_LINK = 400
 NEAR = 0.1
 """A guess counts as right up to this share of its line away from what was measured."""
-
-_LINK_KEYS = re.compile(
-    r"set|rule|epsilon|r|alpha|scale|density|drop_rate|dial|pin|lesson|present|step"
-)
 
 
 class Refused(RamStudioError):
@@ -162,7 +158,7 @@ def canvas_link(text: object) -> str:
     except ValueError as error:
         raise refused from error
     known = dict(entries)
-    is_known = all(_LINK_KEYS.fullmatch(key) for key in known) and text.isprintable()
+    is_known = known.keys() <= set(KEYS) and text.isprintable()
     if len(known) < len(entries) or not is_known:
         raise refused
     if known.get("set") not in TITLES and "lesson" not in known:

@@ -133,6 +133,13 @@ def read_link(query: Mapping[str, str]) -> Link:
     )
 
 
+KEYS = (
+    *("set", "rule", *RANGES, "weights", "dial", "step", "pin"),
+    *("tensor", "element", "lesson", "present"),
+)
+"""All that an address can say; what else stands there is left out."""
+
+
 def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
     rule = (rule or "").replace(" ", "+")
     found = dict(PLACES.get(rule, {"method": rule} if rule in SHOWN else {}))
