@@ -19,7 +19,8 @@ _PUBLIC_SWEEP_MINUTES = 3.0
 # The paper's protocol; and three looks of asking until decided.
 _PUBLIC_SAMPLES = 4
 _PUBLIC_MADE_ITEMS = 200
-_OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
+OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
+"""Names by which only this machine is reached."""
 
 
 def _default_work_dir() -> Path:
@@ -86,7 +87,7 @@ class Settings:
     @property
     def is_private(self) -> bool:
         """Whether only this machine's user can come here; checks are then kept for good."""
-        return not self.is_space and self.host in _OWN_HOSTS
+        return not self.is_space and self.host in OWN_HOSTS
 
     @property
     def is_public(self) -> bool:

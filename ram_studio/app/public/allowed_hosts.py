@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
-from ram_studio.app.settings import Settings
+from ram_studio.app.settings import OWN_HOSTS, Settings
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _AUTHORITY = re.compile(
     r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?"
 )
@@ -85,7 +84,7 @@ class AllowedHosts:
         self._is_any = settings.is_space
         self._takes_addresses = settings.is_public
         bound = settings.host.strip("[]").lower()
-        self._hosts = {*_LOOPBACK, bound, *(authority.host for authority in self._named)}
+        self._hosts = {*OWN_HOSTS, bound, *(authority.host for authority in self._named)}
         if settings.is_public:
             own = socket.gethostname().lower()
             self._hosts |= {own, f"{own.split('.')[0]}.local"}

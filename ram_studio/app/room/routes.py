@@ -26,6 +26,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from starlette.requests import Request
@@ -37,14 +38,13 @@ from ram_studio.app.room import report, views
 from ram_studio.app.room.questions import NewRoom, Question, Refused, canvas_link
 from ram_studio.app.room.rooms import LIFE_SECONDS, Room, Rooms
 from ram_studio.app.session.sets import TITLES, set_profile
-from ram_studio.app.settings import Settings
+from ram_studio.app.settings import OWN_HOSTS, Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.report import colors
 from ram_studio.resources import asset_text
 
 MAX_OPENING_BYTES = 80_000
 MAX_ACTION_BYTES = 8_000
-_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -167,7 +167,7 @@ class RoomRoutes:
         url = request.base_url
         if self._settings.is_space:
             url = url.replace(scheme="https")
-        elif url.hostname in _LOOPBACK and self._settings.is_public:
+        elif url.hostname in OWN_HOSTS and self._settings.is_public:
             url = url.replace(hostname=own_network_address() or url.hostname)
         return f"{str(url).rstrip('/')}/room#{code}"
 
@@ -231,7 +231,7 @@ class RoomRoutes:
     def _lead(self, request: Request, room: Room) -> Response:
         view = views.teacher_view(room, self.rooms.clock())
         link = self.students_link(request, room.code)
-        is_reachable = not any(f"//{host}" in link for host in _LOOPBACK)
+        is_reachable = urlsplit(link).hostname not in OWN_HOSTS
         return self._state(request, {**view, "link": link, "is_reachable": is_reachable})
 
     async def _act(self, request: Request) -> Response:
