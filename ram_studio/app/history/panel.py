@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import gradio as gr
 
+from ram_studio.app.asking.limits import SUITE
+from ram_studio.app.asking.suites import title_of
 from ram_studio.app.boxes import choice, html, unchecked
 from ram_studio.app.history import view, work
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import Shared, open_after
 from ram_studio.app.templates import callout, step_head
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.export import FORMATS
@@ -43,8 +45,8 @@ class HistoryPanel:
                 "Compare", variant="primary", elem_id="history-compare", scale=0
             )
             self.kind = gr.Radio(
-                [("The example's skills", work.DEMO), ("General suites", work.GENERAL)],
-                value=work.DEMO,
+                [(title_of(SUITE), SUITE), ("General suites", work.GENERAL)],
+                value=SUITE,
                 label="Benchmark",
                 visible=False,
                 elem_id="history-kind",
@@ -79,9 +81,8 @@ class HistoryPanel:
             **LIGHT,
         )
         shown = [*self.shared.checked.components, self._target]
-        self._in_check.click(handler(self._open_in_check), None, shown, **LIGHT).then(
-            fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }"
-        )
+        opened = self._in_check.click(handler(self._open_in_check), None, shown, **LIGHT)
+        open_after(opened, self._target)
         form, filled = self.shared.asking.components, handler(self._fill_in_check)
         self._ask.click(filled, [self._chosen, self.kind], form, js=_CHOSEN, **LIGHT).success(
             fn=None,

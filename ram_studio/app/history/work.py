@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ram_studio.app.asking.limits import SUITE
 from ram_studio.app.check.work import BASE, candidates
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.session import Session
@@ -25,13 +26,13 @@ from ram_studio.evals.report.export import FORMATS, exported
 from ram_studio.evals.report.history import merge_of, score_of, stored_report
 from ram_studio.evals.report.score import Average
 from ram_studio.evals.store import AnswerStore, StoredRun
+from ram_studio.evals.suites import HEALTH
 from ram_studio.resources import asset_path
 
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.
 MOST_TRIED = 100
-DEMO, GENERAL = "demo", "general"
-_HEALTH = "health"
+GENERAL = "general"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class PastModel:
     @property
     def suites(self) -> tuple[str, ...]:
         """Suites that it was asked, without health."""
-        return tuple(dict.fromkeys(r.suite for r in self.runs if r.suite != _HEALTH))
+        return tuple(dict.fromkeys(r.suite for r in self.runs if r.suite != HEALTH))
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
             by_print[run.fingerprint] = (*by_print.get(run.fingerprint, ()), run)
     # Merged again, under the same name and to the same weights: the newest stands for all.
     same = Counter(map(_repeated, merges))
-    newest = {_repeated(merge): merge for merge in sorted(merges, key=_when)}
+    newest = {_repeated(merge): merge for merge in sorted(merges, key=lambda merge: merge.when)}
     found = [
         PastModel(
             f"m{merge.id}",
@@ -146,10 +147,6 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
 def _repeated(merge: PastMerge) -> tuple[str, str]:
     # Session.free_name numbers the same merge of one visit: "ram+", "ram+ (2)".
     return re.sub(r" \(\d+\)$", "", merge.name), merge.fingerprint
-
-
-def _when(merge: PastMerge) -> str:
-    return merge.when
 
 
 def side_by_side(
@@ -203,7 +200,7 @@ def side_by_side(
 
 
 def _kind_of(suite: str) -> str:
-    return DEMO if suite == DEMO else GENERAL
+    return SUITE if suite == SUITE else GENERAL
 
 
 def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[str]) -> EvalReport:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ram_studio.app.asking.limits import asking_effort
+from ram_studio.app.asking.limits import SUITE, asking_effort
 from ram_studio.app.check.work import BASE
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
@@ -35,7 +35,6 @@ from ram_studio.evals.report.skill_table import Measured, merge_row, skill_table
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES
 
-SUITE = "demo"
 MOST_ROWS = 100
 """Of the newest settings that were asked."""
 
