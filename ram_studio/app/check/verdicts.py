@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,14 +57,10 @@ def can_decide(questions: int, verdicts: int, margin: float = MARGIN) -> bool:
 
 def least_loss(questions: int, verdicts: int) -> float | None:
     """Return the smallest loss that can be ruled out, in points by halves; None for none."""
-    low, high = 0, _STEPS - 1
-    if not can_decide(questions, verdicts, high / _STEPS):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_shown = can_decide(questions, verdicts, middle / _STEPS)
-        low, high = (low, middle) if is_shown else (middle, high)
-    return 100 * high / _STEPS
+    losses = [step / _STEPS for step in range(1, _STEPS)]
+    # Who rules a loss out rules out every larger one.
+    place = bisect_left(losses, True, key=lambda loss: can_decide(questions, verdicts, loss))
+    return 100 * losses[place] if place < len(losses) else None
 
 
 def enough_questions(most: int, verdicts: int, margin: float = MARGIN) -> int | None:
