@@ -83,22 +83,6 @@ def results(room: Room) -> dict[str, Any]:
     }
 
 
-_COLUMNS = (
-    "question",
-    "text",
-    "measured",
-    "round",
-    "answers",
-    "right",
-    "median",
-    "mean_error",
-    "answered_both",
-    "right_before",
-    "right_after",
-    "gain",
-)
-
-
 def _plain(value: Any) -> Any:
     """Return a cell that no spreadsheet takes for a formula."""
     if value is None:
@@ -110,14 +94,26 @@ def _plain(value: Any) -> Any:
 
 def csv_text(told: dict[str, Any]) -> str:
     """Return ``results`` as CSV: a row for each question and round."""
+    rows = [
+        {
+            "question": one["title"],
+            "text": one["question"],
+            "measured": one["measured"],
+            "round": name,
+            "answers": one[name]["answers"],
+            "right": one[name]["right"],
+            "median": one[name].get("median"),
+            "mean_error": one[name].get("mean_error"),
+            "answered_both": one["both"],
+            "right_before": one["before"],
+            "right_after": one["after"],
+            "gain": one["gain"],
+        }
+        for one in told["questions"]
+        for name in ROUNDS
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for one in told["questions"]:
-        for name in ROUNDS:
-            own = one[name]
-            cells = [one["title"], one["question"], one["measured"], name, own["answers"]]
-            cells += [own["right"], own.get("median"), own.get("mean_error")]
-            cells += [one["both"], one["before"], one["after"], one["gain"]]
-            writer.writerow(map(_plain, cells))
+    writer.writerow(rows[0])
+    writer.writerows(map(_plain, row.values()) for row in rows)
     return out.getvalue()
