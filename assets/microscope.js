@@ -60,8 +60,7 @@ const ask = (place) => {
   asked = place;
   document.body.classList.add("scope-open");
   data = null;
-  drawHead("Reading the files …");
-  closeButton().focus({ preventScroll: true });
+  drawHead("Reading the files …").focus({ preventScroll: true });
   document.getElementById("scope-ask")?.click();
 };
 
@@ -107,8 +106,8 @@ const setData = (parsed) => {
   data = parsed?.elements ? parsed : null;
   if (!data) {
     if (!parsed) return;
-    drawHead(""); // why there are no weights stands below
-    if (held) closeButton().focus({ preventScroll: true });
+    const close = drawHead(""); // why there are no weights stands below
+    if (held) close.focus({ preventScroll: true });
     return;
   }
   layer = data.layer;
@@ -118,8 +117,6 @@ const setData = (parsed) => {
   else say();
   if (isLate) settingsRest();
 };
-
-const closeButton = () => root.querySelector("#close-microscope");
 
 const cell = (i) => root.querySelector(`[data-element="${i}"]`);
 
@@ -147,6 +144,7 @@ const whoText = (element, changed) => {
   return element.moved.length ? "moved too little to count" : "changed by no agent";
 };
 
+/** Returns what closes the drawer. @param {string} facts */
 const drawHead = (facts) => {
   root.replaceChildren();
   const head = put(root, "header", { class: "scope-head-line" });
@@ -155,6 +153,7 @@ const drawHead = (facts) => {
   put(words, "p", { class: "fine facts" }, facts);
   const close = put(head, "button", { type: "button", class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" }, "×");
   close.addEventListener("click", closeScope);
+  return close;
 };
 
 const draw = () => {
