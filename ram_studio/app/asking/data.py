@@ -10,7 +10,7 @@ import gradio as gr
 from ram_studio.app.asking import limits
 from ram_studio.app.asking.suites import title_of
 from ram_studio.app.boxes import choice, unchecked
-from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, progress
@@ -36,7 +36,7 @@ class DataSets:
             )
             self.pick = unchecked(choice("Missing data sets", [], None, elem_id="data-pick"))
             ids = {"start": "data-fetch", "stop": "stop-data-fetch", "status": "data-status"}
-            self.controls = job_controls("Download it from the Hub", **ids)
+            self.controls = shared.job_controls("Download it from the Hub", **ids)
         outputs = [self.pick, self.controls.status, *shown]
         fold.expand(shared.with_session(self._missing), None, self.pick, **LIGHT)
         given = shared.with_session(self.set_folder)

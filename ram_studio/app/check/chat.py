@@ -11,7 +11,7 @@ from markupsafe import Markup
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check import chatting
 from ram_studio.app.check.work import agents_of, choose
-from ram_studio.app.session.jobs import Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.jobs import Updates, Work, connect, watch
 from ram_studio.app.session.session import Chat, Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import render
@@ -76,8 +76,7 @@ class ChatPanel:
                 elem_id="chat-template",
             )
         ids = {"start": "chat-ask", "stop": "stop-chat", "status": "chat-status"}
-        self.controls = job_controls("Ask", **ids)
-        self.shared.clear_on_load(self.controls.status)
+        self.controls = self.shared.job_controls("Ask", **ids)
         self.answers = html(elem_id="chat-answers")
 
     def _show(self, session: Session) -> Updates:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import gradio as gr
 
@@ -15,9 +15,9 @@ from ram_studio.app.boxes import choice, html, slider, unchecked
 from ram_studio.app.experiment import view, work
 from ram_studio.app.experiment.figure import axes_of, axis_label, experiment_figure
 from ram_studio.app.experiment.table import experiment_grid, result_table
-from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Experiment, Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import Shared, open_after
 from ram_studio.app.templates import callout, failure, render
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
@@ -32,7 +32,8 @@ _OWN_NOTE = "RAM rows use your ε, r and α from Tune; others use defaults."
 class ExperimentPanel:
     """A panel of one kind of experiment: a form, its job, and the result.
 
-    kind: of experiment; prefix: of element ids; title, lead: its heading and what it does.
+    kind: of experiment; prefix: of element ids; title, lead: its heading and what it does;
+    fold_id, start_id, result_id: ids of what does not begin with the prefix alone.
     """
 
     kind: Kind
@@ -40,11 +41,13 @@ class ExperimentPanel:
     title: str
     lead: str
     start_label = "Start"
-    ids: ClassVar[Mapping[str, str]]
+    fold_id: str
+    start_id: str
+    result_id: str
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        shape = {"open": False, "elem_id": self.ids["fold"], "elem_classes": "panel"}
+        shape = {"open": False, "elem_id": self.fold_id, "elem_classes": "panel"}
         with gr.Accordion(self.title, **shape) as fold:
             html(f'<p class="lead">{self.lead}</p>')
             self.lay_out_form()
@@ -56,9 +59,8 @@ class ExperimentPanel:
         connect(self.controls, shared.workspace, self.run, inputs, self.shown)
         self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **LIGHT)
         used = [*shared.tuning, self.note, self.target]
-        self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT).then(
-            fn=None, inputs=self.target, js="(step) => { window.RAM.open(step); }"
-        )
+        taken = self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT)
+        open_after(taken, self.target)
         shared.loaded.listen(self.shown, self._show_session)
 
     def lay_out_form(self) -> None:
@@ -86,10 +88,9 @@ class ExperimentPanel:
 
     def _lay_out_result(self) -> None:
         self.count = html("", elem_id=f"{self.prefix}-count", elem_classes="fine")
-        ids = {key: self.ids[key] for key in ("start", "stop", "status")}
-        self.controls = job_controls(self.start_label, **ids)
-        self.shared.clear_on_load(self.controls.status)
-        with gr.Column(visible=False, elem_id=self.ids["result"]) as self.result:
+        ids = {"stop": f"stop-{self.prefix}", "status": f"{self.prefix}-status"}
+        self.controls = self.shared.job_controls(self.start_label, start=self.start_id, **ids)
+        with gr.Column(visible=False, elem_id=self.result_id) as self.result:
             axis = gr.Radio([], label="Show against", elem_id=f"{self.prefix}-axis")
             self.axis = unchecked(axis)
             with gr.Column(elem_classes=["box", "chart"]):
@@ -218,13 +219,7 @@ class ComparePanel(ExperimentPanel):
         "folder is written. The table says where a difference is no more than chance."
     )
     start_label = "Compare"
-    ids: ClassVar[Mapping[str, str]] = {
-        "fold": "compare-methods",
-        "start": "compare",
-        "stop": "stop-compare",
-        "status": "compare-status",
-        "result": "comparison",
-    }
+    fold_id, start_id, result_id = "compare-methods", "compare", "comparison"
 
     def lay_out_form(self) -> None:
         """Lay out the choice of rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
@@ -54,13 +54,7 @@ class SweepPanel(ExperimentPanel):
         "written. Clearly losing ones stop early, and the winner is scored again on held-out "
         "questions."
     )
-    ids: ClassVar[Mapping[str, str]] = {
-        "fold": "sweep-panel",
-        "start": "sweep-start",
-        "stop": "stop-sweep",
-        "status": "sweep-status",
-        "result": "sweep-result",
-    }
+    fold_id, start_id, result_id = "sweep-panel", "sweep-start", "sweep-result"
 
     def lay_out_form(self) -> None:
         """Lay out what is varied, and how much is asked."""

@@ -12,7 +12,7 @@ from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.session.jobs import LIGHT, LOADED, NEED_MODELS, Updates
 from ram_studio.app.session.session import Loaded, Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import Shared, open_after
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub.analyses import open_analysis, read_foreign
 from ram_studio.checkpoints.hub.rights import acting_as
@@ -62,9 +62,7 @@ def build(shared: Shared) -> None:
             ([opened.click, source.submit], analysis_at, source),
             ([upload.upload], uploaded, upload),
         ):
-            gr.on(events, opener(read), given, outputs, **LIGHT).then(
-                fn=None, inputs=target, js="(step) => { window.RAM.open(step); }"
-            )
+            open_after(gr.on(events, opener(read), given, outputs, **LIGHT), target)
 
     shared.when_built(wire)
 

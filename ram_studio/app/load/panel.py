@@ -35,7 +35,7 @@ from ram_studio.app.session.jobs import (
 )
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import TITLES, load_set, opener
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import Shared, open_after
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
@@ -250,9 +250,8 @@ class LoadPanel:
             )
         self._target = gr.Textbox(visible=False)
         outputs = [self._target, self.mismatches, *shared.loaded.components]
-        connect(self.job, shared.workspace, self._run, {*form, self.download}, outputs).then(
-            fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }"
-        )
+        given = {*form, self.download}
+        open_after(connect(self.job, shared.workspace, self._run, given, outputs), self._target)
 
     def _check_fit(self, data: dict[Any, Any], session: Session) -> Updates:
         settings = self.shared.settings

@@ -11,7 +11,7 @@ from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.numbers import size_text
 from ram_studio.app.public.user import may_push
-from ram_studio.app.session.jobs import Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.jobs import Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.checkpoints.hub.push import YES_PUBLIC, Pushed, PushProgress, push
@@ -33,8 +33,9 @@ def build(shared: Shared) -> None:
             html(_SIGN_IN)
         name = gr.Textbox(label="owner/name", max_lines=1, max_length=200, elem_id="push-name")
         public = gr.Checkbox(label=_PUBLIC, value=False, elem_id="push-public")
-        job = job_controls("Push the latest merge", start="push", stop="stop-push", status="pushed")
-        shared.clear_on_load(job.status)
+        job = shared.job_controls(
+            "Push the latest merge", start="push", stop="stop-push", status="pushed"
+        )
 
     def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[Pushed]:

@@ -20,7 +20,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import html
 from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.job_queue import Effort, QueuePosition
 from ram_studio.app.public.machine import lower_priority
@@ -203,6 +202,8 @@ class Job(Generic[Result]):
         A bug in the work is logged and comes back as a plain sentence: the page stays usable, and
         other users see no traceback.
         """
+        if self.why == LOADED:
+            return None, RamStudioError(_OTHER_MODELS)
         if self._error is None:
             return self._result, None
         if self.why == "time":
@@ -239,14 +240,6 @@ class JobControls(NamedTuple):
 def stop_button(elem_id: str) -> gr.Button:
     """Lay out a Stop button, hidden until its job runs."""
     return gr.Button("Stop", variant="stop", visible=False, elem_id=elem_id)
-
-
-def job_controls(label: str, *, start: str, stop: str, status: str) -> JobControls:
-    """Lay out a job's button, its Stop and its status; start, stop, status: their element ids."""
-    with gr.Row(elem_classes="actions"):
-        started = gr.Button(label, variant="primary", elem_id=start)
-        stopped = stop_button(stop)
-    return JobControls(started, stopped, html(elem_id=status))
 
 
 def watch(
@@ -307,9 +300,6 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
         job.left()
     job.is_told = True
     idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
-    if job.why == LOADED:
-        yield {**idle, controls.status: templates.callout(_OTHER_MODELS)}
-        return
     result, problem = job.outcome()
     if problem is not None:
         said = explain(problem, job) if explain else templates.failure(problem, STOPPED)

@@ -26,8 +26,9 @@ import gradio as gr
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_R, DEFAULT_RULE
+from ram_studio.app.boxes import html
 from ram_studio.app.session.deep_link import AVERAGE, SUM, TUNE_DIALS
-from ram_studio.app.session.jobs import Updates
+from ram_studio.app.session.jobs import JobControls, Updates, stop_button
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.weights import usable_weights
 from ram_studio.app.session.workspace import Workspace
@@ -53,6 +54,11 @@ class Change:
     def updates(self, session: Session) -> Updates:
         """Return what every listener shows for a session."""
         return {c: update for _, show in self._listeners for c, update in show(session).items()}
+
+
+def open_after(event: Any, step: gr.Textbox) -> None:
+    """Have an event followed by the step that a hidden text names then, "" for none."""
+    event.then(fn=None, inputs=step, js="(step) => { window.RAM.open(step); }")
 
 
 class Tuned(NamedTuple):
@@ -190,6 +196,15 @@ class Shared:
     def clear_on_load(self, *texts: Any) -> None:
         """Have texts emptied when models are loaded: what they say is of the models before."""
         self.loaded.listen(texts, lambda session: dict.fromkeys(texts, ""))
+
+    def job_controls(self, label: str, *, start: str, stop: str, status: str) -> JobControls:
+        """Lay out a job's button, its Stop and its status; start, stop, status: their ids."""
+        with gr.Row(elem_classes="actions"):
+            started = gr.Button(label, variant="primary", elem_id=start)
+            stopped = stop_button(stop)
+        controls = JobControls(started, stopped, html(elem_id=status))
+        self.clear_on_load(controls.status)
+        return controls
 
     def when_built(self, wire: Callable[[], None]) -> None:
         """Have events connected once every panel stands."""

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.boxes import mounted
 from ram_studio.app.load.view import progress_html as pass_html
-from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, job_controls, watch
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.templates import callout, progress
@@ -39,8 +39,7 @@ class MeasurePanel:
         self.shared = shared
         with gr.Column(elem_id="measure-box"):
             ids = {"start": "measure", "stop": "stop-measure", "status": "measure-status"}
-            self.controls = job_controls("Test now", **ids)
-            shared.clear_on_load(self.controls.status)
+            self.controls = shared.job_controls("Test now", **ids)
             self.known = mounted("mountMeasured(props, watch)", "measured")
         shared.loaded.listen([self.known], self.show)
         shared.when_built(self._wire)
