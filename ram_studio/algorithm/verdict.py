@@ -255,7 +255,7 @@ def _far_factor(merge: _Merge) -> Verdict | None:
     return Verdict(
         "far-lambda",
         "bad",
-        f"Lambda {_decimal(far.factor, 1 if far.factor < 10 else 0)} for {far.name} is far outside "
+        f"Lambda {far.factor:.{1 if far.factor < 10 else 0}f} for {far.name} is far outside "
         f"what the paper tried (at most {PAPER_MOST}).",
     )
 
@@ -291,7 +291,7 @@ def _little_unique(merge: _Merge) -> Verdict | None:
         return Verdict(
             "common",
             "good",
-            f"The agents moved in similar directions (mean cosine {_decimal(cosine, 2)}): "
+            f"The agents moved in similar directions (mean cosine {cosine:.2f}): "
             "averaging retains what they have in common.",
             f"A sum would apply it {len(merge.analysis.agents)} times.",
         )
@@ -309,10 +309,9 @@ def _directions(analysis: Analysis, cosine: float) -> str:
     if bounds is None:
         return ""
     most = bounds.mean_ceiling
-    at_most = "" if most is None else f", at most {_decimal(most, 2)}"
+    at_most = "" if most is None else f", at most {most:.2f}"
     found = (
-        f"Mean cosine {_decimal(round(cosine, 3) + 0.0, 3)} (shuffled: "
-        f"±{_decimal(bounds.mean_floor, 3)}{at_most}). "
+        f"Mean cosine {round(cosine, 3) + 0.0:.3f} (shuffled: ±{bounds.mean_floor:.3f}{at_most}). "
     )
     if abs(cosine) > ORTHOGONAL:
         return found
@@ -421,12 +420,8 @@ def _names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _decimal(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}"
-
-
 def _factor(factor: float) -> str:
-    return _decimal(factor, 3 if factor < 10 else 2)
+    return f"{factor:.{3 if factor < 10 else 2}f}"
 
 
 def _share(share: float) -> str:
@@ -438,7 +433,7 @@ def _share(share: float) -> str:
         return "< 0.01 %"
     is_nearly_all = 99.5 < percent < 99.995
     digits = 1 + (percent > 99.95) if is_nearly_all else 2 if percent < 1 else int(percent < 10)
-    return f"{_decimal(percent, digits)} %"
+    return f"{percent:.{digits}f} %"
 
 
 def _number(count: float, is_sampled: bool) -> str:
@@ -446,7 +441,7 @@ def _number(count: float, is_sampled: bool) -> str:
     about = "about " if is_sampled else ""
     for size, unit in ((1e9, "B"), (1e6, "M")):
         if count >= size:
-            return f"{about}{_decimal(count / size, 1)} {unit}"
+            return f"{about}{count / size:.1f} {unit}"
     return f"{about}{int(float(f'{count:.3g}') if is_sampled else count):,}"
 
 
