@@ -17,6 +17,7 @@ from ram_studio.app.check.zerogpu import ZeroGpuEngine
 from ram_studio.app.public.machine import has_zerogpu
 from ram_studio.app.session.answers import open_answers
 from ram_studio.app.session.jobs import Report, Work, costing
+from ram_studio.app.session.loaded_engines import SMALL_BYTES
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
@@ -29,7 +30,6 @@ from ram_studio.evals.settings import EvalSettings
 
 BASE = "base"
 # Small ones are asked in large batches; with a large one the first answers should come soon.
-_SMALL_BYTES = 200_000_000
 _BATCH_OF_LARGE = 8
 _SPEED_SECONDS = 3.0
 _TELL_SECONDS = 0.5
@@ -116,7 +116,7 @@ def score_work(
             nbytes = max(nbytes, checkpoint.nbytes)
         watch = _Watch(list(models), report)
         is_over = time_limit(settings, cancel)
-        batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
+        batch_size = 128 if nbytes < SMALL_BYTES else _BATCH_OF_LARGE
         engines: dict[str, Any] = dict(folders)
         if has_zerogpu():
             engines = {n: ZeroGpuEngine(path, batch_size=batch_size) for n, path in folders.items()}

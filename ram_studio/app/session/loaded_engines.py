@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ram_studio.evals.answering.local import LocalEngine
 
-_SMALL_BYTES = 200_000_000
+SMALL_BYTES = 200_000_000
 _MOST_ENGINES = 8
 
 
@@ -38,7 +38,7 @@ class Engines:
         finally:
             engine.on_tokens = None
             with self._lock:
-                if checkpoint.nbytes < _SMALL_BYTES:
+                if checkpoint.nbytes < SMALL_BYTES:
                     self._kept[key] = engine
                 else:
                     engine.close()
