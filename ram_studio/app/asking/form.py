@@ -86,12 +86,12 @@ class SettingsForm:
                             most=most.get(name),
                             choices=_CHOICES.get(name),
                             placeholder=_LEFT_OUT.get(name),
-                            visible=True if name in _ALWAYS else "hidden",
+                            visible=name in _ALWAYS or "hidden",
                             elem_id=f"{prefix}eval-{name.replace('_', '-')}",
                         )
         drawn = [self.boxes[name] for name in _DRAWN]
         self.boxes["temperature"].input(
-            lambda temperature: [_visible(bool(temperature)) for _ in drawn],
+            lambda temperature: [gr.update(visible=bool(temperature) or "hidden") for _ in drawn],
             self.boxes["temperature"],
             drawn,
             **LIGHT,
@@ -101,7 +101,10 @@ class SettingsForm:
     def show(self, suites: Sequence[str]) -> Updates:
         """Return updates for the suites that are ticked."""
         fields = with_effect(suites, None)
-        return {self.boxes[name]: _visible(name in fields) for name in _BY_SUITES}
+        # Hidden, not left out: the form has all of them.
+        return {
+            self.boxes[name]: gr.update(visible=name in fields or "hidden") for name in _BY_SUITES
+        }
 
     def read(self, data: Mapping[Any, Any], suites: Sequence[str]) -> dict[str, Any]:
         """Return the fields that have an effect, by name."""
@@ -114,8 +117,3 @@ class SettingsForm:
         if not found.get("ci_width"):
             found.pop("limit", None)
         return found
-
-
-def _visible(is_shown: bool) -> Any:
-    # Hidden, not left out: the form has all of them.
-    return gr.update(visible=True if is_shown else "hidden")

@@ -88,7 +88,7 @@ class SuiteChoice:
     def show(self, suites: Sequence[str]) -> Updates:
         """Return updates of what the ticked suites need."""
         has_texts = any(is_a(name, "has_texts") for name in suites)
-        return {self.lengths: gr.update(visible=True if has_texts else "hidden")}
+        return {self.lengths: gr.update(visible=has_texts or "hidden")}
 
 
 class Questions:

@@ -134,7 +134,7 @@ class CheckPanel:
                     maximum=most_items(name, settings),
                     min_width=150,
                     # Hidden, not left out: the form has all of them.
-                    visible=True if name in USUAL else "hidden",
+                    visible=name in USUAL or "hidden",
                     elem_id=f"items-{name}",
                 )
                 for name in general_suites()
@@ -237,8 +237,7 @@ class CheckPanel:
 
     def _show_items(self, suites: list[str]) -> Updates:
         counts = {
-            box: gr.update(visible=True if name in suites else "hidden")
-            for name, box in self.items.items()
+            box: gr.update(visible=name in suites or "hidden") for name, box in self.items.items()
         }
         return {**counts, **self.choice.show(suites), **self.form.show(suites)}
 
@@ -266,7 +265,7 @@ class CheckPanel:
         report, agents = session.report, work.agents_of(session)
         is_led = report is not None and has_verdicts(report, agents)
         return {
-            self.margin: gr.update(visible=True if is_led else "hidden"),
+            self.margin: gr.update(visible=is_led or "hidden"),
             **self._judged(session),
             **self.browser.show(report, agents),
         }

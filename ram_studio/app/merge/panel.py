@@ -223,7 +223,7 @@ class MergePanel:
             self.plan: plan,
             self.no_epsilon: gr.update(visible=bool(lost)),
             # Hidden, not taken out: the page writes the sliders' values into it.
-            self.from_tune: gr.update(visible=True if is_tuned else "hidden"),
+            self.from_tune: gr.update(visible=is_tuned or "hidden"),
             self.other_base: gr.update(visible=bool(is_dense)),
             **controls.show_controls(method, self.own),
         }

@@ -33,9 +33,8 @@ def build(shared: Shared) -> None:
             html(_SIGN_IN)
         name = gr.Textbox(label="owner/name", max_lines=1, max_length=200, elem_id="push-name")
         public = gr.Checkbox(label=_PUBLIC, value=False, elem_id="push-public")
-        job = shared.job_controls(
-            "Push the latest merge", start="push", stop="stop-push", status="pushed"
-        )
+        ids = {"start": "push", "stop": "stop-push", "status": "pushed"}
+        job = shared.job_controls("Push the latest merge", **ids)
 
     def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[Pushed]:
