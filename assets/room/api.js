@@ -34,19 +34,18 @@ const refusalOf = async (answer) => {
   return new Refused(said?.error ?? `The server answered ${answer.status}.`, answer.status);
 };
 
-/** The JSON that a route answers. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
-export const call = async (path, how) => {
+/** A route's answer. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
+const accepted = async (path, how) => {
   const answer = await ask(path, how);
   if (!answer.ok) throw await refusalOf(answer);
-  return answer.json();
+  return answer;
 };
 
-/** A route's answer as text. @param {string} path @param {Record<string, string>} headers */
-export const textOf = async (path, headers) => {
-  const answer = await ask(path, { headers });
-  if (!answer.ok) throw await refusalOf(answer);
-  return answer.text();
-};
+/** The JSON that a route answers. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
+export const call = async (path, how) => (await accepted(path, how)).json();
+
+/** A route's answer as text. Throws Refused. @param {string} path @param {Record<string, string>} headers */
+export const textOf = async (path, headers) => (await accepted(path, { headers })).text();
 
 /**
  * Poll a route until stopped. take(state) is called when it changed, lost(refusal) when it cannot be had: of a

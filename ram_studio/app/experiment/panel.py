@@ -19,7 +19,6 @@ from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Experiment, Session
 from ram_studio.app.session.shared import Shared, open_after
 from ram_studio.app.templates import callout, failure, render
-from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 from ram_studio.evals.experiment.result import ExperimentResult, Kind
 
@@ -61,7 +60,9 @@ class ExperimentPanel:
         used = [*shared.tuning, self.note, self.target]
         taken = self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT)
         open_after(taken, self.target)
-        shared.loaded.listen(self.shown, self._show_session)
+        shared.loaded.listen(
+            self.shown, lambda session: self.show(session.experiments.get(self.kind))
+        )
 
     def lay_out_form(self) -> None:
         """Lay out what is asked for, but for the questions."""
@@ -150,9 +151,6 @@ class ExperimentPanel:
             updates |= {box: gr.update(value=str(file)) for box, file in pairs}
         return updates
 
-    def _show_session(self, session: Session) -> Updates:
-        return self.show(session.experiments.get(self.kind))
-
     def _draw(self, axis: str | None, session: Session) -> Any:
         found = session.experiments.get(self.kind)
         return gr.skip() if found is None else experiment_figure(found.result, axis or "")
@@ -173,11 +171,14 @@ class ExperimentPanel:
             said = callout(work.STOPPED) if result.ending == "stopped" else ""
             return {self.controls.status: said, **self.show(found, axis)}
 
-        def explain(error: RamStudioError, job: Any) -> str:
-            return failure(error, str(error))
-
-        hooks = (lambda: self.prepare(data, session), tell, finish)
-        yield from watch(session, self.controls, *hooks, explain=explain)
+        yield from watch(
+            session,
+            self.controls,
+            lambda: self.prepare(data, session),
+            tell,
+            finish,
+            explain=lambda error, job: failure(error, str(error)),
+        )
 
     def use_setting(self, label: str | None, session: Session) -> Updates:
         """Return updates that set Tune's four settings and open it, or say why not."""

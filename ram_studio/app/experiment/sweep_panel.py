@@ -140,14 +140,11 @@ class SweepPanel(ExperimentPanel):
         if lack(session.loaded):
             return ""
         try:
-            return work.count_text(self.plan(data, session), self._seconds_each(session))
+            with open_answers(session, self.shared.workspace) as store:
+                # As fast as this user's latest answers came.
+                return work.count_text(self.plan(data, session), store.seconds_each())
         except RamStudioError as error:
             return str(error)
-
-    def _seconds_each(self, session: Session) -> float | None:
-        """Return how long this user's latest answers took each, None before the first."""
-        with open_answers(session, self.shared.workspace) as store:
-            return store.seconds_each()
 
 
 def _range_line(name: str) -> list[Any]:

@@ -10,8 +10,6 @@ from typing import Any
 
 from ram_studio.checkpoints.hub import rights
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 _WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::\d+)?|(?P<v4>[\d.]+):\d+")
 
 
@@ -37,7 +35,7 @@ def address_of(request: Any, *, is_space: bool) -> str:
     return str(found)
 
 
-def _parse_address(text: str) -> Address | None:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return an address that may stand with a port; an IPv4 one that is written as IPv6 as such."""
     text = text.strip()
     if match := _WITH_PORT.fullmatch(text):

@@ -241,9 +241,8 @@ class Rooms:
         self.sweep()
         self._make_place({address}, MAX_ROOMS_PER_ADDRESS)
         self._make_place({*self._openers.values()}, MAX_ROOMS)
-        code = _new_code()
-        while code in self._rooms:
-            code = _new_code()
+        while (code := _new_code()) in self._rooms:
+            pass
         room = Room(
             code=code,
             token=secrets.token_urlsafe(24),

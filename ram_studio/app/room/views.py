@@ -16,7 +16,7 @@ _ASKED = ("ask", "first", "talk", "second", "reveal")
 
 def _common(room: Room) -> dict[str, Any]:
     """Return what all views show."""
-    is_asked = room.phase in _ASKED
+    is_asked, is_revealed = room.phase in _ASKED, room.phase == "reveal"
     return {
         "code": room.code,
         "phase": room.phase,
@@ -26,16 +26,12 @@ def _common(room: Room) -> dict[str, Any]:
         "ends_at": room.ends_at,
         "is_rehearsal": room.is_rehearsal,
         "shown": room.shown,
-        "result": _result(room) if room.phase == "reveal" else None,
+        "result": {**room.question.after(), "rounds": _rounds(room)} if is_revealed else None,
     }
 
 
 def _rounds(room: Room) -> dict[str, dict[str, Any]]:
     return rounds_of(room.question, room.votes[room.place])
-
-
-def _result(room: Room) -> dict[str, Any]:
-    return {**room.question.after(), "rounds": _rounds(room)}
 
 
 def student_view(room: Room, student: str) -> dict[str, Any]:

@@ -63,11 +63,8 @@ class MeasurePanel:
             return updates
 
         def finish(result: ExperimentResult | None) -> Updates:
-            is_stopped = result is not None and result.ending == "stopped"
-            return {
-                self.controls.status: callout(STOPPED) if is_stopped else "",
-                **self.show(session),
-            }
+            said = callout(STOPPED) if result is not None and result.ending == "stopped" else ""
+            return {self.controls.status: said, **self.show(session)}
 
         def prepare() -> Work[Any]:
             recipe = measured.tuned_recipe(session.models, self.shared.tuning.read(data))
