@@ -204,6 +204,13 @@ def test_places_that_do_not_rise_are_refused(pair, tmp_path, places) -> None:
     report = load(pair[0], {"a": tmp_path / "d.safetensors"})
     with pytest.raises(CheckpointError, match=r"indices` does not rise from 0 to less than 6000"):
         analyze_report(report)
+    empty = {"none.indices": torch.zeros(1, dtype=torch.int32), "none.values": torch.ones(1)}
+    weights = read_folder(pair[0]) | {"none": torch.zeros(0, 4)}
+    metadata["base"] = open_folder(write_folder(tmp_path / "b", weights), name="base").fingerprint
+    save_file(empty, tmp_path / "d.safetensors", metadata)
+    with pytest.raises(CompatibilityError, match=r"`none\.\w+` does not fit"):
+        load(tmp_path / "b", {"a": tmp_path / "d.safetensors"})
+    metadata["base"] = base.fingerprint
     save_file(stored | {"extra": torch.ones(2)}, tmp_path / "d.safetensors", metadata)
     with pytest.raises(CompatibilityError, match="`extra` does not fit"):
         load(pair[0], {"a": tmp_path / "d.safetensors"})

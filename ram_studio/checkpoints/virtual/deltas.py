@@ -118,7 +118,7 @@ def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint)
             or values is None
             or values.dtype != below.dtype
             or places.dtype not in ("I32", "I64")
-            or places.numel != values.numel
+            or not below.numel >= places.numel == values.numel
         ):
             raise CompatibilityError(
                 f"{agent.at}: {quoted(stored.name)} does not fit the base's {quoted(name)}; the "
