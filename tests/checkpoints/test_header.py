@@ -19,6 +19,7 @@ from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.errors import CheckpointError
 
 ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+F4 = {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}
 
 
 def refuse(path: Path, *expected: str) -> None:
@@ -95,6 +96,7 @@ def test_tensors_of_every_dtype_lie_where_the_header_says(tmp_path):
         (raw_safetensors({"w": ONE | {"data_offsets": [8, 0]}}, bytes(8)), "give -8"),
         (raw_safetensors({"w": ONE | {"data_offsets": [0, -8]}}, bytes(8)), "data_offsets"),
         (raw_safetensors({"w": ONE | {"shape": [3]}}, bytes(8)), "takes 12 bytes"),
+        (raw_safetensors({"w": F4}, bytes(1)), "takes 3/2 bytes, its data_offsets 0..1 give 1"),
         (raw_safetensors({"w": ONE}, bytes(7)), "is cut short: it has 76 bytes, its header des"),
         (raw_safetensors({"w": ONE}, bytes(7)), "describes 77 (1 bytes missing)"),
         (raw_safetensors({"w": ONE}, bytes(9)), "1 bytes extra"),

@@ -14,6 +14,7 @@ import os
 import stat
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,8 @@ def _checked_tensor(name: str, entry: Any, path: Path, data_start: int) -> Tenso
     bits = element_count(tuple(shape)) * DTYPE_BITS[dtype]
     if end < begin or bits != 8 * (end - begin):
         raise ValueError(
-            f"of dtype {dtype} and shape {shown_shape(shape)} takes {printable(bits // 8, 40)} "
-            f"bytes, its data_offsets {begin}..{end} give {end - begin}; the file is damaged."
+            f"of dtype {dtype} and shape {shown_shape(shape)} takes "
+            f"{printable(Fraction(bits, 8), 40)} bytes, its data_offsets {begin}..{end} give "
+            f"{end - begin}; the file is damaged."
         )
     return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, end - begin)
