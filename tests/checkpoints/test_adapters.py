@@ -24,7 +24,7 @@ from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
-from ram_studio.errors import CompatibilityError, SettingsError
+from ram_studio.errors import CompatibilityError, NonFiniteError, SettingsError
 
 # peft asks transformers by a name that goes with its next major version.
 pytestmark = [
@@ -214,11 +214,30 @@ def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, sa
         load(tmp_path, {"a": folder})
 
 
-def test_dora_without_its_lengths_is_refused(base, trained, tmp_path):
-    path = shutil.copytree(trained[0], tmp_path / "adapter") / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": True}))
-    with pytest.raises(CompatibilityError, match="DoRA without its lora_magnitude_vector"):
-        load(base, {"a": path.parent})
+@pytest.mark.parametrize("use_dora", [True, False])
+def test_dora_goes_with_its_magnitudes(base, tmp_path, use_dora):
+    """Without them it was read as plain LoRA, and no one was told."""
+    train(tmp_path, use_dora=use_dora)
+    path = tmp_path / "adapter_config.json"
+    stored = load_file(tmp_path / "adapter_model.safetensors")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": not use_dora}))
+    which = "a" if use_dora else "no"
+    said = f"q_proj` has {which} magnitude_vector, and its config says use_dora {not use_dora}"
+    with pytest.raises(CompatibilityError, match=said):
+        load(base, {"a": tmp_path})
+    rows = {f"{Q}.lora_embedding_{x}": torch.ones(16, 16) for x in "AB"}
+    save_file(stored | rows, tmp_path / "adapter_model.safetensors", {"format": "pt"})
+    with pytest.raises(CompatibilityError, match="q_proj` has factors of two kinds"):
+        load(base, {"a": tmp_path})
+
+
+def test_an_update_too_large_is_told_without_warnings(base, trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "adapter")
+    stored = load_file(folder / "adapter_model.safetensors")
+    stored[f"{Q}.lora_B.weight"].fill_(3e38)
+    save_file(stored, folder / "adapter_model.safetensors", {"format": "pt"})
+    with pytest.raises(NonFiniteError, match=r"q_proj\.weight` has \d+ NaN or Inf"):
+        analyze_report(load(base, {"a": folder}))
 
 
 def test_a_tied_head_that_the_base_does_not_store_is_not_counted(base, trained):

@@ -145,8 +145,8 @@ def _applied(
     # An embedding may be saved whole beside its factors, which then go on top of it.
     for nested, parts in factors.items():
         module = _NESTED_LAYER.sub("", nested)
-        if f"{module}.weight" in tensors:
-            made = _made(module, parts, tensors, config)
+        if (weight := tensors.get(f"{module}.weight")) is not None:
+            made = _made(module, parts, weight, config)
         else:
             tensors = as_stacks(tensors, module) or tensors
             made = _made_stack(agent, module, parts, tensors, config, packing)
@@ -253,18 +253,17 @@ def _sorted(
 def _made(
     module: str,
     parts: Mapping[str, TensorInfo],
-    below: Mapping[str, TensorInfo],
+    weight: TensorInfo,
     config: Mapping[str, Any],
 ) -> TensorInfo | str:
     """Return a module's weight with its update, or why there is none."""
-    name = f"{module}.weight"
-    weight = below.get(name)
-    if weight is None:
-        return f"tensor {quoted(name)} is not in the base"
     is_embedding = "embedding_A" in parts
     a, b = (parts.get(f"{'embedding_' * is_embedding}{side}") for side in "AB")
     if a is None or b is None:
         return f"{quoted(module)} has only one of lora_A and lora_B"
+    magnitude = parts.get("magnitude_vector")
+    if len(parts) > 2 + (magnitude is not None):
+        return f"{quoted(module)} has factors of two kinds"
     is_turned = is_embedding or bool(config.get("fan_in_fan_out"))
     fits = len(a.shape) == len(b.shape) == len(weight.shape) == 2 and a.shape[0] == b.shape[1] > 0
     shape: tuple[int, ...] = (b.shape[0], a.shape[1]) if fits else ()
@@ -273,19 +272,19 @@ def _made(
             f"{quoted(module)} has lora_A {shown_shape(a.shape)} and lora_B "
             f"{shown_shape(b.shape)}, the base's weight is {shown_shape(weight.shape)}"
         )
-    magnitude = parts.get("magnitude_vector")
     if any(t.dtype not in MERGED_DTYPES for t in (a, b, weight, magnitude or a)):
         dtypes = " and ".join(t.dtype for t in (a, b, *((magnitude,) if magnitude else ())))
         return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
-    if config.get("use_dora") and magnitude is None:
-        return f"{quoted(module)} is DoRA without its lora_magnitude_vector"
     if magnitude is not None and (is_turned or magnitude.numel != weight.shape[0]):
         return f"{quoted(module)} is DoRA on a layer that is not linear"
+    if bool(told := config.get("use_dora")) != (magnitude is not None):
+        which = "no" if magnitude is None else "a"
+        return f"{quoted(module)} has {which} magnitude_vector, and its config says use_dora {told}"
     scale = _scale(module, a.shape[0], config)
     if isinstance(scale, str):
         return scale
     made = LowRank(weight, b, a, scale, is_turned, magnitude=magnitude)
-    return a.replaced_by(made, name=name, shape=weight.shape, dtype="F32")
+    return a.replaced_by(made, name=weight.name, shape=weight.shape, dtype="F32")
 
 
 def _made_stack(

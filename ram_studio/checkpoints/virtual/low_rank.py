@@ -52,6 +52,7 @@ class LowRank(VirtualTensor):
     def rank(self) -> int:
         return self.right.shape[0] // self.experts
 
+    @np.errstate(over="ignore", invalid="ignore")  # told as tensors that are not finite
     def elements(
         self, tensor: TensorInfo, reader: TensorReader, start: int, count: int
     ) -> np.ndarray:
