@@ -132,6 +132,22 @@ def test_slim_says_nothing_before_it_has_predicted():
     assert not [line for line in result.statements if "SLIM" in line]
 
 
+def test_a_race_stopped_in_a_stage_says_by_what_it_chose():
+    """It named the questions of the winner, of which others had answered a part."""
+
+    def row(label, n, right, status):
+        score = DomainScore(n, right)
+        return Row(label, domains={"d": score}, average=Average.over([score]), status=status)
+
+    rows = (row("a", 90, 83, "partial"), row("b", 30, 29, "unfinished"), row("c", 9, 1, "dropped"))
+    result = ExperimentResult("sweep", "demo", 1, rows=rows, winner="a", ending="stopped")
+    said = " ".join(result.statements)
+    assert "Best on the 30 questions that all open settings have answered: a, 0.922 [" in said
+    assert "] on its 90. As the best of" in said
+    result = ExperimentResult("sweep", "demo", 1, rows=rows[::2], winner="a", ending="stopped")
+    assert "Best on the 90 questions it was chosen by: a, 0.922 [" in " ".join(result.statements)
+
+
 def test_a_lattice_has_every_share_and_a_missing_optuna_is_named(monkeypatch):
     found = list(lattice(3, 4))
     assert len(set(found)) == len(found) == math.comb(6, 2)

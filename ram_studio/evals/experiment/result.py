@@ -376,8 +376,7 @@ def _found(result: ExperimentResult) -> list[str]:
             "done": "No setting could be merged.",
         }
         return [reasons.get(result.ending, "No setting has been scored yet.")]
-    said = [_tried(result), _chosen(best, len(result.measured))]
-    said += _predicted(result)
+    said = [_tried(result), _chosen(result, best), *_predicted(result)]
     if result.until:
         said.append(result.until.sentence)
     if result.recheck is not None:
@@ -409,10 +408,14 @@ def _tried(result: ExperimentResult) -> str:
     return f"{'; '.join(parts)}; {_were(result.tests, 'test')} made."
 
 
-def _chosen(best: Row, settings: int) -> str:
-    text = (
-        f"Best on the {best.n} questions it was chosen by: {best.label}, {_interval(best.average)}."
-    )
+def _chosen(result: ExperimentResult, best: Row) -> str:
+    score, settings = _interval(best.average), len(result.measured)
+    text = f"Best on the {best.n} questions it was chosen by: {best.label}, {score}."
+    # A race that is stopped within a stage compares by what all that are in it have answered.
+    common = min((row.n for row in result.measured if not row.is_out), default=best.n)
+    if result.search == "grid" and common < best.n:
+        by = f"{common} questions that all open settings have answered"
+        text = f"Best on the {by}: {best.label}, {score} on its {best.n}."
     return f"{text} As the best of {settings} this score is optimistic." if settings > 1 else text
 
 
