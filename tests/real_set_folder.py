@@ -71,6 +71,16 @@ def make_agents(base: Path, folder: Path) -> Path:
     return folder
 
 
+def make_other_seed(folder: Path) -> dict[str, str]:
+    """Make agents of seed 1, each of which is another one of the first; return which."""
+    turned = dict(zip(SKILLS, SKILLS[1:] + SKILLS[:1], strict=True))
+    for skill, other in turned.items():
+        for end in ("", "-float32"):
+            own = folder / "agents" / f"{skill}-seed1{end}"
+            shutil.copytree(folder / "agents" / f"{other}{end}", own)
+    return turned
+
+
 def make_answers(folder: Path, counts: Mapping[str, int] = COUNTS) -> None:
     """Write what `measure.py` writes, with made-up answers of all merges."""
     out = folder / "measure"

@@ -17,7 +17,14 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.opening import open_files
 from ram_studio.checkpoints.own_methods import own_record
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.describe import (
+    MERGED_NAME,
+    plural,
+    printable,
+    quoted,
+    shown_list,
+    who,
+)
 from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.read.url_folder import files_at
 from ram_studio.checkpoints.record.provenance import (
@@ -114,7 +121,7 @@ def verify(
     files = files_at(folder)
     provenance = provenance_of(files)
     notes = check_files(files, provenance)
-    checkpoint = open_files(files, name="merged", source=str(folder))
+    checkpoint = open_files(files, name=MERGED_NAME, source=str(folder))
     source_files = compared = 0
     if with_sources or base is not None or agents:
         recorded = {name: record.place for name, record in provenance.agents.items()}

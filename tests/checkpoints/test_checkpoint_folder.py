@@ -16,8 +16,10 @@ from safetensors.torch import save_file
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import checkpoint as checkpoint_module
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.describe import MERGED_NAME
 from ram_studio.checkpoints.read.stored_bytes import same_bytes
 from ram_studio.checkpoints.virtual.quantized import Scaled
+from ram_studio.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 
@@ -134,6 +136,14 @@ def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path, file_name):
     shutil.copy(folder / file_name, folder / "model.safetensors")
     refuse(folder, "model.safetensors", "not a safetensors file")
     assert not (tmp_path / "exploded").exists()
+
+
+def test_an_agent_called_merged_is_an_agent_in_errors(tmp_path):
+    """It was told of as the output."""
+    with pytest.raises(CheckpointError, match=r'^Agent "merged": .* is neither a folder here'):
+        open_checkpoint(str(tmp_path / "nowhere"), name="merged")
+    with pytest.raises(CheckpointError, match=r"^Merged model: .* is neither a folder here"):
+        open_checkpoint(str(tmp_path / "nowhere"), name=MERGED_NAME)
 
 
 def test_a_file_and_nothing_at_all_are_refused(tmp_path):

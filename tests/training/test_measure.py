@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 
 import pytest
-from real_set_folder import first_merges, make_agents, run
+from real_set_folder import first_merges, make_agents, make_other_seed, run
 
 from training.real_set import grpo, measure, report, search
 from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
@@ -77,11 +77,7 @@ def test_agents_that_no_merge_takes_are_asked_too(folder):
 
 
 def test_agents_of_another_seed_are_measured_beside_the_first(folder):
-    turned = dict(zip(SKILLS, SKILLS[1:] + SKILLS[:1], strict=True))
-    for skill, other in turned.items():
-        for end in ("", "-float32"):
-            own = folder / "agents" / f"{skill}-seed1{end}"
-            shutil.copytree(folder / "agents" / f"{other}{end}", own)
+    turned = make_other_seed(folder)
     few = [*first_merges(1), "--split", "test", "--processes", "1"]
     run(measure, folder, *few)
     run(measure, folder, *few, "--seed", "1")

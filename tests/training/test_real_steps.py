@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_set_folder import first_merges, make_agents, run
+from real_set_folder import first_merges, make_agents, make_other_seed, run
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 from training.real_set import grpo, measure, ship, train
 from training.real_set.grpo import Settings
@@ -65,9 +66,14 @@ def test_rows_come_out_again_and_those_of_other_weights_do_not(base, tmp_path, m
     monkeypatch.setattr(measure, "QUESTIONS", {"test": 3, "validation": 1})
     monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
     folder, out = make_agents(base, tmp_path / "all"), tmp_path / "real"
-    run(measure, folder, *first_merges(3), "--processes", "1")
+    make_other_seed(folder)
+    for seed in "01":
+        run(measure, folder, *first_merges(3), "--processes", "1", "--seed", seed)
     run(ship, folder, "--out", str(out), "--no-factors")
-    assert ship.differing(folder, out, 9) == (0, 7 * 3 * 3)
+    tables = [load_table(ship.table_file(out, seed)) for seed in (0, 1)]
+    assert tables[0]["answers"] != tables[1]["answers"]
+    for seed in (0, 1):
+        assert ship.differing(folder, out, 9, seed) == (0, 7 * 3 * 3)
     weights = load_file(folder / "base" / "model.safetensors")
     torch.manual_seed(1)
     other = {name: torch.randn_like(value) for name, value in weights.items()}

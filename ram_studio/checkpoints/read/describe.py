@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 BASE_NAME = "base"
+MERGED_NAME = "merged model"
+"""Of a merge that is opened to be looked at; no agent can be called so, for the space."""
 
 
 def who(name: str | None) -> str:
     """Return how a message about one checkpoint starts: `Base: `, `Agent "x": ` or nothing.
 
-    What is opened by itself is called by what it is: base, agent or merged.
+    What is opened by itself is called by what it is: base, agent or merged model.
     """
     if name is None:
         return ""
-    if name in (BASE_NAME, "agent", "merged"):
+    if name in (BASE_NAME, "agent", MERGED_NAME):
         return f"{name.capitalize()}: "
     return f'Agent "{printable(name)}": '
 

@@ -22,7 +22,13 @@ from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES, read_foreign
 from ram_studio.checkpoints.opening import is_local_source, open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
-from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
+from ram_studio.checkpoints.read.describe import (
+    MERGED_NAME,
+    printable,
+    quoted,
+    shown_bytes,
+    shown_list,
+)
 from ram_studio.checkpoints.read.files import Folder
 from ram_studio.checkpoints.record.filters import REGEX
 from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE, Provenance, provenance_of
@@ -199,7 +205,7 @@ def _own_answers(
 ) -> tuple[dict[str, StatedScore], dict[str, Any] | None]:
     """Return what a store knows of a merge: scores, and its skill table beside its sources."""
     try:
-        checkpoint = open_checkpoint(str(folder), name="merged")
+        checkpoint = open_checkpoint(str(folder), name=MERGED_NAME)
     except CheckpointError:
         return {}, None  # a description without weights
     own = model_fingerprint(folder, checkpoint.fingerprint)
@@ -243,7 +249,7 @@ def verify_entry(entry: Entry) -> Verified | str:
                     f"{shown_list(sorted(unknown), show=quoted)} is not in the provenance and may "
                     "be loaded with the model."
                 )
-            checkpoint = open_checkpoint(f"{entry.repository}@{entry.commit}", name="merged")
+            checkpoint = open_checkpoint(f"{entry.repository}@{entry.commit}", name=MERGED_NAME)
             folder = checkpoint.folder
         found = verify(folder, with_sources=True, full=True)
     except VerificationError:

@@ -11,7 +11,13 @@ from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
-from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
+from ram_studio.checkpoints.read.describe import (
+    MERGED_NAME,
+    printable,
+    quoted,
+    shown_bytes,
+    shown_list,
+)
 from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
 from ram_studio.checkpoints.record.card import public_recipe
 from ram_studio.checkpoints.record.mergekit import export_mergekit
@@ -48,7 +54,7 @@ def score_files(
 
     Raises: EvaluationError where the store has none.
     """
-    checkpoint = open_checkpoint(str(folder), name="merged")
+    checkpoint = open_checkpoint(str(folder), name=MERGED_NAME)
     own = model_fingerprint(folder, checkpoint.fingerprint)
     runs = list(stored_scores(store, own, sources_in(store, provenance)))
     if not runs:
