@@ -147,6 +147,31 @@ def test_what_stays_as_it_was_is_not_sent_again(session: Session, controls: JobC
     assert told == [both, {"grid": "1 answers"}, {controls.status: "speed 1"}]
 
 
+def test_nothing_is_told_once_other_models_are_loaded(session, controls) -> None:
+    told, loaded = [], threading.Event()
+
+    def work(report: Any, cancel: Any) -> str:
+        report(1)
+        assert loaded.wait(60)
+        report(2)
+        loaded.clear()
+        loaded.wait(0.2)  # long enough to be told
+        return "late"
+
+    def tell(event: Any) -> dict:
+        told.append(event)
+        if event == 1:
+            session.job.stop(jobs.LOADED)
+            loaded.set()
+        return {controls.status: f"at {event}"}
+
+    options = {"poll_seconds": 0.001}
+    *_, last = watch(session, controls, lambda: work, tell, lambda _: {"grid": ""}, **options)
+    assert told == [None, 1]
+    assert "grid" not in last
+    assert "other models were loaded" in last[controls.status]
+
+
 def test_leaving_the_page_stops_the_work(session: Session, controls: JobControls) -> None:
     def work(report: Any, cancel: Any) -> None:
         for number in itertools.count():
