@@ -1,6 +1,6 @@
-"""Find words of our own where the field has a term, and sentences that stumble.
+"""Find words of our own where the field has a term, vague names, stumbling sentences.
 
-Reads strings and comments of Python and JavaScript, templates and pages; `make lint` runs it:
+Reads Python, JavaScript, templates and pages; `make lint` runs it:
 
     python scripts/check_words.py [FILE ...]
 """
@@ -56,6 +56,13 @@ SCREEN = {
 }
 """Banned in what users read besides: messages, help, templates, the page's texts, and pages."""
 
+NAMES = {
+    r"tell|told|say|said": "what is reported, as `message`, `report_progress`",
+    r"knock|look": "what is done, as `connect`, `inspect`",
+    r"kept": "the field's term: retained, stored, effective",
+}
+"""Banned as words of the package's own names: functions, classes, fields, variables."""
+
 _FOLDERS = ("ram_studio", "assets", "training", "scripts", "benchmarks", "examples", "docs")
 _PAGES = ("README.md", "CONTRIBUTING.md")
 # Questions' own words, and what quotes the banned words.
@@ -64,13 +71,33 @@ _LEFT_OUT = ("ram_studio/evals/suites/", "scripts/check_words.py")
 
 def problems_in(path: str, text: str) -> list[str]:
     """Return "path:line: found; write ..." for each banned word in a file."""
-    told = []
+    problems = []
     for line, part, is_screen in _parts(path, text):
         for pattern, instead in {**WORDS, **(SCREEN if is_screen else {})}.items():
             for match in re.finditer(rf"(?<![\w-])({pattern})(?![\w-])", part, re.IGNORECASE):
                 row = line + part[: match.start()].count("\n")
-                told.append(f"{path}:{row}: {match[0]!r}; write {instead}")
-    return list(dict.fromkeys(told))
+                problems.append(f"{path}:{row}: {match[0]!r}; write {instead}")
+    for line, name in _own_names(path, text):
+        for pattern, instead in NAMES.items():
+            if re.search(rf"(?:^|_)({pattern})(?:_|$)", _snake(name)):
+                problems.append(f"{path}:{line}: {name!r}; write {instead}")
+    return list(dict.fromkeys(problems))
+
+
+def _own_names(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of what a file of the package defines."""
+    if not path.startswith("ram_studio/") or not path.endswith(".py"):
+        return
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name) | ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def _parts(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
@@ -102,14 +129,14 @@ def main(files: Iterable[str]) -> int:
     """Print what is found in these files, by default in all tracked ones; return the exit code."""
     listed = ["git", "ls-files", *_FOLDERS, *_PAGES]
     tracked = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\n")
-    told = [
+    problems = [
         problem
         for path in list(files) or [f for f in tracked if not f.startswith(_LEFT_OUT)]
         if Path(path).suffix in (".py", ".js", ".j2", ".md", ".css")
         for problem in problems_in(path, Path(path).read_text(encoding="utf-8"))
     ]
-    print(*told, sep="\n", end="\n" if told else "")
-    return int(bool(told))
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,9 @@ def test_this_host_is_within_reach():
         ("docs/a.md", "The behaviour\n", "1: 'behaviour'"),
         ("docs/a.md", "Take a analysis.\n", "1: 'a analysis'"),
         ("ram_studio/a.py", 'def f():\n    """Return so many rows."""\n', ""),
+        ("ram_studio/a.py", "def f(told_by): x.told = told_by\n", "1: 'told_by'"),
+        ("ram_studio/a.py", "class KeptRows:\n    count = 0\n", "1: 'KeptRows'"),
+        ("tests/a.py", "kept = told = 0\n", ""),
         ("ram_studio/a.py", 'nonsense = {"nonsense": "There is no such row."}\n', ""),
     ],
 )
