@@ -197,8 +197,10 @@ class Runner:
         until = self.plan.settings.until
         if until is None:
             return False
-        alive = self._alive()
-        decided = until.look(look, [s for entry in alive for s in entry.domains.values()])
+        alive, skills = self._alive(), self.result.skills
+        rows = [row for entry in alive for row in entry.domains.items()]
+        # A column beside the average has few questions.
+        decided = until.look(look, [score for domain, score in rows if domain in skills])
         self.result = replace(self.result, until=decided)
         if decided.is_decided:
             self.looks = look
