@@ -78,7 +78,6 @@ class Diff:
             named ``TENSOR[NUMBER]``.
         missing: tensors that only the first model has; extra: only the second.
         notes: what else to know, as whether codes or layouts differ.
-        has_adapter: whether an adapter was asked for.
     """
 
     base: str
@@ -87,7 +86,6 @@ class Diff:
     missing: tuple[str, ...]
     extra: tuple[str, ...]
     notes: tuple[str, ...]
-    has_adapter: bool
     _sums: np.ndarray = field(repr=False, compare=False)
     _largest: np.ndarray = field(repr=False, compare=False)
 
@@ -207,7 +205,6 @@ def diff(
         missing,
         extra,
         tuple(note.text for note in fit.findings if note.kind in ("dtype", "tied-head")),
-        adapter is not None,
         sums,
         largest,
     )

@@ -86,7 +86,7 @@ def evaluate(
         return _Evaluation(asked, store, rerun, *hooks).report(models)
     with store_or_temporary(store) as answers:
         for look, size in enumerate(asked.until.sizes, start=1):
-            part = asked.model_copy(update={"limit": size, "ci_width": None})
+            part = asked.model_copy(update={"limit": size})
             again = rerun and look == 1
             report = _Evaluation(part, answers, again, *hooks).report(models)
             rows = [row.domains.items() for row in report.models.values()]

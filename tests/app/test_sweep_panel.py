@@ -122,6 +122,7 @@ def test_the_form_becomes_a_plan_with_tunes_values(panel, session):
     weights = {"methods": ["ram+"], "r": OFF, "weight": (True, 0.0, 1.0, 2), "search": "slim"}
     for many, answers, changes in (
         ("6 settings", 96, {}),
+        ("6 settings", 108, {"r": (True, 0.0, 0.3, 3)}),
         ("7 settings to try", 120, {"search": "optuna"}),
         ("7 settings to try", 120, weights),
     ):

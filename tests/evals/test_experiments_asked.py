@@ -95,6 +95,16 @@ def test_a_sweep_asks_until_decided_and_checks_the_winner_alike(recipe, few):
     assert min(cut_off) > 0
 
 
+def test_a_column_beside_the_average_decides_nothing(recipe, few):
+    how = {"suites": "tool", "ci_width": 50, "limit": 24, "max_tokens": 2, "device": "cpu"}
+    table = compare_methods({"ram+": recipe}, sources=False, **how)
+    alone = evaluate({"coding": recipe.agents["coding"]}, **how)
+    # Of 12 questions two have no function that fits: their interval is wide.
+    assert {len(items) for items in alone.items.values()} == {10, 2}
+    assert (table.until.questions, alone.until.questions) == (12, 12)
+    assert table.until.is_decided
+
+
 def test_looks_double_from_50_questions_up_to_the_most():
     unsure = Until(0.001, 60)
     looks = [unsure.look(number, [DomainScore(50, 25)]) for number in (1, 2)]

@@ -76,7 +76,8 @@ def test_a_steps_number_is_what_the_words_say():
         assert str(have) == question.gold
 
 
-def test_asking_ends_with_narrow_intervals_or_the_budget(tmp_path):
+def test_asking_ends_with_narrow_intervals_or_the_budget(tmp_path, caplog):
+    caplog.set_level("INFO", logger="ram_studio")
     truth = {q.prompt: q.gold for q in made("math", 400, 2026)}
 
     def half(body):
@@ -96,6 +97,8 @@ def test_asking_ends_with_narrow_intervals_or_the_budget(tmp_path):
         open_ = evaluate(asked, "math", ci_width=5, limit=100).until
         assert (open_.is_decided, open_.questions, open_.looks) == (False, 100, 2)
         assert len(torn.requests) == 100
+    # Questions of the look before are nothing that was stored already.
+    assert not [one for one in caplog.records if one.name == "ram_studio.evals.run"]
     assert decided.level == pytest.approx(1 - 0.05 / 3)
     assert "all 3 possible looks together keep 95 %; 1 were made" in decided.sentence
     wide, narrow = (DomainScore(50, 25).interval_at(level) for level in (decided.level, 0.95))

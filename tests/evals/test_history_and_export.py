@@ -152,6 +152,21 @@ def test_stored_runs_become_a_report_of_their_common_questions(store, base_engin
     assert code.categories["code"].n == 4
 
 
+def test_of_two_runs_of_a_suite_one_is_told_whole(tmp_path):
+    question = Question("q", "math", "c", "What?", "1", None, 8)
+    with AnswerStore(tmp_path / "s") as store:
+        for heat, is_correct in ((0.0, True), (1.0, False)):
+            key = RunKey("f" * 32, "math", 6, {"temperature": heat})
+            run = store.open_run(key, model="m", path=f"folder at {heat}")
+            store.record(run, [(question, Answer("1", is_correct, seconds=0.0))])
+        for numbers in ((1, 2), (2, 1)):
+            runs = find_runs(store, numbers)
+            row = stored_report(store, runs).models["m"]
+            assert row.average.correct == runs[0].correct
+            assert row.settings["temperature"] == runs[0].settings["temperature"]
+            assert row.path == runs[0].path
+
+
 def test_runs_are_found_by_number(store):
     numbers = [run.id for run in store.runs()]
     assert [run.id for run in find_runs(store, numbers[::-1])] == numbers[::-1]

@@ -279,6 +279,17 @@ def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):
         assert tensors[0] == tensors[1]
 
 
+def test_settings_alike_in_four_digits_have_labels_of_their_own():
+    own = {"device": "cpu", "held_out": 0, "analysis": load_analysis(ANALYSIS)}
+    found = sweep(recipe(r=0.1), {"r": [0.10001, 0.10002, 0.3]}, limit=1, **own)
+    assert {row.label: row.values["r"] for row in found.rows} == {
+        "ram+ (r 0.1)": 0.1,
+        "ram+ (r 0.10001)": 0.10001,
+        "ram+ (r 0.10002)": 0.10002,
+        "ram+ (r 0.3)": 0.3,
+    }
+
+
 def test_an_engine_that_holds_no_merge_says_so():
     base = open_checkpoint(asset_path("independent", BASE), name=BASE)
     engine = MergedEngine(base, device="cpu")

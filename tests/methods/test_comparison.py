@@ -157,6 +157,16 @@ def test_labels_name_what_differs_from_the_defaults() -> None:
     assert label_of("ram+", {}) == "ram+"
 
 
+def test_rows_alike_in_four_digits_are_all_there() -> None:
+    rows = [("ram+", {"r": 0.10001}), ("ram+", {"r": 0.1}), ("ram+", {"r": 1 / 3})]
+    found = rows_of(example_recipe(), [*rows, rows[0]])
+    assert {label: row.settings["r"] for label, row in found.items()} == {
+        "ram+ (r 0.10001)": 0.10001,
+        "ram+ (r 0.1)": 0.1,
+        "ram+ (r 0.3333)": 1 / 3,
+    }
+
+
 def test_rows_of_one_method_name_what_they_differ_in() -> None:
     three = [("ram+", {}), ("ties", {}), ("ties", {"density": "0.5", "scale": 1})]
     assert list(rows_of(example_recipe(), three)) == [

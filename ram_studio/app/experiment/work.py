@@ -231,14 +231,17 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
 
     seconds_each: of an answer so far, None where none is known.
     """
-    count = plan.proposals if plan.is_search else len(plan.candidates())
+    grid = plan.candidates()
+    count = plan.proposals if plan.is_search else len(grid)
     many = f"{count} settings{' to try' if plan.is_search else ''}"
     samples = plan.settings.samples
     once = plan.settings.model_copy(update={"samples": 1, "paraphrases": 1})
     questions = count_answers(once)
     draws = f", {samples} answers to each" if samples > 1 else ""
-    # A search asks the start, too; the winner and the start answer as many held-out questions.
-    answers = (count + plan.is_search + 2) * count_answers(plan.settings)
+    # Unless it is a point of the grid the start is asked, too; the winner and the start answer as
+    # many held-out questions.
+    is_further = plan.start().values not in [one.values for one in grid]
+    answers = (count + is_further + 2) * count_answers(plan.settings)
     text = f"{many}, up to {questions} questions each{draws}: up to {answers:,} answers."
     if seconds_each is None:
         return text

@@ -30,7 +30,7 @@ from ram_studio.evals.asking import SuiteRun, ask_suites, rounds_of
 from ram_studio.evals.experiment.plan import Items, Plan
 from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.result import Row
-from ram_studio.evals.experiment.space import Candidate
+from ram_studio.evals.experiment.space import Candidate, setting_label
 from ram_studio.evals.fisher import with_fisher_files
 from ram_studio.evals.question import Answer, QuestionsBySuite
 from ram_studio.evals.report.chance_level import TrivialBaselines
@@ -159,6 +159,12 @@ class Entry(Row):
             candidate=candidate,
             merge={"recipe": recipe},
         )
+
+    @property
+    def whole_label(self) -> str:
+        """A label with all digits of what a sweep varies."""
+        varied = {name: value for name, value in self.values.items() if name != "method"}
+        return setting_label(self.method, varied, digits=12)
 
     @property
     def is_alive(self) -> bool:

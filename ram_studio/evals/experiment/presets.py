@@ -53,32 +53,39 @@ def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
 
 
 def label_of(
-    method: str, settings: Mapping[str, Any], varied: Mapping[str, Any] | None = None
+    method: str,
+    settings: Mapping[str, Any],
+    varied: Mapping[str, Any] | None = None,
+    digits: int = 4,
 ) -> str:
     """Return a row's label: the method, and its settings where they differ from the defaults.
 
-    varied: settings that are always named.
+    varied: settings that are always named. digits: of numbers.
     """
     defaults = get_method(method).settings().model_dump()
     changed = {k: v for k, v in settings.items() if v is not None and defaults.get(k) != v}
-    return setting_label(method, {**(varied or {}), **changed})
+    return setting_label(method, {**(varied or {}), **changed}, digits)
 
 
 def rows_of(recipe: Recipe, rows: list[tuple[str, dict[str, Any]]]) -> dict[str, Recipe]:
     """Return recipes by label for a list of (method, settings).
 
     The label of a row has every setting that rows of its method differ in, also at its default: a
-    verdict on "ties" is one on its settings.
+    verdict on "ties" is one on its settings. Rows that are alike in four digits have all of them.
     """
     every = [(m, make_settings(m, values).model_dump(mode="json")) for m, values in rows]
-    found = {}
+    made: list[tuple[str, str, Recipe]] = []
     for (method, values), (_, own) in zip(rows, every, strict=True):
         rivals = [theirs for name, theirs in every if name == method]
         varied = {k: v for k, v in own.items() if any(theirs[k] != v for theirs in rivals)}
         if "scale" in varied and varied["scale"] is None:
             varied["scale"] = f"1/{len(recipe.agents)}"
-        found[label_of(method, values, varied)] = with_method(recipe, method, values)
-    return found
+        label, whole = (label_of(method, values, varied, digits) for digits in (4, 12))
+        made.append((label, whole, with_method(recipe, method, values)))
+    return {
+        whole if any(label == own and row != one for own, _, row in made) else label: one
+        for label, whole, one in made
+    }
 
 
 def _standard(recipe: Recipe) -> dict[str, Recipe]:

@@ -18,11 +18,7 @@ from ram_studio.algorithm.analysis import BASE
 from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
-from ram_studio.evals.experiment.draws import (
-    mean_scores,
-    spread_over_merges,
-    spread_over_samples,
-)
+from ram_studio.evals.experiment.draws import mean_scores, spread_over_merges, spread_over_samples
 from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
 from ram_studio.evals.experiment.presets import norm_matched
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
@@ -33,12 +29,7 @@ from ram_studio.evals.report.comparison import Pair
 from ram_studio.evals.report.damage import damages
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import Reproducibility
-from ram_studio.evals.report.score import (
-    Average,
-    DomainScore,
-    paraphrase_scores,
-    sample_scores,
-)
+from ram_studio.evals.report.score import Average, DomainScore, paraphrase_scores, sample_scores
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
@@ -181,6 +172,11 @@ class Runner:
             if entry.digest and other.digest == entry.digest and other.duplicate_of is None:
                 entry.duplicate_of, entry.status = other, "duplicate"
         self.entries.append(entry)
+        alike = [e for e in self.entries if e.label == entry.label and e.duplicate_of is None]
+        if self.sweep is not None and len(alike) > 1:
+            # Rows are known by their labels.
+            for one in alike:
+                one.label = one.whole_label
         return entry
 
     # ------------------------------------------------------------------ asking
@@ -201,8 +197,10 @@ class Runner:
         until = self.plan.settings.until
         if until is None:
             return False
-        alive = self._alive()
-        decided = until.look(look, [s for entry in alive for s in entry.domains.values()])
+        alive, skills = self._alive(), self.result.skills
+        rows = [row for entry in alive for row in entry.domains.items()]
+        # A column beside the average has few questions.
+        decided = until.look(look, [score for domain, score in rows if domain in skills])
         self.result = replace(self.result, until=decided)
         if decided.is_decided:
             self.looks = look

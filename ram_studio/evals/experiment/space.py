@@ -366,16 +366,20 @@ def weights_of(values: Mapping[str, Any]) -> dict[str, float | tuple[float, floa
     return found
 
 
-def setting_label(method: str, values: Mapping[str, Any]) -> str:
+def setting_label(method: str, values: Mapping[str, Any], digits: int = 4) -> str:
     """Return "ram+ (r 0.1, coding x 0.5 to 1)": the method and what is varied."""
-    shown = [f"{k} {shown_value(value)}" for k, value in values.items() if not _is_weight(k)]
+
+    def text(value: Any) -> str:
+        return shown_value(value, digits)
+
+    shown = [f"{k} {text(value)}" for k, value in values.items() if not _is_weight(k)]
     for agent, weight in weights_of(values).items():
         ends = weight if isinstance(weight, tuple) else (weight,)
-        shown.append(f"{agent} x {' to '.join(map(shown_value, ends))}")
+        shown.append(f"{agent} x {' to '.join(map(text, ends))}")
     return f"{method} ({', '.join(shown)})" if shown else method
 
 
-def shown_value(value: Any) -> str:
-    """Return a setting's value as text: four digits of a number."""
+def shown_value(value: Any, digits: int = 4) -> str:
+    """Return a setting's value as text; digits: of a number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{value:.4g}" if is_number else str(value)
+    return f"{value:.{digits}g}" if is_number else str(value)

@@ -72,23 +72,6 @@ class AgentCell(NamedTuple):
     retained: float | None
 
 
-class ScoreCell(NamedTuple):
-    """A score in a row, in percent; is_best: its interval reaches the best score's.
-
-    agent: the best of those asked the same; above: how many points the merge is above it, with the
-    ends of the 95 % interval, of how many questions; None where no agent was asked.
-    """
-
-    value: float
-    low: float
-    high: float
-    counts: str
-    is_best: bool
-    agent: str | None
-    above: tuple[float, float, float] | None
-    both: int
-
-
 def build_gallery(
     sources: Sequence[str],
     out: str | Path,
@@ -271,29 +254,12 @@ def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:
         "license": printable(provenance.license.shown, 60),
         "agents": agents,
         "retained": min(retained, default=None),
-        "scores": [_cell(scores.get(column), low) for column, low in lows.items()],
+        # None where it was not asked; the low end is that of the column's best.
+        "scores": [(scores.get(column), low) for column, low in lows.items()],
         "words": " ".join(
             (entry.title, source_name(provenance.base), *(f"{a.name} {a.source}" for a in agents))
         ).lower(),
     }
-
-
-def _cell(stated: StatedScore | None, low_of_best: float) -> ScoreCell | None:
-    if stated is None:
-        return None
-    low, high = stated.score.ci95
-    paired = stated.against
-    value, *ends = (100 * end for end in paired.difference()) if paired else (0.0, 0.0, 0.0)
-    return ScoreCell(
-        100 * stated.score.score,
-        100 * low,
-        100 * high,
-        f"{stated.score.correct} of {stated.score.n}",
-        high >= low_of_best,
-        stated.agent,
-        (value, ends[0], ends[1]) if paired else None,
-        paired.n if paired else 0,
-    )
 
 
 def _link(repository: str | None) -> str | None:

@@ -46,10 +46,6 @@ class _Task:
     when: datetime
 
     @property
-    def scored(self) -> list[tuple[Question, Answer]]:
-        return [row for row in self.rows if row[1].is_scored]
-
-    @property
     def score(self) -> DomainScore:
         return DomainScore.of(answer for _, answer in self.rows)
 

@@ -137,12 +137,14 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     names = _names(runs)
     suites = list(dict.fromkeys(run.suite for run in runs))
     rows: dict[str, dict[str, StoredAnswers]] = {name: {} for name in names.values()}
+    last: dict[str, StoredRun] = {}
     for run in runs:
-        own = [row for row in store.answers(run.id) if row.answer.is_reported]
+        name = names[run.fingerprint]
         # Of two runs of a model on a suite (other settings), the one named first counts.
-        rows[names[run.fingerprint]].setdefault(
-            run.suite, {(row.question.id, row.digest): row for row in own}
-        )
+        if run.suite not in rows[name]:
+            own = [row for row in store.answers(run.id) if row.answer.is_reported]
+            rows[name][run.suite] = {(row.question.id, row.digest): row for row in own}
+            last[name] = run
     asked: list[Question] = []
     answers: dict[str, list[tuple[Question, Answer]]] = {name: [] for name in rows}
     for suite in suites:
@@ -157,7 +159,6 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
                 row = held[suite][key]
                 answers[name].append((row.question, row.answer))
             asked.append(row.question)
-    last = {names[run.fingerprint]: run for run in runs}
     models = {
         name: ModelAnswers.of(name, last[name].path, own, suites, settings=_settings_of(last[name]))
         for name, own in answers.items()

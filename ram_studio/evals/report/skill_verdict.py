@@ -17,7 +17,9 @@ to be better than the base (exact McNemar test): without a gain there is nothing
 a verdict is the larger of the two, two-sided, corrected by Holm's method over all verdicts of the
 table, so that the chance that even one of them is wrong stays below 5 %. Where questions share
 documents the patterns count as those of as many questions as have the cluster-robust error of both
-differences (Rao and Scott, Biometrics 48, 1992).
+differences (Rao and Scott, Biometrics 48, 1992). For the margin that error is about it, as Tango's
+is: about their own mean a few documents that happen to lose nothing would look certain. The p is
+that of a t distribution with one degree of freedom less than there are documents.
 
 The specialist is chosen without the answers that judge merges against it. The best of several
 agents on the same questions looks better there than it is, and a merge that is as good looks
@@ -30,6 +32,7 @@ from __future__ import annotations
 
 import dataclasses as stdlib
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -38,7 +41,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic.dataclasses import dataclass
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.report.comparison import SIGNIFICANCE, Z95, holm, paired_counts
+from ram_studio.evals.report.comparison import (
+    SIGNIFICANCE,
+    Z95,
+    PairedCounts,
+    holm,
+    paired_counts,
+)
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.suites.demo.tasks import AGENT_DOMAINS
@@ -247,6 +256,7 @@ def holm_note(verdicts: Sequence[SkillVerdict]) -> str:
 def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     """Return what the questions show of one merge and skill, before any correction."""
     import numpy as np
+    from scipy.special import ndtri, stdtr
 
     names = (found.base, found.specialist, found.merge)
     rows = report.answered(names, found.domain)
@@ -255,12 +265,16 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     base, agent, merge = zip(*rows, strict=True)
     gained, kept = paired_counts(agent, base), paired_counts(merge, agent)
     counts = pattern_counts(np.array([[a.is_correct for a in row] for row in rows], dtype=bool))
+    told = at_margin = 1.0
     if gained.effective_n is not None and kept.effective_n is not None:
-        counts = counts * (min(gained.effective_n, kept.effective_n) / len(rows))
-    before, best, after = map(float, scores_of(counts))
-    gain = retained_gain(counts)
+        told = min(gained.effective_n, kept.effective_n) / len(rows)
+        at_margin = min(told, _share_told(kept, -found.margin))
+    before, best, after = map(float, scores_of(counts * told))
+    gain = retained_gain(counts * told)
     p_gain = gained.p_value if best > before else 1.0
-    is_above, p_margin = margin_test(counts, found.margin)
+    is_above, p_margin = margin_test(counts * at_margin, found.margin)
+    if kept.clusters is not None:
+        p_margin = float(2 * stdtr(max(1, len(kept.clusters) - 1), ndtri(p_margin / 2)))
     at_chance = report.is_at_chance(found.domain, best)
     reason: Reason = "margin_not_shown"
     if p_gain >= SIGNIFICANCE or p_gain > p_margin:
@@ -279,6 +293,14 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
         p=max(p_gain, p_margin),
         chance=report.chance_levels[found.domain] if at_chance else None,
     )
+
+
+def _share_told(counts: PairedCounts, mean: float) -> float:
+    """Return the share of questions that, each of its own, would have the error about a mean."""
+    apart = [[mark - mean for mark in own] for own in counts.clusters or ()]
+    alone = math.fsum(one * one for own in apart for one in own)
+    together = math.fsum(math.fsum(own) ** 2 for own in apart)
+    return alone / max(alone, together)
 
 
 def _decided(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
