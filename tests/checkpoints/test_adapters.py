@@ -430,3 +430,12 @@ def test_rows_that_are_not_there_are_refused(base, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [40]}))
     with pytest.raises(CompatibilityError, match="that trainable_token_indices does not name"):
         load(base, {"a": tmp_path / "adapter"})
+
+
+def test_a_row_that_is_named_twice_is_refused(base, tmp_path):
+    """The later values won in silence."""
+    train(tmp_path / "adapter", trainable_token_indices=[3, 7])
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [3, 3]}))
+    with pytest.raises(CompatibilityError, match="two values for one row"):
+        load(base, {"a": tmp_path / "adapter"})

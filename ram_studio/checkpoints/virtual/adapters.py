@@ -188,6 +188,8 @@ def _whole_or_rows(
             f"{quoted(module)} has {shown_shape(tensor.shape)} for rows of "
             f"{shown_shape(weight.shape)} that trainable_token_indices does not name"
         )
+    if len(set(places)) < len(places):
+        return f"{quoted(module)} has two values for one row: trainable_token_indices repeats it"
     if any(t.dtype not in MERGED_DTYPES for t in (tensor, weight)):
         return f"{quoted(module)} is stored as {tensor.dtype} on {weight.dtype}"
     made = Rows(weight, tensor, places)
