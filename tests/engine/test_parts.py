@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -320,6 +321,20 @@ def test_a_finish_that_was_broken_off_is_done_again(plan, analysis, good, tmp_pa
             finish(plan, out, **CPU)
     finish(plan, out, **CPU)
     assert contents(out) == good
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "replace"])
+def test_a_full_disk_says_what_stays(plan, analysis, tmp_path, monkeypatch, call):
+    """It told that nothing was left behind, beside the shards of other parts."""
+    merge_part(plan, 1, tmp_path / "out", analysis=analysis, **CPU)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fail)
+    said = r"Part 2 of 3: .*the disk is full.*\. Finished parts stay there\.$"
+    with pytest.raises(OutputError, match=said):
+        merge_part(plan, 2, tmp_path / "out", analysis=analysis, **CPU)
 
 
 def test_parts_that_are_missing_or_damaged_are_named(plan, analysis, tmp_path):

@@ -47,6 +47,7 @@ from ram_studio.errors import CheckpointError, OutputError, Stopped
 from ram_studio.resources import user_folder
 
 MAX_RECEIPT_BYTES = 1 << 30
+_LEFT = "Finished parts stay there."
 _WAIT_SECONDS = 0.2
 
 
@@ -133,7 +134,7 @@ class PartsFolder(_PartsOutput):
         pass
 
     def _told(self) -> AbstractContextManager[None]:
-        return plain_words(f"{printable(self.out)} cannot be completed")
+        return plain_words(f"{printable(self.out)} cannot be completed", _LEFT)
 
     def begin(self, plan: str, *, room: int = 0) -> None:
         self.plan = plan
@@ -141,7 +142,7 @@ class PartsFolder(_PartsOutput):
 
     def check(self, sources: Sequence[Path] = ()) -> None:
         """Raise OutputError where it holds something else now, or lies in one of the sources."""
-        with plain_words(f"{printable(self.out)} cannot be used for the output"):
+        with plain_words(f"{printable(self.out)} cannot be used for the output", _LEFT):
             if not (self.out / UNFINISHED).is_dir():
                 check_output(self.out, needed_bytes=0, sources=sources)
             else:
@@ -154,11 +155,11 @@ class PartsFolder(_PartsOutput):
         """Return what writes the shards of a part; sources: folders it must not write into."""
         self.check(sources)
         nbytes = sum(shard.file_size for shard in shards)
-        return ShardWriter(self.out, shards, partial(self._reserve, unit, nbytes))
+        return ShardWriter(self.out, shards, partial(self._reserve, unit, nbytes), left=_LEFT)
 
     def _reserve(self, unit: str, nbytes: int, undo: ExitStack) -> Path:
         folder = undo.enter_context(reserved(self.out / UNFINISHED / unit))
-        with plain_words(f"{printable(self.out)} cannot be prepared"):
+        with plain_words(f"{printable(self.out)} cannot be prepared", _LEFT):
             mark = self.out / _mark(self.plan)
             if not mark.exists():
                 mark.touch()
@@ -251,7 +252,7 @@ class PartsUrl(_PartsOutput):
         """
         nbytes = sum(shard.file_size for shard in shards)
         reserve = partial(self._reserve, unit, nbytes)
-        return ShardWriter(self.out, shards, reserve, is_flushed=False)
+        return ShardWriter(self.out, shards, reserve, is_flushed=False, left=_LEFT)
 
     def _reserve(self, unit: str, nbytes: int, undo: ExitStack) -> Path:
         # By URL and shard: two runs of one merge on this machine do not write the same file.
