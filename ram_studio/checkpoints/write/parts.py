@@ -162,6 +162,12 @@ class PartsFolder(_PartsOutput):
         with plain_words(f"{printable(self.out)} cannot be prepared", _LEFT):
             mark = self.out / _mark(self.plan)
             if not mark.exists():
+                # A finish that ended meanwhile took the mark away, and must find nobody here.
+                if set(os.listdir(self.out)) > {UNFINISHED}:
+                    raise OutputError(
+                        f"{printable(self.out)} was finished by another run meanwhile, or holds "
+                        "something else now; run again to see which."
+                    )
                 mark.touch()
                 undo.callback(_remove_mark, mark, f".{unit}.partial-")
         self.check()  # another plan may have come meanwhile
@@ -316,9 +322,13 @@ def open_output(
 
 
 def _remove_mark(mark: Path, own: str) -> None:
-    """Take a plan's mark away again where no part of it was merged or is being."""
+    """Take a plan's mark away again where no part of it was merged or is being.
+
+    Beside shards it stays: those whose receipt could not be written are not a model.
+    """
     with contextlib.suppress(OSError):
-        if all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent)):
+        is_alone = all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent))
+        if is_alone and os.listdir(mark.parent.parent) == [UNFINISHED]:
             mark.unlink()
 
 
