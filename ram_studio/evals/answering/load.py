@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio.algorithm.naming import layer_of
 from ram_studio.checkpoints.read.describe import shown_list
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.errors import EvalSettingsError, EvaluationError, Stopped
 from ram_studio.evals.answering.engine import reason_of
 
 # Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
@@ -42,13 +42,13 @@ def resolve_device(device: str) -> str:
         is_lent = os.environ.get("SPACES_ZERO_GPU") == "true"
         return "cuda" if torch.cuda.is_available() and not is_lent else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
         )
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"Device {device!r} was asked for, which torch does not have here. Use 'auto', 'cpu' "
             "or 'cuda'."
         ) from error
