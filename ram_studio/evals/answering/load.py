@@ -226,8 +226,7 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes {layers} layers, and the weights have {found}. Copy "
             "all of the model's files into the folder."
         )
-    parts = (config, *(getattr(config, name, None) for name in config.sub_configs))
-    deepest = max(getattr(part, "num_hidden_layers", None) or 0 for part in parts)
+    deepest = max(getattr(part, "num_hidden_layers", None) or 0 for part in _parts(config))
     if deepest > MOST_LAYERS:
         raise EvaluationError(
             f"{folder}/config.json describes {deepest:,} layers. Models of up to {MOST_LAYERS} "
@@ -243,6 +242,14 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
             f"{held:,}. Copy all of the model's files into the folder."
         )
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """Yield a config and those of its towers, of which each may have towers of its own."""
+    yield config
+    for name in getattr(config, "sub_configs", ()):
+        if (part := getattr(config, name, None)) is not None:
+            yield from _parts(part)
 
 
 def padding_id(tokenizer: Any) -> int:
