@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -77,3 +81,50 @@ def test_a_specialist_of_no_domain_is_refused_after_the_answers(cli):
     assert code == 2
     assert json.loads(out)["models"]["base"]["domains"]["code"]["n"] == 1
     assert "A specialist is named for 'poetry'" in err
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("merge", *SOURCES, "--out", LONG), 65),
+        (("merge", LONG, "--out", "m"), 2),
+        (("merge", *SOURCES, "--method", "fisher", "--set", f"files={LONG}", "--out", "m"), 2),
+        (("verify", LONG), 65),
+        (("evaluate", LONG), 2),
+        (("evaluate", BASE, "--prompts", LONG), 2),
+        (("delta", "make", BASE, CODING, "--out", f"{LONG}.safetensors"), 2),
+    ],
+)
+def test_a_name_that_is_too_long_is_told_in_a_line(cli, tmp_path, monkeypatch, arguments, code):
+    """They ended in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    found, out, err = cli(*arguments)
+    assert (found, out) == (code, "")
+    assert err.count("\n") == 1
+
+
+def test_an_empty_name_is_no_file(cli, tmp_path, monkeypatch, recipe):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("plan", recipe(), "--parts", "2", "--out", "")
+    assert (code, err.count("\n"), "Is a directory" in err) == (65, 1, True)
+
+
+def test_names_of_files_may_be_any_bytes(tmp_path):
+    """What printed them, or made a fingerprint of them, failed."""
+    model = tmp_path / os.fsdecode(b"m\xe9")
+    model.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        to = os.fsdecode(b"w\xe9.safetensors") if name.startswith("model") else name
+        shutil.copy(asset_path("independent", "coding", name), model / to)
+    asked = [BASE, "--agent", f"coding={model}", "--analysis", model / "a.analysis"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ram_studio", "analyze", "--base", *asked],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"m\\udce9" in done.stdout

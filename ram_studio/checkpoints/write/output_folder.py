@@ -199,6 +199,8 @@ def whole_file(path: Path, *, flushed: bool = False, replaces: bool = True) -> I
 
     Raises: OSError.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
