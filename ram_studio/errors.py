@@ -14,6 +14,7 @@
     │   └── BusyError          another run is writing to it
     ├── VerificationError      a merged checkpoint differs from its provenance or its sources
     ├── EvaluationError        a model or a suite that cannot be evaluated
+    │   ├── EvalSettingsError  a suite, a device, a number that cannot be (SettingsError)
     │   └── ServerError        a model server that cannot be reached, or is too busy
     └── Stopped                the user asked a running job to stop
 
@@ -114,6 +115,10 @@ class VerificationError(RamStudioError):
 
 class EvaluationError(RamStudioError):
     """A model or a suite that cannot be evaluated."""
+
+
+class EvalSettingsError(EvaluationError, SettingsError):
+    """A value outside what an evaluation setting allows."""
 
 
 class ServerError(EvaluationError):

@@ -7,6 +7,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from ram_studio.checkpoints.hub.presets import presets
+from ram_studio.checkpoints.hub.push import Pushed
+from ram_studio.engine.reading.preset_check import Found, PresetReport
 from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.store import StoredRun
@@ -15,6 +18,8 @@ PRINTED = {
     EvalResult: "`evaluate`, `history RUN`",
     ExperimentResult: "`compare`, `sweep`",
     StoredRun: "`history`, a list",
+    Pushed: "`push`",
+    PresetReport: "`presets`, a list under this key",
 }
 # Kinds that a key's name tells.
 _PLAIN = ("integer", "number", "string", "boolean")
@@ -28,13 +33,28 @@ def result_fields() -> str:
     records: dict[str, Mapping[str, Any]] = {}
     for model in PRINTED:
         schema = TypeAdapter(model).json_schema(mode="serialization")
-        records |= {schema["title"]: schema, **schema.get("$defs", {})}
+        found = {schema["title"]: schema, **schema.get("$defs", {})}
+        records |= _as_printed(found) if model is PresetReport else found
     where = {model.__name__: f" ({said})" for model, said in PRINTED.items()}
     lines = ["| record | keys |", "| --- | --- |"]
     for name, schema in records.items():
         keys = (f"`{key}` {_kind(own)}".strip() for key, own in schema["properties"].items())
         lines.append(f"| {name}{where.get(name, '')} | {', '.join(keys)} |")
     return "\n".join(lines)
+
+
+def _as_printed(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the records of a preset's report with the keys that they print, not their fields."""
+    preset = next(iter(presets().values()))
+    printed = (PresetReport(preset), Found(preset.base, "", "", {}, 0, is_here=True))
+    return {
+        (name := type(one).__name__): {
+            "properties": {
+                key: found[name]["properties"].get(key, {"type": "string"}) for key in one.to_dict()
+            }
+        }
+        for one in printed
+    }
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

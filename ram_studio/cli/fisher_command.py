@@ -38,10 +38,10 @@ def fisher(
             check_knows_examples(own)
         chosen = list(training_prompts(examples, seed))
     else:
-        with told_as(SettingsError, f"{prompts} cannot be read"):
-            data = prompts.read_bytes()
         try:
-            lines = data.decode().splitlines()
+            with told_as(SettingsError, f"{prompts} cannot be read"):
+                # Not splitlines: a prompt may hold other characters that begin a new line.
+                lines = prompts.read_text("utf-8").split("\n")
         except UnicodeDecodeError as error:
             raise SettingsError(f"{prompts} is not UTF-8 text; one prompt a line.") from error
         chosen = [line for line in lines if line.strip()][:examples]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import io
 import json
@@ -16,6 +17,7 @@ from typing import Annotated, Literal, NoReturn, cast
 import typer
 
 from ram_studio._version import full_version
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.cli import (
     app_command,
     evaluate_command,
@@ -37,9 +39,13 @@ from ram_studio.cli.look import (
     suites,
 )
 from ram_studio.cli.merge import convert, delta, merge, parts, push, recipe, verify
-from ram_studio.errors import RamStudioError, Stopped
+from ram_studio.errors import RamStudioError, SettingsError, Stopped
 
 EXIT_FAILED = 1
+_PATH_ERRORS = (
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
+)  # fmt: skip
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 commands = typer.Typer(
@@ -127,8 +133,11 @@ def main() -> None:
     gc.set_threshold(50_000)  # what is imported stays: to search it for garbage takes 0.1 s
     for stopping in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stopping, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
-        with _one_json_object() if "--json" in sys.argv else contextlib.nullcontext():
+        as_json = _one_json_object() if "--json" in sys.argv else contextlib.nullcontext()
+        with as_json, _refused_paths():
             commands(prog_name="ram-studio", standalone_mode=True)
     except RamStudioError as error:
         print(f"ram-studio: {error.to_dict()['message']}", file=sys.stderr)
@@ -137,6 +146,19 @@ def main() -> None:
         # The reader of our output went away (as in `| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _refused_paths() -> Iterator[None]:
+    """Tell in a line of a path that the system refuses, whoever asked for it first."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.errno not in _PATH_ERRORS:
+            raise
+        raise SettingsError(
+            f"{printable(error.filename)}: {error.strerror}. Check the path, and your rights to it."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.opening import open_checkpoint
-from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, Checkpoint
 from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import check_file, whole_file
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
@@ -86,7 +87,10 @@ def estimate_fisher(
     import torch
 
     check_file(out)
-    if (out.parent / "config.json").exists():
+    files = out.parent.glob("*.safetensors")
+    if any((out.parent / name).exists() for name in (CONFIG_FILE, ADAPTER_CONFIG)) or not all(
+        map(_is_fisher_file, files)
+    ):
         raise OutputError(
             f"{printable(out.parent)} is a model's folder, and a Fisher file in it may be read as "
             "its weights. Name a folder of its own."
@@ -112,6 +116,13 @@ def estimate_fisher(
         on_text(f"{checkpoint.name}: {number} of {len(chosen)} gradients added")
     _write(out, checkpoint, model, totals, chosen, seed)
     return out
+
+
+def _is_fisher_file(path: Path) -> bool:
+    try:
+        return read_header(path, "").metadata.get("format") == FORMAT
+    except CheckpointError:
+        return False
 
 
 def _sample(

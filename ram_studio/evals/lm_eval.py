@@ -20,7 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ram_studio.errors import EvaluationError, RamStudioError, Stopped, did_you_mean
+from ram_studio.errors import (
+    EvalSettingsError,
+    EvaluationError,
+    RamStudioError,
+    Stopped,
+    did_you_mean,
+)
 from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress
@@ -125,12 +131,14 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
     from lm_eval.tasks import TaskManager
 
     if include_path is not None and not Path(include_path).is_dir():
-        raise EvaluationError(f"{include_path} is not a folder of tasks. Give one with YAML files.")
+        raise EvalSettingsError(
+            f"{include_path} is not a folder of tasks. Give one with YAML files."
+        )
     manager = TaskManager(include_path=None if include_path is None else str(include_path))
     for name in names:
         if name not in manager.all_tasks:
             hint = did_you_mean(name, manager.all_tasks) or "."
-            raise EvaluationError(
+            raise EvalSettingsError(
                 f"lm-eval has no task {name!r}{hint} `lm-eval ls tasks` lists all."
             )
     return manager

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError, EvaluationError
 
 OWN = "own"
 HARNESS_PROMPTS = "lm-eval"
@@ -63,7 +63,7 @@ def load_templates(prompts: str, suites: Collection[str]) -> Templates:
     if prompts in NAMED:
         return {"": NAMED[prompts]}
     if not Path(prompts).is_file():
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"The prompts are {prompts!r}, which is not a file. Choose {OWN}, {HARNESS_PROMPTS}, "
             f"{', '.join(NAMED)}, or a YAML file with a template for each suite."
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ram_studio.errors import EvaluationError, did_you_mean
+from ram_studio.errors import EvalSettingsError, did_you_mean
 from ram_studio.evals.prompts import (
     CHUNKS,
     HARNESS_PROMPTS,
@@ -226,7 +226,7 @@ class EvalSettings(BaseModel):
         except ValidationError as error:
             # Of a value that may be of several kinds, the one that tells most.
             found = {str(one["loc"][0]): one["input"] for one in error.errors()}
-            raise EvaluationError(" ".join(starmap(_problem, found.items()))) from None
+            raise EvalSettingsError(" ".join(starmap(_problem, found.items()))) from None
 
     @classmethod
     def of(cls, given: EvalSettings | str | Sequence[str] | None, **fields: Any) -> EvalSettings:
@@ -244,18 +244,18 @@ class EvalSettings(BaseModel):
             given = getattr(self, what)
             for name in given if isinstance(given, dict) else ():
                 if name not in names:
-                    raise EvaluationError(
+                    raise EvalSettingsError(
                         f"{what} is given for suite {name!r}, which is not asked. Choose from: "
                         f"{', '.join(names)}."
                     )
         if self.samples > 1 and not self.temperature:
-            raise EvaluationError(
+            raise EvalSettingsError(
                 "Several greedy samples of a question are all the same. Give a temperature "
                 "above 0, such as the paper's 1.0 with top-p 0.95."
             )
         if self.pieces is not None and not any(is_a(name, "has_texts") for name in names):
             known = [name for name in ALL_SUITES if is_a(name, "has_texts")]
-            raise EvaluationError(
+            raise EvalSettingsError(
                 f"None of these suites has long texts to read in chunks: {', '.join(names)}. Ask "
                 f"{', '.join(known)}, or leave the mode out."
             )
@@ -263,7 +263,7 @@ class EvalSettings(BaseModel):
         if self.until is not None:
             self.until.check(names)
         if self.engine == "vllm" and HEALTH in names:
-            raise EvaluationError(
+            raise EvalSettingsError(
                 "Health needs the model's logits, which the engine 'vllm' does not give. Leave "
                 "the suite out, or use the engine 'transformers' for it."
             )
@@ -280,7 +280,7 @@ class EvalSettings(BaseModel):
             wrong = [w for f, w in _NOT_OF_HARNESS.items() if getattr(self, f) != fields[f].default]
             wrong += ["limits by suite"] if isinstance(self.limit, dict) else []
             if wrong:
-                raise EvaluationError(
+                raise EvalSettingsError(
                     "lm-eval asks its tasks whole, by transformers, and each task says how it is "
                     f"answered. Leave out {' and '.join(wrong)}."
                 )
@@ -289,13 +289,13 @@ class EvalSettings(BaseModel):
         wanted += ["has_template"] if self.prompts in NAMED else []
         for what in wanted:
             if other := next((name for name in names if name not in able(what)), None):
-                raise EvaluationError(
+                raise EvalSettingsError(
                     f"Suite {other} takes no {'examples' if what == 'has_shots' else 'template'}. "
                     f"Choose from: {', '.join(able(what))}."
                 )
         templates = self.templates
         if templates and "" not in templates and not templates.keys() & {*names, CHUNKS}:
-            raise EvaluationError(
+            raise EvalSettingsError(
                 f"{self.prompts} has templates for {', '.join(templates)}, and none of these is "
                 "asked."
             )
@@ -334,7 +334,7 @@ class EvalSettings(BaseModel):
             return tuple(dict.fromkeys(t for own in self.tasks for t in known.get(own, (own,))))
         for name in self.suites:
             if name not in known:
-                raise EvaluationError(
+                raise EvalSettingsError(
                     f"lm-eval does not ask suite {name} here (it may run no code). Choose from: "
                     f"{', '.join(known)}."
                 )
@@ -348,7 +348,7 @@ class EvalSettings(BaseModel):
         if self.ci_width is None:
             return None
         if isinstance(self.limit, dict):
-            raise EvaluationError("With ci_width one limit holds for all suites. Give a number.")
+            raise EvalSettingsError("With ci_width one limit holds for all suites. Give a number.")
         return Until(self.ci_width / 100, self.limit or MOST)
 
     @property
@@ -393,9 +393,11 @@ class EvalSettings(BaseModel):
     def check_models(self, models: Collection[str]) -> None:
         """Raise EvaluationError for what cannot be asked here, before any model is opened."""
         if not models:
-            raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
+            raise EvalSettingsError(
+                "No model to evaluate was given. Name at least one model folder."
+            )
         if self.base is not None and self.base not in models:
-            raise EvaluationError(
+            raise EvalSettingsError(
                 f"The base {self.base!r} is not one of the models: {', '.join(models)}."
             )
         self.check_machine()

@@ -430,3 +430,23 @@ def test_rows_that_are_not_there_are_refused(base, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [40]}))
     with pytest.raises(CompatibilityError, match="that trainable_token_indices does not name"):
         load(base, {"a": tmp_path / "adapter"})
+
+
+def test_a_row_that_is_named_twice_is_refused(base, tmp_path):
+    """The later values won in silence."""
+    train(tmp_path / "adapter", trainable_token_indices=[3, 7])
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [3, 3]}))
+    with pytest.raises(CompatibilityError, match="two values for one row"):
+        load(base, {"a": tmp_path / "adapter"})
+
+
+@pytest.mark.parametrize("lost", ["A", "B", "embedding_A", "embedding_B"])
+def test_three_factors_of_two_kinds_are_refused(base, trained, tmp_path, lost):
+    folder = shutil.copytree(trained[0], tmp_path / "adapter")
+    stored = load_file(folder / "adapter_model.safetensors")
+    stored |= {f"{Q}.lora_embedding_{x}": torch.ones(16, 16) for x in "AB"}
+    del stored[f"{Q}.lora_{lost}" + (".weight" if len(lost) == 1 else "")]
+    save_file(stored, folder / "adapter_model.safetensors", {"format": "pt"})
+    with pytest.raises(CompatibilityError, match="q_proj` has factors of two kinds"):
+        load(base, {"a": folder})

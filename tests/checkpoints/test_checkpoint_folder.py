@@ -176,6 +176,8 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
         ),
         ({"model": []}, ["no tensor at all"]),
         ({}, ["no safetensors file"]),
+        # The first was taken in silence.
+        (["a.safetensors.index.json", "b.safetensors.index.json"], ["several indexes", "keep one"]),
         # What trainers leave, and what converts it.
         (["adapter_model.bin", "adapter_config.json"], ["LoRA adapter as a pickle", "AutoPeft"]),
         (

@@ -103,3 +103,14 @@ def test_boxes_that_are_no_whole_are_refused(tmp_path, boxes, said):
     for rank, how in enumerate(boxes, start=1):
         box(tmp_path, rank, *how)
     refused(lambda: open_folder(tmp_path, name="a"), said)
+
+
+def test_equal_boxes_must_hold_the_same(tmp_path):
+    """What several ranks hold is stored by each; of parts that differ the first won in silence."""
+    for rank in (1, 2):
+        box(tmp_path, rank, (0, 0))
+    assert open_folder(tmp_path, name="a").tensors["w"].shape == (2, 2)
+    info = json.dumps({"w": {"saved_offsets": (0, 0)}})
+    file = tmp_path / "shard-00002-model-00001-of-00001.safetensors"
+    save_file({"w": torch.zeros(2, 2, dtype=torch.bfloat16)}, file, {"DCP_SHARDING_INFO": info})
+    refused(lambda: open_folder(tmp_path, name="a"), "two parts at offsets [0, 0] that differ")

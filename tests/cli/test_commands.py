@@ -100,7 +100,7 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     code, out, err = cli("merge", *example, "--out", out_folder, "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    told = "out method agents bytes_read bytes_written seconds peak_rss_bytes"
+    told = "out method agents bytes_read bytes_written seconds peak_rss_bytes warnings"
     assert set(result) == set(told.split())
     told = {"rho", "lambda", "effective_lambda", "effective_lambda_range"}
     told |= {"retained", "interference", "interference_rounding"}

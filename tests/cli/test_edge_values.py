@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -18,7 +22,7 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 65, "Device 'tpu'"),
+        (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 2, "Device 'tpu'"),
         (
             (
                 "evaluate",
@@ -32,19 +36,19 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
                 "--suite",
                 "math",
             ),
-            *(65, "each task says how it is answered. Leave out the interval width."),
+            *(2, "each task says how it is answered. Leave out the interval width."),
         ),
         (
             ("evaluate", BASE, "--suite", "gsm8k", "--prompts", "lm-eval", "--limit", "gsm8k=5"),
-            *(65, "each task says how it is answered. Leave out limits by suite."),
+            *(2, "each task says how it is answered. Leave out limits by suite."),
         ),
         (
             ("evaluate", BASE, "--tasks", "x", "--temperature", "1", "--samples", "2"),
-            *(65, "how it is answered. Leave out the temperature and the samples."),
+            *(2, "how it is answered. Leave out the temperature and the samples."),
         ),
         (
             ("compare", *SOURCES, "--batch-size", "0", "--limit", "1"),
-            65,
+            2,
             "batch_size is 0; choose at least 1",
         ),
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
@@ -74,6 +78,53 @@ def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, 
 def test_a_specialist_of_no_domain_is_refused_after_the_answers(cli):
     asked = ("evaluate", BASE, "--limit", "1", "--no-store", "--specialist", "poetry=base")
     code, out, err = cli(*asked, "--json")
-    assert code == 65
+    assert code == 2
     assert json.loads(out)["models"]["base"]["domains"]["code"]["n"] == 1
     assert "A specialist is named for 'poetry'" in err
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("merge", *SOURCES, "--out", LONG), 65),
+        (("merge", LONG, "--out", "m"), 2),
+        (("merge", *SOURCES, "--method", "fisher", "--set", f"files={LONG}", "--out", "m"), 2),
+        (("verify", LONG), 65),
+        (("evaluate", LONG), 2),
+        (("evaluate", BASE, "--prompts", LONG), 2),
+        (("delta", "make", BASE, CODING, "--out", f"{LONG}.safetensors"), 2),
+    ],
+)
+def test_a_name_that_is_too_long_is_told_in_a_line(cli, tmp_path, monkeypatch, arguments, code):
+    """They ended in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    found, out, err = cli(*arguments)
+    assert (found, out) == (code, "")
+    assert err.count("\n") == 1
+
+
+def test_an_empty_name_is_no_file(cli, tmp_path, monkeypatch, recipe):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("plan", recipe(), "--parts", "2", "--out", "")
+    assert (code, err.count("\n"), "Is a directory" in err) == (65, 1, True)
+
+
+def test_names_of_files_may_be_any_bytes(tmp_path):
+    """What printed them, or made a fingerprint of them, failed."""
+    model = tmp_path / os.fsdecode(b"m\xe9")
+    model.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        to = os.fsdecode(b"w\xe9.safetensors") if name.startswith("model") else name
+        shutil.copy(asset_path("independent", "coding", name), model / to)
+    asked = [BASE, "--agent", f"coding={model}", "--analysis", model / "a.analysis"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ram_studio", "analyze", "--base", *asked],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"m\\udce9" in done.stdout

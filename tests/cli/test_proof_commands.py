@@ -37,6 +37,15 @@ def test_a_dry_run_warns_as_the_merge_does(cli, noisy):
     assert 'warning: Agent "coder": 1 of 1 tensors are stored in F32' in err
 
 
+def test_json_of_merges_has_their_warnings(cli, noisy, tmp_path):
+    """Only the text had them."""
+    for option in (["--dry-run"], ["--out", tmp_path / "m"]):
+        code, out, _ = cli("merge", *noisy, *option, "--json")
+        assert code == 0
+        told = json.loads(out)["warnings"]
+        assert any("1 of 1 tensors are stored in F32" in text for text in told), option
+
+
 def test_inspect_warns_from_headers_and_judges_with_an_analysis(cli, noisy, tmp_path):
     code, out, err = cli("inspect", *noisy)
     assert (code, err) == (0, "")

@@ -138,7 +138,15 @@ def test_an_analysis_that_cannot_be_written_leaves_nothing(saved, tmp_path):
 
 @pytest.mark.parametrize("method", ["ram", "ram+"])
 @pytest.mark.parametrize(
-    "case", ["other files", "other order", "fewer agents", "another base", "trained on since"]
+    "case",
+    [
+        "other files",
+        "other order",
+        "fewer agents",
+        "more agents",
+        "another base",
+        "trained on since",
+    ],
 )
 def test_an_analysis_of_other_models_is_refused_before_any_work(tmp_path, case, method):
     zoo = make_zoo(tmp_path / "zoo", 2, seed=1)
@@ -150,6 +158,9 @@ def test_an_analysis_of_other_models_is_refused_before_any_work(tmp_path, case, 
         analysis = analyze(zoo.base_path, dict(reversed(paths.items())))
     elif case == "fewer agents":
         analysis = zoo.analyze().select(["agent0"])
+    elif case == "more agents":
+        analysis = zoo.analyze()
+        recipe = recipe.model_copy(update={"agents": {"agent0": paths["agent0"]}})
     elif case == "trained on since":
         analysis = zoo.analyze()
         shard = zoo.agent_paths["agent1"] / "model.safetensors"
@@ -159,7 +170,11 @@ def test_an_analysis_of_other_models_is_refused_before_any_work(tmp_path, case, 
     else:
         write_folder(tmp_path / "another", zoo.agents["agent1"])
         analysis = analyze(tmp_path / "another", paths)
-    said = "agent1.*Analyze" if "since" in case else "Analyze"
+    said = {
+        "trained on since": "agent1.*Analyze",
+        "other order": "given for their order.*Analyze",
+        "more agents": "given for their names.*Analyze",
+    }.get(case, "Analyze")
     with refused(AnalysisError, tmp_path / "out", said):
         merge(recipe, tmp_path / "out", analysis=analysis)
 

@@ -127,6 +127,23 @@ def test_a_delta_of_another_base_at_a_url_is_refused(pair, tmp_path) -> None:
         memory.rm("/of", recursive=True)
 
 
+@one_dtype
+def test_a_delta_of_another_base_on_the_hub_is_refused(pair, hub, tmp_path) -> None:
+    """Streamed, it was laid over whatever lay there: its fingerprint is another one."""
+    base, agent = pair
+    delta = tmp_path / "a.safetensors"
+    make_delta(base, agent, delta)
+    in_shards = write_folder(tmp_path / "shards", read_folder(base), shards=2)
+    for name, folder in {"base": base, "other": agent, "shards": in_shards}.items():
+        hub.add(f"lab/{name}", folder)
+    for name in ("base", "shards"):
+        report = load(f"lab/{name}", {"a": delta}, stream=True)
+        assert not report.is_local
+        assert report.agents[0].tensors.keys() == read_folder(agent).keys()
+    with pytest.raises(CompatibilityError, match="is a delta of another base"):
+        load("lab/other", {"a": delta}, stream=True)
+
+
 def test_tied_heads_stored_twice_and_integers_come_back(tmp_path) -> None:
     zoo: Zoo = make_zoo(tmp_path / "zoo", 1, shapes={EMBEDDING: (300, 20), UP: (9, 7)})
     matrix = zoo.base[EMBEDDING]

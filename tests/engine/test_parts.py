@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.analysis_file import load_analysis, load_partial, save_analysis
 from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
 from ram_studio.checkpoints.record.part_receipt import read_receipt
+from ram_studio.checkpoints.write import parts as parts_module
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts import steps
@@ -320,6 +322,57 @@ def test_a_finish_that_was_broken_off_is_done_again(plan, analysis, good, tmp_pa
             finish(plan, out, **CPU)
     finish(plan, out, **CPU)
     assert contents(out) == good
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "replace"])
+def test_a_full_disk_says_what_stays(plan, analysis, tmp_path, monkeypatch, call):
+    """It told that nothing was left behind, beside the shards of other parts."""
+    merge_part(plan, 1, tmp_path / "out", analysis=analysis, **CPU)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fail)
+    said = r"Part 2 of 3: .*the disk is full.*\. Finished parts stay there\.$"
+    with pytest.raises(OutputError, match=said):
+        merge_part(plan, 2, tmp_path / "out", analysis=analysis, **CPU)
+
+
+def test_shards_without_a_receipt_are_not_a_model(plan, analysis, good, tmp_path, monkeypatch):
+    """Without its mark the folder was neither used again nor known as unfinished."""
+    out = tmp_path / "out"
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(parts_module, "write_whole", fail)
+        with pytest.raises(OutputError, match="the disk is full"):
+            merge_part(plan, 1, out, analysis=analysis, **CPU)
+    with pytest.raises(CheckpointError, match="not finished"):
+        open_checkpoint(out, name="base")
+    merge_in_parts(plan, out, analysis)
+    assert contents(out) == good
+
+
+def test_a_part_that_comes_too_late_leaves_nothing(plan, analysis, good, tmp_path, monkeypatch):
+    """It made a finished model an unfinished one again."""
+    out = tmp_path / "out"
+    merge_all(plan, out, analysis)
+    (out / next(iter(plan.parts[0].shards))).rename(tmp_path / "lost")
+    real = parts_module.reserved
+
+    def finish_first(folder):
+        os.replace(tmp_path / "lost", out / next(iter(plan.parts[0].shards)))
+        finish(plan, out, **CPU)
+        return real(folder)
+
+    with monkeypatch.context() as late:
+        late.setattr(parts_module, "reserved", finish_first)
+        with pytest.raises(OutputError, match="was finished by another run"):
+            merge_part(plan, 1, out, analysis=analysis, **CPU)
+    assert contents(out) == good
+    assert merge_part(plan, 1, out, analysis=analysis, **CPU).is_done_before
 
 
 def test_parts_that_are_missing_or_damaged_are_named(plan, analysis, tmp_path):

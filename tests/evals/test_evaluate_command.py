@@ -7,7 +7,7 @@ from loopback_endpoint import serve
 from typer.testing import CliRunner
 
 from ram_studio.cli.main import commands
-from ram_studio.errors import RamStudioError
+from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.answering import endpoint
 from ram_studio.resources import asset_path
 
@@ -129,6 +129,19 @@ BAD = """--chat maybe | --code perhaps | --specialist nonsense | --engine magic 
 @pytest.mark.parametrize("options", BAD.split("|"), ids=str.strip)
 def test_bad_options_are_usage_errors(run, options):
     assert run("evaluate", BASE, "--limit", "1", *options.split())[0] == 2
+
+
+WRONG = """--suite nope | --suite , | --suite demo,math | --limit 0 | --limit math=1 | --lengths 0 |
+--suite memory --lengths 10 | --device nope | --prompts nope | --shots 99 | --margin 0 |
+--difficulty 9 | --base nope | --specialist nope=base"""
+
+
+@pytest.mark.parametrize("options", WRONG.split("|"), ids=str.strip)
+def test_values_that_cannot_be_chosen_are_wrong_usage(run, options):
+    """They exited with 65, where every other command has 2."""
+    _, _, error = run("evaluate", BASE, "--limit", "1", *options.split())
+    assert isinstance(error, SettingsError), error
+    assert error.exit_code == 2
 
 
 def test_a_setting_out_of_range_is_one_line(run):

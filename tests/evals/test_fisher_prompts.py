@@ -38,12 +38,29 @@ def test_another_model_gets_prompts_in_its_own_template(tmp_path):
     assert encoded(base) == list(load_tokenizer(base).encode("Say hi."))
 
 
-def test_no_fisher_file_goes_into_a_models_folder(tmp_path):
-    folder = shutil.copytree(asset_path("independent", "coding"), tmp_path / "coding")
+@pytest.mark.parametrize("lost", ["nothing", "config.json"])
+def test_no_fisher_file_goes_into_a_models_folder(tmp_path, lost):
+    """Weights without a config were overwritten."""
+    agent = asset_path("independent", "coding")
+    folder = shutil.copytree(agent, tmp_path / "coding")
+    (folder / lost).unlink(missing_ok=True)
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     # The agent's name is that of its weights.
-    options = ["fisher", "--agent", f"model={folder}", "--out", str(folder), "--examples", "1"]
+    options = ["fisher", "--agent", f"model={agent}", "--out", str(folder), "--examples", "1"]
     error = CliRunner().invoke(commands, options).exception
     assert isinstance(error, OutputError)
     assert "is a model's folder" in str(error)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_line_separator_within_a_prompt_ends_none(tmp_path, monkeypatch):
+    """A prompt with such a character became two."""
+    seen = []
+    monkeypatch.setattr(
+        fisher, "estimate_fisher", lambda own, out, chosen, **_: seen.append(chosen)
+    )
+    (tmp_path / "prompts.txt").write_bytes("a\u2028b\x0cc\r\n\nd".encode())
+    agent = asset_path("independent", "coding")
+    options = ["fisher", "--agent", f"a={agent}", "--prompts", str(tmp_path / "prompts.txt")]
+    CliRunner().invoke(commands, [*options, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert seen == [["a\u2028b\x0cc", "d"]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering import load
@@ -52,6 +52,17 @@ def test_a_model_of_a_great_many_tiny_layers_is_not_built(model, monkeypatch):
     monkeypatch.setattr(load, "MOST_LAYERS", 3)
     monkeypatch.setattr(Qwen2ForCausalLM, "__init__", lambda *args: pytest.fail("it was built"))
     with pytest.raises(EvaluationError, match=r"describes 4 layers\. Models of up to 3 layers"):
+        load_model(model, "cpu")
+
+
+def test_a_tower_of_a_tower_is_not_built_either(model, monkeypatch):
+    """Only the towers right below were looked at: deeper ones could fill the memory."""
+    inner = {"model_type": "gemma3_text", "num_hidden_layers": 100_000, "hidden_size": 8}
+    middle = {"model_type": "gemma3", "text_config": inner, "vision_config": {}}
+    config = {"model_type": "fuyu", "num_hidden_layers": 4, "text_config": middle}
+    (model / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", lambda *_, **__: pytest.fail("built"))
+    with pytest.raises(EvaluationError, match=r"describes 100,000 layers\. Models of up to"):
         load_model(model, "cpu")
 
 

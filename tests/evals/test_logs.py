@@ -65,6 +65,17 @@ def test_lm_evals_samples_come_back_as_the_answers(result: EvalResult, tmp_path:
             assert told["results"][task]["acc,none"] == 0.6
 
 
+def test_models_that_differ_in_case_have_files_of_their_own(result, tmp_path):
+    """Where a file system does not tell "A" from "a", one replaced the other."""
+    base, other = result.report.models.values()
+    models = {"A": base, "a": other}
+    models = {n: dataclasses.replace(own, name=n) for n, own in models.items()}
+    both = EvalResult.of(dataclasses.replace(result.report, models=models))
+    for write in (write_inspect, write_lm_eval):
+        names = [str(path).lower() for path in write(both, tmp_path / write.__name__)]
+        assert len(set(names)) == len(names)
+
+
 def test_inspects_log_has_every_question_none_scored_if_refused(
     result: EvalResult, tmp_path: Path
 ) -> None:

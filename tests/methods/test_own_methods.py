@@ -24,6 +24,7 @@ from ram_studio.checkpoints import own_methods
 from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import load
 from ram_studio.engine.job import recipe_of
+from ram_studio.engine.merge import merge
 from ram_studio.errors import SettingsError, VerificationError
 from ram_studio.evals.experiment.answers import identify
 from ram_studio.resources import asset_path
@@ -178,3 +179,39 @@ def test_the_app_and_recipes_never_load_one(tmp_path):
     uploaded.write_text(uploaded.read_text())
     with pytest.raises(SettingsError, match="uses the method median"):
         take(str(uploaded), loaded)
+
+
+WRONG = """
+import torch
+from ram_studio.algorithm.methods.base import BlockOutput, Method, MethodSettings
+
+def merge_block(block, prepared):
+    x, active = block.base.double(), torch.zeros(block.base.shape, dtype=torch.int64)
+    return {}
+
+WRONG = Method("wrong", "Wrong", "?", "?", MethodSettings, merge_block=merge_block)
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "BlockOutput(x, active[:1])",
+        "BlockOutput(x[:1], active)",
+        "BlockOutput(x[None], active)",
+        "BlockOutput(x.long(), active)",
+        "BlockOutput(x, active.double())",
+        "BlockOutput(x, active + 8)",
+        "BlockOutput(x, active - 1)",
+        "BlockOutput(x.numpy(), active)",
+        "(x, active)",
+        "None",
+    ],
+)
+def test_what_is_not_of_the_blocks_elements_is_refused(tmp_path, made):
+    """A pattern of one element was taken for all of them; others ended in a traceback."""
+    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
+    (tmp_path / "own.py").write_text(WRONG.format(made))
+    rs.use_method(f"{tmp_path}/own.py:WRONG")
+    with pytest.raises(SettingsError, match=r"The method wrong: merge_block returned .*; expected"):
+        merge(zoo.recipe(method="wrong"), tmp_path / "out", device="cpu", threads=1)

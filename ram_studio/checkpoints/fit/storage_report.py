@@ -130,9 +130,10 @@ def check_analysis(
         if (c.is_local or not only_local) and not c.is_known_as(analysis.fingerprints.get(c.name))
     ]
     if analysis.agents != names or other:
+        unlike = "their order" if sorted(analysis.agents) == sorted(names) else "their names"
         raise AnalysisError(
             f"The analysis is of agents {', '.join(analysis.agents)} and differs from the files "
-            f"given for {', '.join(other) or 'their order'}; expected {', '.join(names)}. Analyze "
+            f"given for {', '.join(other) or unlike}; expected {', '.join(names)}. Analyze "
             "these checkpoints again, or leave the analysis out."
         )
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -210,7 +211,7 @@ def fingerprint_of(headers: list[Header], files: Files) -> str:
     pages = [] if whole else [i * (total - PAGE_BYTES) // last for i in range(last + 1)]
     for header, start, size in zip(headers, starts, sizes, strict=True):
         name = header.path.name
-        for part in (name.encode(), str(header.file_size).encode(), header.raw):
+        for part in (os.fsencode(name), str(header.file_size).encode(), header.raw):
             digest.update(len(part).to_bytes(8, "little") + part)
         # A page that begins in this shard ends with it at the latest.
         spans = [(page - start, PAGE_BYTES) for page in pages if start <= page < start + size]

@@ -54,6 +54,11 @@ def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
         return [SINGLE_FILE], None
     indexes = [n for n in names if n.endswith(INDEX_SUFFIX)]
     if indexes:
+        if INDEX_FILE not in indexes and len(indexes) > 1:
+            raise CheckpointError(
+                f"{at} holds several indexes ({shown_list(indexes, show=printable)}), of different "
+                f"models; keep one, or call the right one {INDEX_FILE}."
+            )
         index_name = INDEX_FILE if INDEX_FILE in indexes else indexes[0]
         index_at = f"{files.who}{printable(f'{folder}/{index_name}')}"
         index = files.json(index_name, limit=MAX_JSON_BYTES, unique=True)

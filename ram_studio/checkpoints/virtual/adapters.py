@@ -188,6 +188,8 @@ def _whole_or_rows(
             f"{quoted(module)} has {shown_shape(tensor.shape)} for rows of "
             f"{shown_shape(weight.shape)} that trainable_token_indices does not name"
         )
+    if len(set(places)) < len(places):
+        return f"{quoted(module)} has two values for one row: trainable_token_indices repeats it"
     if any(t.dtype not in MERGED_DTYPES for t in (tensor, weight)):
         return f"{quoted(module)} is stored as {tensor.dtype} on {weight.dtype}"
     made = Rows(weight, tensor, places)
@@ -259,11 +261,11 @@ def _made(
     """Return a module's weight with its update, or why there is none."""
     is_embedding = "embedding_A" in parts
     a, b = (parts.get(f"{'embedding_' * is_embedding}{side}") for side in "AB")
-    if a is None or b is None:
-        return f"{quoted(module)} has only one of lora_A and lora_B"
     magnitude = parts.get("magnitude_vector")
     if len(parts) > 2 + (magnitude is not None):
         return f"{quoted(module)} has factors of two kinds"
+    if a is None or b is None:
+        return f"{quoted(module)} has only one of lora_A and lora_B"
     is_turned = is_embedding or bool(config.get("fan_in_fan_out"))
     fits = len(a.shape) == len(b.shape) == len(weight.shape) == 2 and a.shape[0] == b.shape[1] > 0
     shape: tuple[int, ...] = (b.shape[0], a.shape[1]) if fits else ()

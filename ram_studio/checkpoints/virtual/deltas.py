@@ -12,7 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ram_studio.checkpoints.read.checkpoint import HUB_FINGERPRINT, Checkpoint
+from ram_studio.checkpoints.read.checkpoint import (
+    HUB_FINGERPRINT,
+    Checkpoint,
+    fingerprint_of,
+)
 from ram_studio.checkpoints.read.content_hash import hash_bytes
 from ram_studio.checkpoints.read.describe import printable, quoted
 from ram_studio.checkpoints.read.stored_bytes import hash_tensor
@@ -85,6 +89,16 @@ def content_of(tensors: Mapping[str, str]) -> str:
     return hash_bytes(lines.encode())
 
 
+def _fingerprint(base: Checkpoint) -> str | None:
+    """Return the fingerprint that a base has on a disk; None where only headers may be read."""
+    if not base.fingerprint.startswith(HUB_FINGERPRINT):
+        return base.fingerprint
+    if not base.remote:
+        return None
+    files = base.remote[base.shards[0]]
+    return fingerprint_of(files.headers(shard.name for shard in base.shards), files)
+
+
 def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
     """Say whether a base in other files holds what a delta was made from; reads all of it."""
     if CONTENT not in delta or any(t.virtual is not None for t in base.tensors.values()):
@@ -99,12 +113,11 @@ def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint)
     delta: its metadata. Raises: CompatibilityError for a delta of another base, or a damaged one.
     """
     of = delta.get("base")
-    # Of files still on the Hub the fingerprint is another one.
-    is_on_hub = base.fingerprint.startswith(HUB_FINGERPRINT)
-    if not is_on_hub and of != base.fingerprint and not _same_content(delta, base):
+    found = _fingerprint(base)
+    if found is not None and of != found and not _same_content(delta, base):
         raise CompatibilityError(
             f"{agent.at} is a delta of another base: it was made from {printable(of, 16)}..., "
-            f"the base given is {base.fingerprint[:16]}... Give exactly the files it was "
+            f"the base given is {found[:16]}... Give exactly the files it was "
             "made from."
         )
     tensors = dict(base.tensors)

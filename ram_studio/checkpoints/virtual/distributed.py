@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ import numpy as np
 from ram_studio.checkpoints.read.describe import plural, printable, quoted
 from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.read.header import MAX_DIMENSION, Header
+from ram_studio.checkpoints.read.remote import Remote, RemoteFiles
+from ram_studio.checkpoints.read.stored_bytes import same_bytes
 from ram_studio.checkpoints.read.tensors import TensorInfo, TensorReader, VirtualTensor
 from ram_studio.errors import CheckpointError
 
@@ -115,8 +118,10 @@ def collect_boxes(files: Files, headers: Sequence[Header]) -> dict[str, TensorIn
     """Return the tensors of a distributed checkpoint by name, those in several boxes as ``Boxes``.
 
     Raises: CheckpointError when a header does not say where its boxes lie, or when the boxes of a
-    tensor leave a hole, overlap, or differ in dtype.
+    tensor leave a hole, overlap, or differ in dtype, or in content at the same place.
     """
+    paths = (header.path for header in headers)
+    remote: Remote = dict.fromkeys(paths, files) if isinstance(files, RemoteFiles) else {}
     at = f"{files.who}{printable(files.folder)}"
     boxes: dict[str, list[Box]] = {}
     for header in headers:
@@ -125,7 +130,8 @@ def collect_boxes(files: Files, headers: Sequence[Header]) -> dict[str, TensorIn
         ):
             boxes.setdefault(tensor.name, []).append(Box(tensor, offsets, tensor.shape))
     return {
-        tensor: join_boxes(own, f"{at}: tensor {quoted(tensor)}") for tensor, own in boxes.items()
+        tensor: join_boxes(own, f"{at}: tensor {quoted(tensor)}", remote)
+        for tensor, own in boxes.items()
     }
 
 
@@ -154,13 +160,23 @@ def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
     return found
 
 
-def join_boxes(boxes: list[Box], at: str) -> TensorInfo:
+def join_boxes(boxes: list[Box], at: str, remote: Remote = MappingProxyType({})) -> TensorInfo:
     """Return the tensor of some boxes, which must be a grid without holes.
 
-    What all ranks hold may be stored by several of them: the first of equal boxes counts. at:
-    starts messages. Raises: CheckpointError, as `collect_boxes`.
+    What all ranks hold may be stored by several of them, with the same bytes. at: starts messages.
+    Raises: CheckpointError, as `collect_boxes`.
     """
-    boxes = list({(box.offsets, box.shape): box for box in reversed(boxes)}.values())[::-1]
+    places: dict[object, Box] = {}
+    for box in boxes:
+        first = places.setdefault((box.offsets, box.shape), box).part
+        is_alike = box.part.dtype == first.dtype
+        if not is_alike or not same_bytes(first, box.part, remote=remote):
+            raise CheckpointError(
+                f"{at} has two parts at offsets {list(box.offsets)} that differ "
+                f"({printable(first.path.name)}, {printable(box.part.path.name)}); copy the files "
+                "of all ranks of one save, and nothing else."
+            )
+    boxes = list(places.values())
     boxes = [box for box in boxes if box.part.numel] or boxes[:1]
     first = boxes[0].part
     if (dtypes := {box.part.dtype for box in boxes}) != {first.dtype}:

@@ -23,6 +23,9 @@ from ram_studio.errors import BusyError, OutputError, told_as
 # Room for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
 
+NOTHING_LEFT = "Nothing was left behind."
+"""How messages end about an output that is there whole or not at all."""
+
 
 def check_output(
     out: str | Path, *, needed_bytes: int, sources: Sequence[Path] = (), may_exist: bool = False
@@ -196,6 +199,8 @@ def whole_file(path: Path, *, flushed: bool = False, replaces: bool = True) -> I
 
     Raises: OSError.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +228,11 @@ def flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def plain_words(what: str) -> Iterator[None]:
-    """Turn an operating system's error into an OutputError that starts with `what`."""
+def plain_words(what: str, left: str = NOTHING_LEFT) -> Iterator[None]:
+    """Turn an operating system's error into an OutputError.
+
+    Args: what: starts it; left: ends it, saying what is in the output now.
+    """
     try:
         yield
     except OSError as error:
@@ -234,6 +242,4 @@ def plain_words(what: str) -> Iterator[None]:
             errno.EIO: "the disk reported an input/output error; check it or choose another",
             errno.EROFS: "the disk is read-only; choose another",
         }.get(error.errno or 0, f"{error.strerror or error}; choose another folder")
-        raise OutputError(
-            f"{what[0].upper()}{what[1:]}: {reason} and run again. Nothing was left behind."
-        ) from error
+        raise OutputError(f"{what[0].upper()}{what[1:]}: {reason} and run again. {left}") from error

@@ -47,6 +47,7 @@ from ram_studio.errors import CheckpointError, OutputError, Stopped
 from ram_studio.resources import user_folder
 
 MAX_RECEIPT_BYTES = 1 << 30
+_LEFT = "Finished parts stay there."
 _WAIT_SECONDS = 0.2
 
 
@@ -133,7 +134,7 @@ class PartsFolder(_PartsOutput):
         pass
 
     def _told(self) -> AbstractContextManager[None]:
-        return plain_words(f"{printable(self.out)} cannot be completed")
+        return plain_words(f"{printable(self.out)} cannot be completed", _LEFT)
 
     def begin(self, plan: str, *, room: int = 0) -> None:
         self.plan = plan
@@ -141,7 +142,7 @@ class PartsFolder(_PartsOutput):
 
     def check(self, sources: Sequence[Path] = ()) -> None:
         """Raise OutputError where it holds something else now, or lies in one of the sources."""
-        with plain_words(f"{printable(self.out)} cannot be used for the output"):
+        with plain_words(f"{printable(self.out)} cannot be used for the output", _LEFT):
             if not (self.out / UNFINISHED).is_dir():
                 check_output(self.out, needed_bytes=0, sources=sources)
             else:
@@ -154,13 +155,19 @@ class PartsFolder(_PartsOutput):
         """Return what writes the shards of a part; sources: folders it must not write into."""
         self.check(sources)
         nbytes = sum(shard.file_size for shard in shards)
-        return ShardWriter(self.out, shards, partial(self._reserve, unit, nbytes))
+        return ShardWriter(self.out, shards, partial(self._reserve, unit, nbytes), left=_LEFT)
 
     def _reserve(self, unit: str, nbytes: int, undo: ExitStack) -> Path:
         folder = undo.enter_context(reserved(self.out / UNFINISHED / unit))
-        with plain_words(f"{printable(self.out)} cannot be prepared"):
+        with plain_words(f"{printable(self.out)} cannot be prepared", _LEFT):
             mark = self.out / _mark(self.plan)
             if not mark.exists():
+                # A finish that ended meanwhile took the mark away, and must find nobody here.
+                if set(os.listdir(self.out)) > {UNFINISHED}:
+                    raise OutputError(
+                        f"{printable(self.out)} was finished by another run meanwhile, or holds "
+                        "something else now; run again to see which."
+                    )
                 mark.touch()
                 undo.callback(_remove_mark, mark, f".{unit}.partial-")
         self.check()  # another plan may have come meanwhile
@@ -251,7 +258,7 @@ class PartsUrl(_PartsOutput):
         """
         nbytes = sum(shard.file_size for shard in shards)
         reserve = partial(self._reserve, unit, nbytes)
-        return ShardWriter(self.out, shards, reserve, is_flushed=False)
+        return ShardWriter(self.out, shards, reserve, is_flushed=False, left=_LEFT)
 
     def _reserve(self, unit: str, nbytes: int, undo: ExitStack) -> Path:
         # By URL and shard: two runs of one merge on this machine do not write the same file.
@@ -315,9 +322,13 @@ def open_output(
 
 
 def _remove_mark(mark: Path, own: str) -> None:
-    """Take a plan's mark away again where no part of it was merged or is being."""
+    """Take a plan's mark away again where no part of it was merged or is being.
+
+    Beside shards it stays: those whose receipt could not be written are not a model.
+    """
     with contextlib.suppress(OSError):
-        if all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent)):
+        is_alone = all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent))
+        if is_alone and os.listdir(mark.parent.parent) == [UNFINISHED]:
             mark.unlink()
 
 

@@ -18,7 +18,7 @@ from typing import Protocol, Self
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
-from ram_studio.checkpoints.write.output_folder import flush, plain_words
+from ram_studio.checkpoints.write.output_folder import NOTHING_LEFT, flush, plain_words
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import OutputError
 
@@ -126,17 +126,20 @@ class ShardWriter:
         *,
         receiver: Receiver | None = None,
         is_flushed: bool = True,
+        left: str = NOTHING_LEFT,
     ) -> None:
         """Touch nothing yet.
 
         Args:
             receiver: gets each shard once it is complete.
             is_flushed: False for shards that only wait here for their upload.
+            left: what is in the output when the writing fails, for messages.
         """
         self.out = out
         self.shards = shards
         self._reserve = reserve
         self._is_flushed = is_flushed
+        self._left_there = left
         self.nbytes = sum(shard.file_size for shard in shards)
         self._receiver = receiver
         self._place = {
@@ -188,7 +191,8 @@ class ShardWriter:
         view = view.cast("B")
         assert 0 <= byte_offset <= byte_offset + len(view) <= nbytes, f"{name}: outside the tensor"
         position = start + byte_offset
-        with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self.out)}"):
+        what = f"tensor {quoted(name)} cannot be written to {printable(self.out)}"
+        with plain_words(what, self._left_there):
             _write_fully(self._handles[shard.file_name], view, position)
             self._digests[shard.file_name].wrote(position, view)
         with self._count_lock:
@@ -258,7 +262,7 @@ class ShardWriter:
 
     def _allocate(self, shard: Shard) -> None:
         """Create a shard at its final size with its header, so that a full disk shows now."""
-        with plain_words(f"{printable(self.out)} cannot be prepared"):
+        with plain_words(f"{printable(self.out)} cannot be prepared", self._left_there):
             handle = os.open(
                 self.partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
             )

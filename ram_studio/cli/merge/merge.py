@@ -255,7 +255,7 @@ def _print_filters(recipe: Recipe, as_json: bool) -> None:
     job = MergeJob(load_sources(recipe, None, None, stream=True), recipe)
     rows = caught_by([t.name for t in job.merged], recipe.filters, job.choices)
     if as_json:
-        print(json.dumps({"filters": rows}))
+        print(json.dumps({"filters": rows, "warnings": list(job.report.warnings)}))
         return
     print_warnings(job.report.warnings)
     print_table(

@@ -27,7 +27,8 @@ def report(result: MergeResult, as_json: bool) -> None:
         title=", ".join(result.agents),
     )
     if as_json:
-        print(json.dumps(result.to_dict()))
+        warnings = {"warnings": list(result.provenance.warnings)}
+        print(json.dumps({**result.to_dict(), **warnings}))
         return
     print_warnings(result.provenance.warnings)
     factors = {

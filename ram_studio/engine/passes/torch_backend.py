@@ -16,9 +16,10 @@ import torch
 from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
-from ram_studio.algorithm.methods import BlockInput, BlockOutput
+from ram_studio.algorithm.methods import OWN, BlockInput, BlockOutput
 from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import Block
+from ram_studio.errors import SettingsError
 
 
 class TorchBackend:
@@ -117,6 +118,8 @@ class TorchBackend:
             at = (row, tensor.merged_as, block.start, tensor.shape)
             own = BlockInput(x, y, *at, fisher=read, check=self._check, weights=weights)
             found = plan.method.merge_block(own, plan.prepared_for(row))
+            if plan.method.name in OWN:
+                _check_output(found, plan.method.name, y)
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
         stored = kernels.store(found.values, dtype, found.active != 0, key, block.start)
         flags.append(torch.isfinite(stored).all())
@@ -134,6 +137,34 @@ class TorchBackend:
             return Merged(stored)
         patterns, sums = known
         return Merged(stored, patterns, sums, found.own is None)
+
+
+def _check_output(found: object, name: str, agents: torch.Tensor) -> None:
+    """Raise SettingsError for what one's own formula returned that is not of the block's elements.
+
+    Something shorter would be taken for all of them. agents: (agents, n).
+    """
+    n = agents[0].shape
+    values, active = found[:2] if isinstance(found, BlockOutput) else (None, None)
+    if (
+        isinstance(values, torch.Tensor)
+        and isinstance(active, torch.Tensor)
+        and values.shape == active.shape == n
+        and values.is_floating_point()
+        and active.dtype == torch.int64
+        and not (active >> len(agents)).any()
+    ):
+        return
+    raise SettingsError(
+        f"The method {name}: merge_block returned {_shown(values)} and {_shown(active)}; expected "
+        f"a BlockOutput of floats and of int64 patterns, both {list(n)}, with a bit for each agent."
+    )
+
+
+def _shown(part: object) -> str:
+    if isinstance(part, torch.Tensor):
+        return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+    return "nothing" if part is None else type(part).__name__
 
 
 def _fetch(*parts: torch.Tensor) -> list[np.ndarray]:

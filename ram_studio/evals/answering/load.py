@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio.algorithm.naming import layer_of
 from ram_studio.checkpoints.read.describe import shown_list
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.errors import EvalSettingsError, EvaluationError, Stopped
 from ram_studio.evals.answering.engine import reason_of
 
 # Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
@@ -42,13 +42,13 @@ def resolve_device(device: str) -> str:
         is_lent = os.environ.get("SPACES_ZERO_GPU") == "true"
         return "cuda" if torch.cuda.is_available() and not is_lent else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
         )
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"Device {device!r} was asked for, which torch does not have here. Use 'auto', 'cpu' "
             "or 'cuda'."
         ) from error
@@ -226,8 +226,7 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes {layers} layers, and the weights have {found}. Copy "
             "all of the model's files into the folder."
         )
-    parts = (config, *(getattr(config, name, None) for name in config.sub_configs))
-    deepest = max(getattr(part, "num_hidden_layers", None) or 0 for part in parts)
+    deepest = max(getattr(part, "num_hidden_layers", None) or 0 for part in _parts(config))
     if deepest > MOST_LAYERS:
         raise EvaluationError(
             f"{folder}/config.json describes {deepest:,} layers. Models of up to {MOST_LAYERS} "
@@ -243,6 +242,14 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
             f"{held:,}. Copy all of the model's files into the folder."
         )
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """Yield a config and those of its towers, of which each may have towers of its own."""
+    yield config
+    for name in getattr(config, "sub_configs", ()):
+        if (part := getattr(config, name, None)) is not None:
+            yield from _parts(part)
 
 
 def padding_id(tokenizer: Any) -> int:

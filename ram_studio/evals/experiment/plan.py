@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.methods import get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.errors import EvaluationError, SettingsError
+from ram_studio.errors import EvalSettingsError, EvaluationError, SettingsError
 from ram_studio.evals.experiment.race import stage_shares
 from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, require_optuna
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
@@ -401,7 +401,7 @@ class ComparePlan(Plan):
 def _common_recipe(rows: Mapping[str, Recipe]) -> Recipe:
     """Return a recipe with the one base and all agents, by name, that the rows speak of."""
     if not rows:
-        raise EvaluationError("No row to compare was given; give at least one method.")
+        raise EvalSettingsError("No row to compare was given; give at least one method.")
     first = next(iter(rows.values()))
     agents: dict[str, Any] = {}
     for label, recipe in rows.items():

@@ -100,9 +100,10 @@ def _tasks(result: EvalResult) -> Iterator[_Task]:
     for model, row in report.models.items():
         for domain, questions in report.items.items():
             found = _file_name(model), _file_name(domain)
-            while found in taken:
+            # Some file systems do not tell "A" from "a".
+            while (key := (found[0].lower(), found[1].lower())) in taken:
                 found = f"{found[0]}-", found[1]
-            taken.add(found)
+            taken.add(key)
             yield _Task(
                 found[1],
                 found[0],

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.chance_level import BASELINES, chance_level
 from ram_studio.evals.report.comparison import (
@@ -268,13 +268,13 @@ class EvalReport:
         """Raise EvaluationError for a model or a specialist's domain that is not in the report."""
         for name in models:
             if name not in self.models:
-                raise EvaluationError(
+                raise EvalSettingsError(
                     f"The report has no model {name!r}. "
                     f"Choose from: {', '.join(self.models) or 'none'}."
                 )
         for domain in domains:
             if domain not in self.items:
-                raise EvaluationError(
+                raise EvalSettingsError(
                     f"A specialist is named for {domain!r}, which was not evaluated. "
                     f"Choose from: {', '.join(self.items)}."
                 )

@@ -16,7 +16,7 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import EvaluationError, OutputError, told_as
+from ram_studio.errors import EvalSettingsError, OutputError, told_as
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
@@ -37,7 +37,7 @@ def export_report(result: EvalResult, path: str | Path) -> None:
     target = Path(path)
     ending = target.suffix.lower()
     if ending not in FORMATS:
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"The format of {target.name!r} is not known. End the name in {', '.join(FORMATS)}."
         )
     what = f"The report cannot be written to {printable(target)}"

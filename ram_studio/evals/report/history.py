@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.engine.merge_log import PastMerge, past_merges
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError, EvaluationError
 from ram_studio.evals.prompts import stored_wording
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers, skills_of
@@ -116,7 +116,7 @@ def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
     known = {run.id: run for run in store.runs()}
     for number in ids:
         if number not in known:
-            raise EvaluationError(
+            raise EvalSettingsError(
                 f"The store {store.path} has no run {number}. It has: "
                 f"{', '.join(map(str, sorted(known))) or 'none'}."
             )
@@ -133,7 +133,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     """
     runs = [run for run in runs if run.suite != HEALTH]
     if not runs:
-        raise EvaluationError("No stored run with questions was chosen. Choose one or more runs.")
+        raise EvalSettingsError("No stored run with questions was chosen. Choose one or more runs.")
     names = _names(runs)
     suites = list(dict.fromkeys(run.suite for run in runs))
     rows: dict[str, dict[str, StoredAnswers]] = {name: {} for name in names.values()}

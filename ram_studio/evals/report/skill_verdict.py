@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic.dataclasses import dataclass
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.report.comparison import (
     SIGNIFICANCE,
     Z95,
@@ -196,7 +196,7 @@ def _best(report: EvalReport, domain: str, candidates: Iterable[str], places: Se
 def check_margin(margin: float) -> None:
     """Raise EvaluationError for a margin that is not between 0 and 1."""
     if not 0 < margin < 1:
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"The margin is {100 * margin:g} points. Choose more than 0 and less than 100."
         )
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError, EvaluationError
 
 CodeSwitch = Literal["auto", "on", "off"]
 
@@ -72,7 +72,7 @@ def check_code_allowed(code: CodeSwitch = "auto") -> None:
     Raises: EvaluationError: they may not, with the reason.
     """
     if code not in ("auto", "on", "off"):
-        raise EvaluationError(f"The code switch is {code!r}. Choose auto, on or off.")
+        raise EvalSettingsError(f"The code switch is {code!r}. Choose auto, on or off.")
     if code == "off":
         raise EvaluationError(
             "Running code that a model wrote is switched off here, and this suite needs it. "

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from ram_studio.checkpoints.record.provenance import FORGETTING_TASKS
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError, EvaluationError
 from ram_studio.evals.suites import code, generated, instructions, memory, published, refusal
 from ram_studio.evals.suites.demo import tasks as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
@@ -95,11 +95,11 @@ def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[st
     choose = f"Choose from: {', '.join(known)}."
     for name in names:
         if name not in known:
-            raise EvaluationError(f"Suite {name!r} cannot be asked here. {choose}")
+            raise EvalSettingsError(f"Suite {name!r} cannot be asked here. {choose}")
     if not names:
-        raise EvaluationError(f"No suite was named. {choose}")
+        raise EvalSettingsError(f"No suite was named. {choose}")
     if demo.SUITE.name in names and len(names) > 1:
-        raise EvaluationError(
+        raise EvalSettingsError(
             "Suite demo belongs to the example agents, and its domains bear the names of other "
             "suites. Evaluate it on its own."
         )

@@ -17,7 +17,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.prompts import after_examples, word
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import code, mathematics
@@ -44,7 +44,7 @@ def _family(name: str, max_new_tokens: int, draw: Draw, template: str = "") -> M
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         difficulty = settings.difficulty
         if not 1 <= difficulty <= HARDEST:
-            raise EvaluationError(f"The difficulty is {difficulty}. Choose 1 to {HARDEST}.")
+            raise EvalSettingsError(f"The difficulty is {difficulty}. Choose 1 to {HARDEST}.")
 
         def read(source: Random, number: int) -> tuple[dict[str, Any], str]:
             own = {"domain": name, **draw(source, difficulty, number)}
@@ -65,7 +65,7 @@ def _family(name: str, max_new_tokens: int, draw: Draw, template: str = "") -> M
                 if prompt not in found:
                     break
             else:
-                raise EvaluationError(
+                raise EvalSettingsError(
                     f"Suite {name} has no more than {number} different questions of difficulty "
                     f"{difficulty}. Ask fewer, or harder ones."
                 )

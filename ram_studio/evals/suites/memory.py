@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
@@ -138,7 +138,7 @@ def make(settings: SuiteSettings) -> tuple[Question, ...]:
     """
     lengths = sorted(set(settings.lengths))
     if not lengths or lengths[0] < 1 or lengths[-1] > MAX_LENGTH:
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"The lengths are {list(settings.lengths)}. Give one or more between 1 and "
             f"{MAX_LENGTH} tokens."
         )
@@ -162,7 +162,7 @@ def _question(settings: SuiteSettings, length: int, kind: str, number: int) -> Q
     prompt = _fitted(puzzle, rng, room, settings.count_tokens)
     if prompt is None:
         needed = settings.count_tokens(_format_prompt(puzzle, [], rng))
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"A length of {length} tokens is too short for the memory suite: a question of kind "
             f"{kind!r} needs {needed + MAX_NEW_TOKENS + TEMPLATE_TOKENS} without any filler. "
             "Choose longer ones, for example 1000."

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError, EvaluationError
 from ram_studio.evals.prompts import Templates, after_examples, word
 from ram_studio.evals.question import Conversation, Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
@@ -197,7 +197,7 @@ def rows_to_questions(
 def check_examples(name: str, there: int, settings: SuiteSettings) -> None:
     """Raise EvaluationError where a suite has fewer worked examples than are to be shown."""
     if there < settings.shots:
-        raise EvaluationError(
+        raise EvalSettingsError(
             f"Suite {name} has {there} worked examples, {settings.shots} were asked for. Give "
             f"fewer shots, or more rows in {name}-shots.jsonl."
         )

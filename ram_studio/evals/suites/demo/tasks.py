@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Literal
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.demo import code, follow, memory, tool
@@ -65,7 +65,7 @@ def make_items(domain: str, n: int, seed: int, split: Split = "test") -> list[It
     """
     _module(domain)
     if n < 0:
-        raise EvaluationError(f"Asked for {n} items of domain {domain!r}. Choose 0 or more.")
+        raise EvalSettingsError(f"Asked for {n} items of domain {domain!r}. Choose 0 or more.")
     # A string seed goes through SHA-512 in `random`, so it does not depend on the process's hash
     # seed.
     rng = random.Random(f"{domain}/{seed}")
@@ -78,7 +78,7 @@ def make_items(domain: str, n: int, seed: int, split: Split = "test") -> list[It
             if item.prompt not in items:
                 break
         else:
-            raise EvaluationError(
+            raise EvalSettingsError(
                 f"Domain {domain!r} gave {len(items)} different {split} prompts, {n} were asked "
                 f"for. Set the limit to {len(items)} or less."
             )
@@ -93,7 +93,7 @@ def score(item: Item, text: str) -> bool:
 
 def _module(domain: str) -> ModuleType:
     if domain not in _MODULES:
-        raise EvaluationError(f"Unknown domain {domain!r}. Choose one of: {', '.join(DOMAINS)}.")
+        raise EvalSettingsError(f"Unknown domain {domain!r}. Choose one of: {', '.join(DOMAINS)}.")
     return _MODULES[domain]
 
 

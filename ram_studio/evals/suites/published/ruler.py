@@ -22,7 +22,7 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvalSettingsError, EvaluationError
 from ram_studio.evals.prompts import fill
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
@@ -180,7 +180,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
         library = known[1]
         lengths = sorted(set(settings.lengths))
         if not lengths:
-            raise EvaluationError(f"No length was given for {name}. Give one or more, in tokens.")
+            raise EvalSettingsError(f"No length was given for {name}. Give one or more, in tokens.")
         wanted = PER_LENGTH if settings.limit is None else -(-settings.limit // len(lengths))
         entries, template = library.entries, settings.templates.get(name, _PROMPT)
         order = random.Random(f"questions/{name}").sample(entries, len(entries))
@@ -197,7 +197,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
                     questions.append(_question(name, entry, length, filled, *parts))
                     made += 1
             if not made:
-                raise EvaluationError(
+                raise EvalSettingsError(
                     f"A length of {length} tokens is too short for {name}: no question fits with "
                     "its own documents. Choose longer ones, for example 4000."
                 )
