@@ -99,7 +99,7 @@ def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) ->
     taken = recipes.take(str(_saved(tmp_path, "ram+", epsilon=3.21e-6, r=7.0)), loaded)
     said = " ".join(taken.notes)
     assert "r 7 is not on the slider" in said
-    assert "ε 3.21e-06" in said
+    assert "epsilon 3.21e-06" in said
     assert taken.tuned["r"] == 1.0
     assert EPSILON_GRID[taken.tuned["point"]] == pytest.approx(3.21e-6, rel=0.3)
 
@@ -169,7 +169,7 @@ def test_history_shows_weights_densities_and_filters() -> None:
         return replace(plain, merge=replace(plain.merge, recipe={**plain.merge.recipe, **recipe}))
 
     assert past_view.settings_text(changed(**own).merge) == (
-        "RAM+ · ε 10⁻⁵ · r 0.1 · α 2.0 · weights coding=0.5, memory=0.2 0.8 · "
+        "RAM+ · epsilon 10⁻⁵ · r 0.1 · alpha 2 · weights coding=0.5, memory=0.2 0.8 · "
         "densities tool=0.3 · filters norms: keep base; layers 0 to 1: weights tool=2, r 0"
     )
     rows = dict(past_view._settings([plain.merge, changed(**own).merge]))

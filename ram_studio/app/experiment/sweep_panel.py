@@ -26,8 +26,8 @@ from ram_studio.evals.report.canvas_page import RANGES
 _RANGES = {
     # name: label, varied, from, to, values, largest
     "r": ("r, strength of the rescaling", True, 0.0, 0.5, 6, RANGES["r"]),
-    "alpha": ("α, cap on ρ (RAM+)", False, 0.0, 4.0, 5, RANGES["alpha"]),
-    "epsilon": ("ε, threshold of change", False, 1e-6, 1e-3, 4, 1.0),
+    "alpha": ("alpha, cap on ρ (RAM+)", False, 0.0, 4.0, 5, RANGES["alpha"]),
+    "epsilon": ("epsilon, threshold of change", False, 1e-6, 1e-3, 4, 1.0),
     "scale": ("Scale (methods other than RAM)", False, 0.2, 1.0, 5, 10.0),
     "weight": ("Weight of each agent", False, 0.0, 1.0, 3, 10.0),
     "ramp": ("Weights in first and last layer", False, 0.0, 1.0, 2, 10.0),

@@ -14,10 +14,10 @@ from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.numbers import (
     duration_text,
-    epsilon_text,
     factor_text,
     retained_text,
     setting_text,
+    value_text,
 )
 from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
@@ -130,4 +130,4 @@ def _value(merge: PastMerge, name: str) -> str | None:
     value = merge.settings.get(name)
     if value is None or isinstance(value, (dict, list)):
         return None
-    return epsilon_text(value) if name == "epsilon" else str(value)
+    return value_text(name, value)
