@@ -179,4 +179,14 @@ def test_history_shows_weights_densities_and_filters() -> None:
     for recipe, shown in (({"weights": weights}, 1), ({"filters": filters}, 0), (own, 0)):
         html = past_view.list_html([changed(**recipe)], True)
         assert html.count("Settings in Tune") == shown
+    # Nor do settings without a dial: rho tensor by tensor, WUDI's other solver.
+    for method, own, shown in (
+        ("ram+", {**settings, "scope": "global", "shared": "mean"}, 1),
+        ("ram+", {**settings, "scope": "tensor", "shared": "mean"}, 0),
+        ("wudi", {"solver": "closed", "others": "mean"}, 1),
+        ("wudi", {"solver": "adam", "others": "mean"}, 0),
+    ):
+        merge = replace(plain.merge, method=method, recipe={"settings": own})
+        html = past_view.list_html([replace(plain, merge=merge)], True)
+        assert html.count("Settings in Tune") == shown
     assert "recipe cannot be read" in past_view.settings_text(changed(filters=[{}]).merge)
