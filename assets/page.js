@@ -123,6 +123,29 @@ const mountTicks = (props, watch) => {
   });
 };
 
+// ---------------------------------------------------------------- the focus of a job's buttons
+
+// A button that is disabled, or taken away, while it has the focus would leave it to the page: it goes to the button
+// that took its place, which is Stop, and then the one that starts the job.
+const followButtons = () => {
+  /** @type {Element | null} */
+  let held = null;
+  const usable = (button) => button?.isConnected && !button.disabled && button.checkVisibility();
+  const watcher = new MutationObserver(([{ target }]) => {
+    const { activeElement } = document;
+    if (usable(held) || (activeElement !== held && activeElement !== document.body)) return;
+    const row = /** @type {Element} */ (target).closest(".actions");
+    const buttons = [.../** @type {NodeListOf<HTMLElement>} */ (row?.querySelectorAll("button.stop, button.primary") ?? [])].filter(usable);
+    (buttons.find((button) => button.matches(".stop")) ?? buttons.at(-1))?.focus({ preventScroll: true });
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    held = /** @type {Element} */ (target);
+    watcher.disconnect();
+    const row = held.closest(".actions");
+    if (row && held.matches("button.stop, button.primary")) watcher.observe(row, { subtree: true, childList: true, attributeFilter: ["disabled", "class"] });
+  });
+};
+
 /** Go to a step as if its button in the stepper was pressed, with whatever else that does. @param {string} step */
 const open = (step) => {
   const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
@@ -258,6 +281,7 @@ const start = () => {
   if (!document.body.dataset.step) document.body.dataset.step = "load";
   if (!entryStep()) mark("load");
   window.addEventListener("popstate", followEntry);
+  followButtons();
   let wanted = null;
   try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
   if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {

@@ -246,62 +246,6 @@ def test_the_dense_lesson_says_that_ram_cannot_help(example) -> None:
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
 
-def test_back_and_forward_go_through_the_steps(visit) -> None:
-    it = visit()
-    page = it.page
-    loads = "() => performance.getEntriesByType('navigation').length + history.length"
-
-    def is_at(step: str, said: str) -> None:
-        page.wait_for_selector(f"#to-{step}[aria-current=step], #open-history[data-current]")
-        page.wait_for_url(said)
-        it.settle()
-        assert page.evaluate("() => document.body.dataset.step") == step
-        assert page.is_visible(f"#step-{step}")
-
-    # A link from outside is one entry, whatever is set there.
-    page.goto("about:blank")
-    it.open("?set=shared-style&rule=ram%2B&r=0.25")
-    is_at("tune", "**r=0.25**")
-    page.click("[data-choose='ties']")
-    is_at("tune", "**rule=ties**")
-    assert page.evaluate("() => history.length") == 2
-    it.go("merge")
-    it.go("check")
-    page.click("#open-history")
-    is_at("history", "**step=history")
-    entries = page.evaluate(loads)
-    page.go_back()
-    is_at("check", "**step=check**")
-    page.go_back()
-    is_at("merge", "**step=merge**rule=ties**")
-    page.go_back()
-    is_at("tune", "**rule=ties**")
-    page.go_forward()
-    is_at("merge", "**step=merge**")
-    assert page.evaluate(loads) == entries
-    # Faster than the page follows; a reload stays where it was, with the entries behind it.
-    page.evaluate("() => { history.back(); setTimeout(() => history.go(2), 5); }")
-    is_at("check", "**step=check**")
-    page.reload()
-    is_at("check", "**step=check**")
-    page.go_back()
-    is_at("merge", "**step=merge**")
-    # A new step takes the place of what was ahead; what lies over Tune is closed.
-    it.go("load")
-    page.go_back()
-    is_at("merge", "**step=merge**")
-    page.go_back()
-    is_at("tune", "**rule=ties**")
-    page.click("#open-details")
-    page.wait_for_selector(".cv-details[open]")
-    page.go_forward()
-    is_at("merge", "**step=merge**")
-    assert page.locator("dialog[open]").count() == 0
-    for _ in range(2):
-        page.go_back()
-    assert page.url == "about:blank"
-
-
 def test_a_link_opens_tune_and_a_recipe_fills_the_form(visit, tmp_path) -> None:
     it = visit()
     page = it.page
