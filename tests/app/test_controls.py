@@ -11,16 +11,24 @@ import pytest
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.boxes import unchecked
+from ram_studio.app.check import work as scoring
 from ram_studio.app.history import view as past_view
+from ram_studio.app.history import work as past
 from ram_studio.app.history.work import PastModel
 from ram_studio.app.merge import controls, recipes
+from ram_studio.app.merge.work import merge_work
+from ram_studio.app.session.jobs import Work
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.checkpoints.record.filters import Filter
 from ram_studio.checkpoints.record.recipe import recipe_yaml
+from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge_log import PastMerge
 from ram_studio.errors import SettingsError
+from ram_studio.evals.report.colors import SHAPE_PATHS
+from ram_studio.evals.settings import EvalSettings
+from ram_studio.resources import asset_text
 
 
 @pytest.fixture
@@ -152,6 +160,42 @@ def test_an_update_leaves_a_choice_unchecked() -> None:
     for one in (box, updated):
         assert one.preprocess(["tool"]) == ["tool"]
         assert one.get_block_name() == "checkboxgroup"
+
+
+def test_history_gives_agents_the_markers_they_had(session, workspace) -> None:
+    def done(work: Work) -> None:
+        work(lambda event: None, CancelToken())
+
+    done(merge_work(recipes.recipe_from(session.models, "ram", {}), session, workspace.settings))
+    for names in (["ram", "tool"], ["memory"]):
+        asked = EvalSettings(limit=2)
+        done(scoring.score_work(scoring.choose(names, session), asked, session, workspace))
+    ids = {model.name: model.id for model in past.past_models(session, workspace)}
+
+    def page(*names: str) -> str:
+        chosen = [ids[name] for name in names]
+        return past_view.side_by_side_html(
+            past.side_by_side(chosen, "demo", None, session, workspace)
+        )
+
+    beside = page("ram", "tool")
+    assert f'{SHAPE_PATHS[1]}" style="fill:var(--ram-agent-1)"/></svg>tool' in beside
+    assert SHAPE_PATHS[0] not in beside
+    assert 'class="marker"' not in page("memory", "tool"), "of which merge is not known"
+
+
+@pytest.mark.browser
+def test_boxes_of_history_stand_in_its_frame_on_a_phone(browser) -> None:
+    made = PastMerge("1", "", "ram+", "", None, "", "f", "ram+", {})
+    html = past_view.list_html([PastModel("m1", "ram+", "", made, ())], True)
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    styles = f"<style>{asset_text('app.css', 'check.css')}</style>"
+    page.set_content(f'{styles}<div class="gradio-container">{html}</div>')
+    # A box is painted where its element begins, whatever its padding.
+    edges = page.evaluate("""() => ["input[type=checkbox]", "tbody tr"]
+        .map((one) => document.querySelector(one).getBoundingClientRect().left)""")
+    page.close()
+    assert edges[0] >= edges[1]
 
 
 def test_history_shows_weights_densities_and_filters() -> None:

@@ -65,7 +65,9 @@ def side_by_side_html(found: SideBySide) -> Markup:
     heat = None
     if found.result is not None and found.base is not None:
         plain = found.result.report.merges(found.base, [merge.name for merge in merges])
-        heat = heat_table(found.result, plain, found.base)
+        # As they were merged; of agents alone nobody knows which marker they had.
+        order = dict.fromkeys(name for merge in merges for name in merge.recipe.get("agents", {}))
+        heat = heat_table(found.result, plain, found.base, list(order))
     return render(
         "history/side_by_side.html.j2",
         found=found,
