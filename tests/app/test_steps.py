@@ -79,3 +79,16 @@ def test_the_focus_follows_a_jobs_buttons(example) -> None:
     keys.press("Enter")
     page.wait_for_selector("#merge-result .result")
     page.wait_for_selector("#merge:focus")
+
+
+def test_a_scenes_settings_end_with_its_models(example) -> None:
+    page = example.page
+    page.click("#to-load")
+    page.click("[data-lesson]")
+    page.wait_for_selector(".ls-on [data-agent]", state="attached")
+    example.settle()
+    page.click("#to-load")
+    page.click("[data-opens=independent]")
+    page.wait_for_selector(".cv-root:not(.ls-on) [data-agent]", state="visible")
+    example.settle()
+    assert "RAM+ epsilon 10⁻⁵, r 0.1, alpha 2" in page.text_content("[data-part=verdict]")
