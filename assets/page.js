@@ -61,7 +61,7 @@ const focusStep = (step) => {
 
 /** @param {string} step */
 const go = (step) => {
-  if (!PAGES.includes(step)) return;
+  if (!PAGES.includes(step) || isLate(step)) return;
   const moved = document.body.dataset.step !== step;
   document.body.dataset.step = step;
   for (const name of STEPS) {
@@ -75,6 +75,7 @@ const go = (step) => {
     window.scrollTo(0, 0);
     focusStep(step);
     tab("step", step);
+    if (entryStep() !== step) history.pushState({ step }, "", pageLink(window.location.href, step));
   }
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
   if (step === "history") history.replaceState(history.state, "", pageLink(window.location.href, step));
@@ -88,10 +89,60 @@ const go = (step) => {
   requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
 };
 
+// ---------------------------------------------------------------- Back and Forward
+
+// Each step that was opened is an entry of the browser's history; what is set there is written into it (tune.js).
+const entryStep = () => history.state?.step;
+
+const mark = (step) => history.replaceState({ ...history.state, step }, "");
+
+/** @type {string[]} steps whose buttons Back and Forward pressed; Gradio takes a moment to call go */
+const pressed = [];
+
+/** Whether a press of Back or Forward arrives when the user has gone on already. @param {string} step */
+const isLate = (step) => {
+  const at = pressed.indexOf(step);
+  if (at >= 0) pressed.splice(at, 1);
+  return at >= 0 && entryStep() !== step;
+};
+
+const followEntry = () => {
+  const step = entryStep();
+  const button = /** @type {HTMLButtonElement | null} */ (document.getElementById(`to-${step}`));
+  if (step === document.body.dataset.step || !button || button.disabled) return;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  if (document.documentElement.classList.contains("cv-present")) need().then(({ present }) => present(false));
+  pressed.push(step);
+  button.click();
+};
+
 // A tick says that a step is done, not that it was passed: { step: whether }, from the server.
 const mountTicks = (props, watch) => {
   onSent(props, watch, (done) => {
     for (const name of STEPS) document.getElementById(`to-${name}`)?.classList.toggle("done", Boolean(done?.[name]));
+  });
+};
+
+// ---------------------------------------------------------------- the focus of a job's buttons
+
+// A button that is disabled, or taken away, while it has the focus would leave it to the page: it goes to the button
+// that took its place, which is Stop, and then the one that starts the job.
+const followButtons = () => {
+  /** @type {Element | null} */
+  let held = null;
+  const usable = (button) => button?.isConnected && !button.disabled && button.checkVisibility();
+  const watcher = new MutationObserver(([{ target }]) => {
+    const { activeElement } = document;
+    if (usable(held) || (activeElement !== held && activeElement !== document.body)) return;
+    const row = /** @type {Element} */ (target).closest(".actions");
+    const buttons = [.../** @type {NodeListOf<HTMLElement>} */ (row?.querySelectorAll("button.stop, button.primary") ?? [])].filter(usable);
+    (buttons.find((button) => button.matches(".stop")) ?? buttons.at(-1))?.focus({ preventScroll: true });
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    held = /** @type {Element} */ (target);
+    watcher.disconnect();
+    const row = held.closest(".actions");
+    if (row && held.matches("button.stop, button.primary")) watcher.observe(row, { subtree: true, childList: true, attributeFilter: ["disabled", "class"] });
   });
 };
 
@@ -173,6 +224,8 @@ const enter = async ({ job, view, loaded }) => {
   const isLesson = view.lesson && (!step || step === "tune");
   const studio = loaded || isLesson ? await need() : null;
   studio?.lookAt(view);
+  const opened = isLesson ? "tune" : loaded || step === "history" ? step : null;
+  if (opened) mark(opened);
   window.RAM_ENTERED = true; // back.html.j2 need not tell any more that this page is coming
   entered();
   if (isLesson) {
@@ -181,8 +234,8 @@ const enter = async ({ job, view, loaded }) => {
     return;
   }
   // Without models there is nothing to show but the past.
-  if (!step || !(loaded || step === "history")) return;
-  open(step);
+  if (!opened) return;
+  open(opened);
   if (view.present && step === "tune") studio?.present(true);
 };
 
@@ -226,6 +279,9 @@ const toggleTheme = () => {
 
 const start = () => {
   if (!document.body.dataset.step) document.body.dataset.step = "load";
+  if (!entryStep()) mark("load");
+  window.addEventListener("popstate", followEntry);
+  followButtons();
   let wanted = null;
   try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
   if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {

@@ -2,7 +2,7 @@
 // The lesson on the stage: predict, drag, and see what was measured. Which scene is open, what is loaded
 // for it, and when its answer is reached. The stage knows nothing of it; the store tells what is shown.
 import { brief } from "../numbers.js";
-import { isPresenting, relayout } from "../canvas/canvas.js";
+import { isPresenting, relayout, reset } from "../canvas/canvas.js";
 import { areSame } from "../canvas/model/methods.js";
 import { choose, hold, onPaint, redraw, state } from "../canvas/store.js";
 import { bringCard, bringControl, drawCard, focusCard, mountCard, unmountCard } from "./card.js";
@@ -122,7 +122,9 @@ for (const end of ["pointerup", "pointercancel"]) {
 const follow = () => {
   if (!run) return;
   if (!isLoaded(run)) {
-    if (!run.isLoading) leave(); // other models were loaded meanwhile
+    if (run.isLoading) return;
+    leave(); // other models were loaded meanwhile; the scene's settings say nothing of them
+    reset();
     return;
   }
   run.isLoading = false;

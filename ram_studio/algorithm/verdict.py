@@ -25,7 +25,6 @@ from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
-    curve_from_dict,
     estimate,
     lost_rescaling,
 )
@@ -349,9 +348,7 @@ def _lost_by_rounding(merge: _Merge) -> Verdict | None:
     for agent in merge.agents:
         curve = steps.curve(agent.index, merge.point, dtype)
         if curve is not None:
-            # With the digits of the browser's profile, so that both say the same.
-            short = curve_from_dict(curve.to_dict(), dtype)
-            factors[agent.name] = (agent.factor, estimate(short, agent.factor).value)
+            factors[agent.name] = (agent.factor, estimate(curve.short(), agent.factor).value)
     lost = lost_rescaling(factors)
     if not lost:
         return None

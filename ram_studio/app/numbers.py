@@ -84,11 +84,18 @@ def dtypes_text(dtypes: Mapping[str, int]) -> str:
 
 
 def setting_text(name: str) -> str:
-    """Return a setting's name as people write it: ε, α, drop rate; of a weight whose it is."""
+    """Return a setting's name as people write it: epsilon, drop rate; of a weight whose it is."""
     kind, _, agent = name.partition(".")
     if kind == "ramp" and agent:
         agent, _, end = agent.rpartition(".")
         return f"{agent} in the {end} layer"
     if kind == "weight" and agent:
         return f"{agent}'s weight"
-    return {"epsilon": "ε", "alpha": "α"}.get(name, name.replace("_", " "))
+    return name.replace("_", " ")
+
+
+def value_text(name: str, value: object) -> str:
+    """Return a setting's value: 10⁻⁵ (epsilon), 2, 0.1, median."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return epsilon_text(value) if name == "epsilon" else f"{value:g}"

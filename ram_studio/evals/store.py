@@ -373,10 +373,17 @@ class AnswerStore:
             for r in rows
         ]
 
-    def seconds_each(self, last: int = 300) -> float | None:
-        """Return the mean time of the latest answers, None without any."""
+    def seconds_each(self, paths: Collection[str], last: int = 300) -> float | None:
+        """Return the mean time of the latest answers of some models, None without any.
+
+        paths: of the models, or of the base of merges that were made in memory.
+        """
         ((seconds,),) = self._rows(
-            "SELECT avg(seconds) FROM (SELECT seconds FROM answers ORDER BY run DESC LIMIT ?)",
+            "SELECT avg(seconds) FROM (SELECT seconds FROM answers WHERE run IN (SELECT runs.id"
+            " FROM runs, json_each(?) AS known"
+            " WHERE known.value IN (runs.path, json_extract(merge, '$.recipe.base')))"
+            " ORDER BY run DESC LIMIT ?)",
+            json.dumps(list(paths)),
             last,
         )
         return None if seconds is None else float(seconds)

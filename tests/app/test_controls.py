@@ -11,16 +11,24 @@ import pytest
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.boxes import unchecked
+from ram_studio.app.check import work as scoring
 from ram_studio.app.history import view as past_view
+from ram_studio.app.history import work as past
 from ram_studio.app.history.work import PastModel
 from ram_studio.app.merge import controls, recipes
+from ram_studio.app.merge.work import merge_work
+from ram_studio.app.session.jobs import Work
 from ram_studio.app.session.session import Loaded
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.checkpoints.record.filters import Filter
 from ram_studio.checkpoints.record.recipe import recipe_yaml
+from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge_log import PastMerge
 from ram_studio.errors import SettingsError
+from ram_studio.evals.report.colors import SHAPE_PATHS
+from ram_studio.evals.settings import EvalSettings
+from ram_studio.resources import asset_text
 
 
 @pytest.fixture
@@ -99,7 +107,7 @@ def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) ->
     taken = recipes.take(str(_saved(tmp_path, "ram+", epsilon=3.21e-6, r=7.0)), loaded)
     said = " ".join(taken.notes)
     assert "r 7 is not on the slider" in said
-    assert "ε 3.21e-06" in said
+    assert "epsilon 3.21e-06" in said
     assert taken.tuned["r"] == 1.0
     assert EPSILON_GRID[taken.tuned["point"]] == pytest.approx(3.21e-6, rel=0.3)
 
@@ -154,6 +162,42 @@ def test_an_update_leaves_a_choice_unchecked() -> None:
         assert one.get_block_name() == "checkboxgroup"
 
 
+def test_history_gives_agents_the_markers_they_had(session, workspace) -> None:
+    def done(work: Work) -> None:
+        work(lambda event: None, CancelToken())
+
+    done(merge_work(recipes.recipe_from(session.models, "ram", {}), session, workspace.settings))
+    for names in (["ram", "tool"], ["memory"]):
+        asked = EvalSettings(limit=2)
+        done(scoring.score_work(scoring.choose(names, session), asked, session, workspace))
+    ids = {model.name: model.id for model in past.past_models(session, workspace)}
+
+    def page(*names: str) -> str:
+        chosen = [ids[name] for name in names]
+        return past_view.side_by_side_html(
+            past.side_by_side(chosen, "demo", None, session, workspace)
+        )
+
+    beside = page("ram", "tool")
+    assert f'{SHAPE_PATHS[1]}" style="fill:var(--ram-agent-1)"/></svg>tool' in beside
+    assert SHAPE_PATHS[0] not in beside
+    assert 'class="marker"' not in page("memory", "tool"), "of which merge is not known"
+
+
+@pytest.mark.browser
+def test_boxes_of_history_stand_in_its_frame_on_a_phone(browser) -> None:
+    made = PastMerge("1", "", "ram+", "", None, "", "f", "ram+", {})
+    html = past_view.list_html([PastModel("m1", "ram+", "", made, ())], True)
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    styles = f"<style>{asset_text('app.css', 'check.css')}</style>"
+    page.set_content(f'{styles}<div class="gradio-container">{html}</div>')
+    # A box is painted where its element begins, whatever its padding.
+    edges = page.evaluate("""() => ["input[type=checkbox]", "tbody tr"]
+        .map((one) => document.querySelector(one).getBoundingClientRect().left)""")
+    page.close()
+    assert edges[0] >= edges[1]
+
+
 def test_history_shows_weights_densities_and_filters() -> None:
     settings = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
     made = PastMerge("1", "", "ram+", "", None, "", "f", "ram+", {"settings": settings})
@@ -169,7 +213,7 @@ def test_history_shows_weights_densities_and_filters() -> None:
         return replace(plain, merge=replace(plain.merge, recipe={**plain.merge.recipe, **recipe}))
 
     assert past_view.settings_text(changed(**own).merge) == (
-        "RAM+ · ε 10⁻⁵ · r 0.1 · α 2.0 · weights coding=0.5, memory=0.2 0.8 · "
+        "RAM+ · epsilon 10⁻⁵ · r 0.1 · alpha 2 · weights coding=0.5, memory=0.2 0.8 · "
         "densities tool=0.3 · filters norms: keep base; layers 0 to 1: weights tool=2, r 0"
     )
     rows = dict(past_view._settings([plain.merge, changed(**own).merge]))
@@ -178,5 +222,15 @@ def test_history_shows_weights_densities_and_filters() -> None:
     # Tune shows weights; what it cannot show gets no link.
     for recipe, shown in (({"weights": weights}, 1), ({"filters": filters}, 0), (own, 0)):
         html = past_view.list_html([changed(**recipe)], True)
+        assert html.count("Settings in Tune") == shown
+    # Nor do settings without a dial: rho tensor by tensor, WUDI's other solver.
+    for method, own, shown in (
+        ("ram+", {**settings, "scope": "global", "shared": "mean"}, 1),
+        ("ram+", {**settings, "scope": "tensor", "shared": "mean"}, 0),
+        ("wudi", {"solver": "closed", "others": "mean"}, 1),
+        ("wudi", {"solver": "adam", "others": "mean"}, 0),
+    ):
+        merge = replace(plain.merge, method=method, recipe={"settings": own})
+        html = past_view.list_html([replace(plain, merge=merge)], True)
         assert html.count("Settings in Tune") == shown
     assert "recipe cannot be read" in past_view.settings_text(changed(filters=[{}]).merge)

@@ -24,8 +24,9 @@ from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
-from ram_studio.engine.events import Progress
-from ram_studio.errors import SettingsError
+from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.engine.merge_log import past_merges
+from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.report.canvas_page import RANGES
 
 LOCAL = Settings()
@@ -204,6 +205,19 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
     session.load(_loaded("other"))
     assert not folder.exists()
     assert session.merges == {}
+
+
+def test_a_merge_of_other_models_is_not_entered(tmp_path: Path) -> None:
+    settings = Settings(work_dir=tmp_path, is_space=True)
+    session = Workspace(settings).session("t")
+    session.load(load_set("shared-style"))
+    made = work.merge_work(recipe_from(session.models, "ram+", {}), session, settings)
+    # Its last report comes before it is entered; nothing asks whether to stop after that.
+    with pytest.raises(Stopped, match="other models were loaded"):
+        made(lambda event: session.load(load_set("dense")), CancelToken())
+    assert session.merges == {}
+    assert list(session.folder.glob("merges/*")) == []
+    assert past_merges(session.folder) == []
 
 
 def test_a_form_becomes_settings_and_a_wrong_seed_is_refused() -> None:

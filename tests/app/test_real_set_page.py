@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
+from app_parts import built
 
 from ram_studio.app.api.arguments import Client
+from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.check.work import candidates
 from ram_studio.app.landing import figure
 from ram_studio.app.landing.outcomes import outcomes_of
@@ -15,9 +18,11 @@ from ram_studio.app.landing.picture import Pictures
 from ram_studio.app.landing.preview import preview_of, unknown_parts
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.load.work import open_loaded
+from ram_studio.app.merge.panel import MergePanel
 from ram_studio.app.session import sets
 from ram_studio.app.session.deep_link import read_link
 from ram_studio.app.session.jobs import lack
+from ram_studio.app.session.shared import Shared
 from ram_studio.app.tune.measured import measure_work, measured_rows
 from ram_studio.errors import SettingsError
 from ram_studio.evals.report.canvas_page import export_canvas
@@ -41,6 +46,21 @@ def test_what_needs_weights_says_how_to_get_them(session: Any, workspace: Any) -
         with pytest.raises(SettingsError, match=COMMAND):
             work()
     assert Client(workspace)._loaded("real", session) is loaded
+
+
+@pytest.mark.parametrize(("panel", "button"), [(MergePanel, "Merge"), (CheckPanel, "Evaluate")])
+def test_no_button_is_named_that_needs_weights(panel, button, session, workspace) -> None:
+    def make(shared: Shared) -> Any:
+        shared.steps = {"merge": gr.Button()}
+        shared.seed = gr.Number()
+        return panel(shared)
+
+    shared = built(make, workspace).shared
+    for name, said in (("real", False), ("shared-style", True)):
+        session.load(sets.load_set(name))
+        shown = [str(update) for update in shared.loaded.updates(session).values()]
+        assert any("yet." in text for text in shown)
+        assert any(f"press {button}" in text for text in shown) is said
 
 
 def test_landing_page_links_and_previews_know_it() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from app_parts import MODULES, load_modules, run
 
+from ram_studio.resources import asset_text
+
 pytestmark = pytest.mark.browser
 
 # A server that answers when it is told to: asked has what was sent, answers what to do with it.
@@ -82,6 +84,15 @@ def test_a_canvas_that_was_sent_is_confirmed_aloud(room) -> None:
     run(page, "(state) => answer('POST /ABCDFG/link', state)", sent)
     assert page.inner_text("[data-part=spoken]") == "Your teacher has your canvas."
     assert page.inner_text(":focus") == "Send it again"
+
+
+def test_the_screen_shows_the_whole_code_on_a_phone(browser) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    body = '<body data-view="screen"><main id="room"><p class="rm-code">WWWWWW</p></main></body>'
+    page.set_content(f"<style>{asset_text('room/room.css')}</style>{body}")
+    wide = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+    page.close()
+    assert wide <= 0
 
 
 def test_an_address_without_a_code_asks_for_one(room) -> None:

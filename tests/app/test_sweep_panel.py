@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from app_parts import built, tuned
@@ -17,6 +18,7 @@ from ram_studio.app.experiment.view import found_html
 from ram_studio.app.experiment.work import count_text
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
+from ram_studio.app.session.answers import open_answers
 from ram_studio.app.session.jobs import LOADED
 from ram_studio.app.session.session import Experiment, Session
 from ram_studio.app.session.sets import load_set
@@ -25,8 +27,10 @@ from ram_studio.app.settings import Settings
 from ram_studio.evals.experiment.race import Loss
 from ram_studio.evals.experiment.result import ExperimentResult, Recheck, Row
 from ram_studio.evals.experiment.search import Surrogate
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.score import Average, DomainScore
+from ram_studio.evals.store import RunKey
 
 OFF = (False, 0.0, 1.0, 3)
 
@@ -131,6 +135,23 @@ def test_the_form_becomes_a_plan_with_tunes_values(panel, session):
         assert text.startswith(f"{many}, up to 12 questions each: up to {answers} answers.")
         timed = count_text(panel.plan(data, session), seconds_each=0.25)
         assert timed.endswith(f"At this speed it takes up to {answers / 4:.0f} s.")
+
+
+def test_time_is_estimated_by_these_models_answers(panel, session, workspace):
+    base, key = session.models.base, RunKey("f" * 64, "demo", 1, {})
+
+    def told(seconds: float, number: int, **labels: Any) -> str:
+        asked = Question("q", "demo", "demo", "2 + 2?", "4", None, 8)
+        answer = Answer("4", True, "", {}, seconds, "end", {}, prompt="2 + 2?", tokens=1)
+        with open_answers(session, workspace) as store:
+            run = store.open_run(replace(key, fingerprint=f"{number}" * 64), model="m", **labels)
+            store.record(run, [(asked, answer)])
+        return panel.count_text(values(panel), session)
+
+    assert told(60.0, 1, path="/another/model").endswith("up to 96 answers.")
+    assert told(60.0, 2, merge={"recipe": {"base": "/another"}}).endswith("up to 96 answers.")
+    assert told(0.5, 3, path=base).endswith("takes up to 48 s.")
+    assert told(0.25, 4, merge={"recipe": {"base": base}}).endswith("takes up to 36 s.")
 
 
 @pytest.mark.parametrize(

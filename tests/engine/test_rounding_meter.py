@@ -15,12 +15,16 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters import rounding_meter
 from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate, stochastic_error
+from ram_studio.algorithm.verdict import verdict
+from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.engine.analyze import analyze, load
 from ram_studio.engine.in_memory import TensorSink
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError
+from ram_studio.resources import asset_path
 
 NAME = "model.layers.0.mlp.up_proj.weight"
 FALSE_ALARM = 1e-9
@@ -176,6 +180,22 @@ def test_the_curve_of_the_profile_is_the_estimate_in_few_digits(one_place):
             whole = analysis.steps.curve(t, DEFAULT_INDEX, dtype)
             found = estimate(curve_from_dict(layer, dtype), 1.2)
             assert found.low <= estimate(whole, 1.2).value <= found.high
+
+
+@pytest.mark.parametrize("name", ["shared-style", "independent", "dense"])
+def test_what_is_stored_of_lambda_is_one_number(name):
+    analysis = load_analysis(asset_path(name, "analysis.safetensors"))
+    for r in (0.0025, 0.005, 0.01, 0.025):
+        agents = analysis.preview(DEFAULT_INDEX, "ram+", r, 2.0)["agents"]
+        factors = {agent: numbers["lambda"] for agent, numbers in agents.items()}
+        told = rounding_preview(analysis, DEFAULT_INDEX, factors)["bfloat16"]
+        said = verdict(analysis, DEFAULT_INDEX, "ram+", r, 2.0)
+        for t, (agent, numbers) in enumerate(told.items()):
+            nearest = numbers["nearest"]
+            if f"{agent} 1." in said.text:
+                assert f"{agent} {nearest:.3f} instead of" in said.text
+            full = estimate(analysis.steps.curve(t, DEFAULT_INDEX, "BF16"), numbers["stochastic"])
+            assert nearest == pytest.approx(full.value, abs=1e-4)
 
 
 def test_the_meter_sees_what_the_files_hold(tmp_path):

@@ -57,6 +57,17 @@ def test_a_model_whose_template_hangs_does_not_hang_the_engine(tmp_path):
     assert "Grüße" in render_chat(TEMPLATE, SAID)
 
 
+def test_slow_prompts_are_bounded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(chat_template, "SLOW_SECONDS", 0.02)
+    monkeypatch.setattr(chat_template, "ALL_SLOW_SECONDS", 0.3)
+    busy = "{% for a in range(2000) %}{% for b in range(400) %}{% endfor %}{% endfor %}" + TEMPLATE
+    engine = LocalEngine(make_chat_model(tmp_path / "m", template=busy))
+    with pytest.raises(EvaluationError, match=r"chat template .* longer than 0.3 s together"):
+        list(engine.answer([HELLO] * 200))
+    quick = LocalEngine(make_chat_model(tmp_path / "q", template=TEMPLATE))
+    assert all("hello" in quick.prompt_of(HELLO) for _ in range(200))
+
+
 def test_a_busy_machine_makes_no_template_a_broken_one(tmp_path, monkeypatch, quick):
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
     assert "hello" in engine.prompt_of(HELLO)

@@ -97,11 +97,12 @@ def rounding_preview(
             curve, factor = analysis.steps.curve(t, point, dtype), factors[name]
             if curve is None or factor is None:
                 continue
-            nearest = estimate(curve, factor)
+            nearest = estimate(curve.short(), factor).value
+            _, low, high = estimate(curve, factor)
             by_agent[name] = {
-                "nearest": nearest.value,
-                "low": nearest.low,
-                "high": nearest.high,
+                "nearest": nearest,
+                "low": min(low, nearest),
+                "high": max(high, nearest),
                 "stochastic": factor,
                 "stochastic_error": stochastic_error(curve, factor),
             }

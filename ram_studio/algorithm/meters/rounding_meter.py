@@ -207,7 +207,11 @@ class Curve:
     spread: float
     noise: float
 
-    def to_dict(self, coarsest: float = 16.0, smallest: float = 2e-4) -> dict[str, Any]:
+    def short(self) -> Curve:
+        """Return the curve as the client profile has it, so that all estimates are one number."""
+        return curve_from_dict(self.to_dict(), self.dtype)
+
+    def to_dict(self, coarsest: float = 64.0, smallest: float = 2e-4) -> dict[str, Any]:
         """Return the curve for the client profile, in five significant digits.
 
         Cells of more than ``coarsest`` spacings, or less than a share of ``smallest``, go to the

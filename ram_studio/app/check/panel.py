@@ -59,7 +59,8 @@ from ram_studio.evals.suites import ALL_SUITES, HEALTH
 _HEALTH = "not scored: perplexity, distance from the base, repetition, speed"
 _START = 200  # questions per skill that decide the usual margin for two merges
 _REDRAWN_SECONDS = 0.3
-_NOTHING = "Not evaluated yet. Choose models and press Evaluate."
+_NOTHING = "Not evaluated yet."
+_FIRST = f"{_NOTHING} Choose models and press Evaluate."
 _NOT_ITS_SKILLS = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
     "models can run it, but it does not test what they were trained for."
@@ -273,7 +274,8 @@ class CheckPanel:
     def _judged(self, session: Session) -> Updates:
         agents = work.agents_of(session)
         if session.report is None:
-            return {self.verdicts: None, self.scores: empty_state(_NOTHING)}
+            said = _FIRST if work.candidates(session) else _NOTHING
+            return {self.verdicts: None, self.scores: empty_state(said)}
         result = judge_merges(session.report, agents, session.margin)
         drawn = verdicts_drawn(result, agents)
         return {

@@ -39,8 +39,16 @@ def report_html(result: EvalResult, agents: Sequence[str]) -> str:
     )
 
 
-def heat_table(result: EvalResult, agents: Sequence[str], base: str = BASE) -> dict[str, Any]:
-    """Return the model-by-domain table as the template's ``heat`` takes it."""
+def heat_table(
+    result: EvalResult,
+    agents: Sequence[str],
+    base: str = BASE,
+    order: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return the model-by-domain table as the template's ``heat`` takes it.
+
+    order: the agents in the order of their markers, where it is not that of ``agents``.
+    """
     report, pairs = result.report, result.comparisons
     skills = list(report.skills)
     # What stands apart from the average comes after it.
@@ -79,6 +87,7 @@ def heat_table(result: EvalResult, agents: Sequence[str], base: str = BASE) -> d
         ],
         "rows": rows,
         "agents": list(agents),
+        "order": order if order is None else list(order),
         "base": base,
         "whom": "the base" if base == BASE else base,
         "n": f"{low} questions per column"

@@ -25,7 +25,7 @@ from ram_studio.evals.experiment.result import ExperimentResult, Kind
 # A chart is drawn anew in the page each time: more often would flicker.
 _CHART_SECONDS = 1.0
 _OWN = "My choice of methods"
-_OWN_NOTE = "RAM rows use your ε, r and α from Tune; others use defaults."
+_OWN_NOTE = "RAM rows use your epsilon, r and alpha from Tune; others use defaults."
 
 
 class ExperimentPanel:

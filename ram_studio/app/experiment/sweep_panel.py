@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.boxes import html, slider
+from ram_studio.app.check.work import candidates
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
@@ -26,8 +27,8 @@ from ram_studio.evals.report.canvas_page import RANGES
 _RANGES = {
     # name: label, varied, from, to, values, largest
     "r": ("r, strength of the rescaling", True, 0.0, 0.5, 6, RANGES["r"]),
-    "alpha": ("α, cap on ρ (RAM+)", False, 0.0, 4.0, 5, RANGES["alpha"]),
-    "epsilon": ("ε, threshold of change", False, 1e-6, 1e-3, 4, 1.0),
+    "alpha": ("alpha, cap on ρ (RAM+)", False, 0.0, 4.0, 5, RANGES["alpha"]),
+    "epsilon": ("epsilon, threshold of change", False, 1e-6, 1e-3, 4, 1.0),
     "scale": ("Scale (methods other than RAM)", False, 0.2, 1.0, 5, 10.0),
     "weight": ("Weight of each agent", False, 0.0, 1.0, 3, 10.0),
     "ramp": ("Weights in first and last layer", False, 0.0, 1.0, 2, 10.0),
@@ -141,8 +142,9 @@ class SweepPanel(ExperimentPanel):
             return ""
         try:
             with open_answers(session, self.shared.workspace) as store:
-                # As fast as this user's latest answers came.
-                return work.count_text(self.plan(data, session), store.seconds_each())
+                # As fast as these models' latest answers came, and those of their merges.
+                paths = [model.path for model in candidates(session).values()]
+                return work.count_text(self.plan(data, session), store.seconds_each(paths))
         except RamStudioError as error:
             return str(error)
 

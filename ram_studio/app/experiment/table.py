@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from ram_studio.app.numbers import epsilon_text, setting_text
+from ram_studio.app.numbers import setting_text, value_text
 from ram_studio.evals.experiment.result import STATUS_TEXTS, ExperimentResult, Row
 from ram_studio.evals.report.score import DomainScore
 
@@ -123,10 +123,8 @@ def settings_text(row: Row) -> str:
     for name, value in row.settings.items():
         if value is None:
             text = f"1/{len(row.merged_agents)}" if name == "scale" and row.merged_agents else "–"
-        elif name == "epsilon":
-            text = epsilon_text(value)
         else:
-            text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
+            text = value_text(name, value)
         shown.append(f"{setting_text(name)} {text}")
     for agent, weight in row.weights.items():
         ends = weight if isinstance(weight, (list, tuple)) else [weight]

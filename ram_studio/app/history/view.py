@@ -14,15 +14,16 @@ from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.numbers import (
     duration_text,
-    epsilon_text,
     factor_text,
     retained_text,
     setting_text,
+    value_text,
 )
 from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.engine.merge_log import PastMerge
+from ram_studio.evals.report.canvas_page import FIXED, RANGES
 from ram_studio.evals.report.skill_table import TUNED
 
 _PUBLIC = "Only you see these, and only until your session expires."
@@ -49,6 +50,11 @@ def _tune_link(merge: PastMerge | None) -> str:
     """Return a query of Tune with a merge's settings, "" where Tune cannot show all of them."""
     if merge is None or choices_text(merge.recipe).keys() - {"weights"}:
         return ""
+    fields = METHODS[merge.method].settings.model_fields if merge.method in METHODS else {}
+    shown = {name: field.default for name, field in fields.items()} | FIXED
+    # Without a dial, and set otherwise than Tune has it.
+    if any(v != shown.get(n) for n, v in merge.settings.items() if n not in RANGES):
+        return ""
     settings = {**merge.settings, "weights": merge.recipe.get("weights")}
     return tune_query(merge.set_name, merge.method, settings)
 
@@ -59,7 +65,9 @@ def side_by_side_html(found: SideBySide) -> Markup:
     heat = None
     if found.result is not None and found.base is not None:
         plain = found.result.report.merges(found.base, [merge.name for merge in merges])
-        heat = heat_table(found.result, plain, found.base)
+        # As they were merged; of agents alone nobody knows which marker they had.
+        order = dict.fromkeys(name for merge in merges for name in merge.recipe.get("agents", {}))
+        heat = heat_table(found.result, plain, found.base, list(order))
     return render(
         "history/side_by_side.html.j2",
         found=found,
@@ -130,4 +138,4 @@ def _value(merge: PastMerge, name: str) -> str | None:
     value = merge.settings.get(name)
     if value is None or isinstance(value, (dict, list)):
         return None
-    return epsilon_text(value) if name == "epsilon" else str(value)
+    return value_text(name, value)

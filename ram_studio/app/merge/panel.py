@@ -34,7 +34,8 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import RamStudioError
 
 DEFAULT_METHOD = "ram+"
-_NOTHING = "Nothing merged yet. Choose a method and press Merge."
+_NOTHING = "Nothing merged yet."
+_FIRST = f"{_NOTHING} Choose a method and press Merge."
 _MORE = "Options"
 _STOPPED = "Stopped. Nothing was left behind."
 
@@ -169,7 +170,8 @@ class MergePanel:
         """Return the updates that show the last merge of a session, or that there is none."""
         if not session.merges:
             hidden = gr.update(visible=False)
-            nothing = [templates.empty_state(_NOTHING), hidden, hidden, ""]
+            said = _NOTHING if lack(session.loaded) else _FIRST
+            nothing = [templates.empty_state(said), hidden, hidden, ""]
             return dict(zip(self._result, nothing, strict=True))
         merged = list(session.merges.values())[-1]
         link = download_link(session.key, merged.folder)

@@ -61,7 +61,7 @@ def merge_work(
         )
         text = recipe_text(result.provenance.placed_recipe, settings)
         merged = Merged(name, out, recipe.method, result.to_dict(), text)
-        session.merges[name] = merged
+        session.keep(merged, loaded)
         remember_merge(
             memory_folder(session, settings),
             merged.result,

@@ -24,7 +24,7 @@ from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.job_queue import Effort, QueuePosition
 from ram_studio.app.public.machine import lower_priority
 from ram_studio.app.public.user import hide_paths, own_copy_hint
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import OTHER_MODELS, Loaded, Session
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.events import CancelToken
@@ -64,7 +64,6 @@ NEED_WEIGHTS = (
     "in Load under “Your own models”."
 )
 _WAITING = "Queued"
-_OTHER_MODELS = "Stopped: other models were loaded."
 _OUT_OF_TIME = "Stopped: the job took longer than this server allows."
 
 
@@ -203,7 +202,7 @@ class Job(Generic[Result]):
         other users see no traceback.
         """
         if self.why == LOADED:
-            return None, RamStudioError(_OTHER_MODELS)
+            return None, RamStudioError(OTHER_MODELS)
         if self._error is None:
             return self._result, None
         if self.why == "time":

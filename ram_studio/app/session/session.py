@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from typing import Any
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app.public.job_queue import JobQueue, QueuedJob
 from ram_studio.checkpoints.record.analysis_file import analysis_arrays
-from ram_studio.errors import OutputError
+from ram_studio.errors import OutputError, Stopped
 from ram_studio.evals.experiment.result import ExperimentResult, Kind
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.skill_verdict import MARGIN
+
+OTHER_MODELS = "Stopped: other models were loaded."
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class Session:
     address: str = ""
     job_queue: JobQueue = field(default_factory=JobQueue)
     is_public: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def is_busy(self) -> bool:
@@ -162,14 +166,27 @@ class Session:
 
     def load(self, loaded: Loaded) -> None:
         """Make these checkpoints the current ones; merges and scores of others are dropped."""
-        if self.loaded is not None and self.loaded.identity != loaded.identity:
-            for merged in self.merges.values():
-                shutil.rmtree(merged.folder, ignore_errors=True)
-            self.merges.clear()
-            self.report = None
-            self.chat = None
-            self.experiments.clear()
-        self.loaded = loaded
+        with self._lock:
+            if self.loaded is not None and self.loaded.identity != loaded.identity:
+                for merged in self.merges.values():
+                    shutil.rmtree(merged.folder, ignore_errors=True)
+                self.merges.clear()
+                self.report = None
+                self.chat = None
+                self.experiments.clear()
+            self.loaded = loaded
+
+    def keep(self, merged: Merged, loaded: Loaded) -> None:
+        """Take in a merge of what was loaded when it began; of other models it is removed.
+
+        Raises: Stopped when others were loaded since.
+        """
+        with self._lock:
+            if self.models.identity == loaded.identity:
+                self.merges[merged.name] = merged
+                return
+        shutil.rmtree(merged.folder, ignore_errors=True)
+        raise Stopped(OTHER_MODELS)
 
     def free_name(self, wanted: str) -> str:
         """Return ``wanted``, with a number when a merge of that name exists already."""

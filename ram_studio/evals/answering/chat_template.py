@@ -4,11 +4,13 @@ A chat template comes with a model and is a program: nested loops in it run for 
 string fills the memory. transformers renders it (in Jinja's sandbox: it reaches no file), in a
 worker process with a limit on its computing time, memory and output: a machine that is busy with
 other things takes longer and makes no template a broken one. One worker serves all models of a
-process; it starts with the first template and takes some 0.1 ms a prompt from then on.
+process; it starts with the first template and takes some 0.1 ms a prompt from then on. A template
+that is slow at every prompt is ended by what its slow prompts take together.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -16,10 +18,31 @@ from ram_studio.evals.sandbox.worker import OutOfTime, Worker, WorkerEnded
 
 SECONDS = 5.0
 """Longest computing time for one prompt."""
+SLOW_SECONDS = 0.25
+"""Computing time above which a prompt is slow: a thousand times what real templates take."""
+ALL_SLOW_SECONDS = 30.0
+"""Longest computing time for all slow prompts of a model."""
 
 WORKER = Worker(
     "templates", "renders chat templates", "transformers", SECONDS, memory_bytes=1_000_000_000
 )
+
+
+@dataclass
+class SlowPrompts:
+    """The seconds of computing that a model's slow prompts took."""
+
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a prompt. Raises: EvaluationError when the slow ones took too long together."""
+        if seconds > SLOW_SECONDS:
+            self.seconds += seconds
+        if self.seconds > ALL_SLOW_SECONDS:
+            raise EvaluationError(
+                f"prompts of more than {SLOW_SECONDS:g} s each took longer than "
+                f"{ALL_SLOW_SECONDS:g} s together"
+            )
 
 
 def render_chat(
@@ -28,11 +51,12 @@ def render_chat(
     *,
     tools: list[dict[str, Any]] | None = None,
     special: dict[str, Any] | None = None,
+    slow: SlowPrompts | None = None,
 ) -> str:
     """Return the prompt that a template makes of messages, ready for the model's answer.
 
     Args: tools: as JSON schemas, for a template that knows about tools. special: the
-        tokenizer's special tokens by name.
+        tokenizer's special tokens by name. slow: what the same model's slow prompts took so far.
 
     Raises: EvaluationError with the reason, to be put after "The chat template of ... fails:";
         WorkerError, a whole sentence, where the template was not come to.
@@ -47,4 +71,6 @@ def render_chat(
         raise EvaluationError(reason) from None
     if "text" not in answer:
         raise EvaluationError(" ".join(str(answer["error"]).split())[:200])
+    if slow is not None:
+        slow.add(answer["seconds"])
     return str(answer["text"])

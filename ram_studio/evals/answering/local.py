@@ -19,7 +19,7 @@ from ram_studio.checkpoints.opening import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.chat_template import render_chat
+from ram_studio.evals.answering.chat_template import SlowPrompts, render_chat
 from ram_studio.evals.answering.decode import OnTokens, Sampling, decode_steps
 from ram_studio.evals.answering.engine import (
     ChatMode,
@@ -112,6 +112,7 @@ class LocalEngine:
             )
         self.is_chat = has_template and chat != "none"
         self._loaded: Any = None
+        self._slow = SlowPrompts()
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -192,6 +193,7 @@ class LocalEngine:
                 [{"role": "user", "content": said}, *messages],
                 tools=tools,
                 special=self.tokenizer.special_tokens_map,
+                slow=self._slow,
             )
         except WorkerError:
             raise

@@ -53,7 +53,7 @@ RANGES: Mapping[str, float] = {
 }
 """Numbers among a method's settings, each from 0 to the most that the canvas shows."""
 
-_FIXED = {"solver": "closed"}
+FIXED = {"solver": "closed"}
 """What the canvas shows of a setting that has no dial, where it is not the usual."""
 
 _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
@@ -120,7 +120,7 @@ def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
         found = {"method": recipe.method, "weights": recipe.weights}
         usual = METHODS[recipe.method].settings.model_fields
         for name, value in recipe.settings.items():
-            shown: Any = _FIXED.get(name, usual[name].default if name in usual else None)
+            shown: Any = FIXED.get(name, usual[name].default if name in usual else None)
             if name in RANGES and isinstance(value, (int, float)):
                 found[name] = shown = max(0.0, min(value, RANGES[name]))
                 if name == "epsilon":

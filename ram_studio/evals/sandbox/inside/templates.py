@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -10,7 +11,11 @@ MAX_CHARACTERS = 8_000_000
 
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
-    """Return {"text"} or {"error"} for {"template", "messages", "tools", "special"}."""
+    """Return {"text", "seconds"} or {"error"} for {"template", "messages", "tools", "special"}.
+
+    seconds: of computing.
+    """
+    began = time.process_time()
     try:
         texts, _ = render_jinja_template(
             conversations=[message["messages"]],
@@ -25,4 +30,4 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
     size = len(texts[0])
     if size > MAX_CHARACTERS:
         return {"error": f"its output has {size} characters, the most is {MAX_CHARACTERS}"}
-    return {"text": texts[0]}
+    return {"text": texts[0], "seconds": time.process_time() - began}
