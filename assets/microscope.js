@@ -313,8 +313,8 @@ const drawMethods = (box) => {
     const row = put(body, "tr", css);
     put(row, "th", { scope: "row" }, method.name);
     put(row, "td", { class: "strong" }, method.stored[at]);
-    const [asked, kept] = [method.asked[at], method.kept[at]];
-    put(row, "td", {}, asked === kept ? kept : `requested ${asked}, effective ${kept}`);
+    const [requested, effective] = [method.requested[at], method.effective[at]];
+    put(row, "td", {}, requested === effective ? effective : `requested ${requested}, effective ${effective}`);
     const line = put(put(body, "tr"), "td", { colspan: "3", class: "worked" });
     line.append(method.formula[at]);
     if (method.result[at]) line.append(` = ${method.result[at]}`);

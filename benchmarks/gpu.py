@@ -35,7 +35,7 @@ from ram_studio.engine.in_memory import ResidentMerge
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.counting import Counter, Counting, Tally
 from ram_studio.engine.passes.driver import RunOptions, run_pass
-from ram_studio.engine.passes.plan import Known, Plan
+from ram_studio.engine.passes.plan import CollectedFacts, Plan
 from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
@@ -134,7 +134,7 @@ def resident_rows(
         plan = Plan(
             get_method("ram"),
             get_method("ram").prepare(make_settings("ram", {}), facts),
-            Known(facts),
+            CollectedFacts(facts),
             dict.fromkeys(tensors, "BF16"),
             {name: index for index, name in enumerate(tensors)},
             rounding,

@@ -126,12 +126,12 @@ TALLY = """
 import sys
 import numpy as np
 from ram_studio.engine.passes.merging import MergeTally
-from ram_studio.engine.passes.plan import Merged
+from ram_studio.engine.passes.plan import MergedBlock
 
 drawn = np.random.default_rng(0).normal(size=(999, 4, 3, 9))
 tally = MergeTally(3)
 for block in range(int(sys.argv[1])):
-    tally.add(Merged(None, np.zeros(8, np.int64), drawn[block % 999]))
+    tally.add(MergedBlock(None, np.zeros(8, np.int64), drawn[block % 999]))
 print(tally.total.sums.nbytes, [tally.retained(agent) for agent in range(3)])
 """
 

@@ -136,7 +136,7 @@ class Stopped(RamStudioError):
 
 
 @contextlib.contextmanager
-def told_as(kind: type[RamStudioError], what: str, advice: str = "") -> Iterator[None]:
+def raise_as(kind: type[RamStudioError], what: str, advice: str = "") -> Iterator[None]:
     """Turn an operating system's error into `kind`: "what: its reason; advice."."""
     try:
         yield

@@ -31,7 +31,7 @@ from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies, retained_dict
 from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.meters.weighted import (
-    Applied,
+    GroupSettings,
     WeightSums,
     describe_retained,
     resolve_compact,
@@ -167,7 +167,7 @@ class Analysis:
         Raises: AnalysisError when the analysis has none.
         """
         if not self.is_compact:
-            return self.known_relations().grouped(self.groups(by))
+            return self.require_relations().grouped(self.groups(by))
         groups = {"layer": [[i] for i in range(len(self.group_labels("layer")))]}
         groups["model"] = [list(range(len(groups["layer"])))]
         if by not in groups:
@@ -175,7 +175,7 @@ class Analysis:
                 f"A compact analysis holds magnitudes, signs and cosines by layer, not by {by}; "
                 "take the whole analysis."
             )
-        return self.known_relations().grouped(groups[by])
+        return self.require_relations().grouped(groups[by])
 
     def compact(self) -> Analysis:
         """Return what previews need: counts of each tensor as they are, relations by layer.
@@ -190,10 +190,10 @@ class Analysis:
             return found
         by_module = self.weighing.at_points((0, DEFAULT_INDEX)).grouped(self.groups("place"))
         by_layer = self.weighing.grouped(self.groups("layer"))
-        by_layer, by_module = by_layer.shortened(), by_module.shortened()
+        by_layer, by_module = by_layer.with_fewer_digits(), by_module.with_fewer_digits()
         return replace(found, weighing=by_layer, module_weighing=by_module)
 
-    def known_relations(self) -> Relations:
+    def require_relations(self) -> Relations:
         """Return ``relations``.
 
         Raises: AnalysisError when the analysis has none.
@@ -274,7 +274,7 @@ class Analysis:
         """
         scaling.check_scaling(rule, r, alpha)
         if rule == scaling.MAGNITUDE_RULE:
-            self.known_relations()
+            self.require_relations()
 
         settings = (rule, r, alpha)
         result = Preview(epsilon=EPSILON_GRID[point], rule=rule, r=r, alpha=alpha)
@@ -302,16 +302,16 @@ class Analysis:
             for g, label in enumerate(self.group_labels(by))
         }
 
-    def _applied(
+    def _settings_of_tensors(
         self, point: int, lambdas: Sequence[float], weights: Mapping[str, float | Sequence[float]]
-    ) -> Applied:
+    ) -> GroupSettings:
         """Return how every tensor is merged with weights."""
         if unknown := [name for name in weights if name not in self.agents]:
             known = ", ".join(self.agents)
             raise SettingsError(f"There is no agent {unknown[0]!r} to weigh; there are {known}.")
         own = [weights.get(name, 1.0) for name in self.agents]
         shared = np.array([[at_depth(w, d) for w in own] for d in depths_of(self.names)])
-        return Applied.alike(point, shared * lambdas, shared)
+        return GroupSettings.uniform(point, shared * lambdas, shared)
 
     def _add_retained(
         self,
@@ -327,12 +327,12 @@ class Analysis:
             return None
         lambdas = [agent["lambda"] for agent in agents.values()]
         if weights:
-            told = self.merged_retained(self._applied(point, lambdas, weights))
+            by_agent = self.merged_retained(self._settings_of_tensors(point, lambdas, weights))
         else:
             factors = parts.of_ram(point, lambdas) if parts else None
-            told = describe_retained(self.agents, energies.ram(point, lambdas), factors)
+            by_agent = describe_retained(self.agents, energies.ram(point, lambdas), factors)
         for name, agent in agents.items():
-            agent |= told[name]
+            agent |= by_agent[name]
         return {
             name: describe_retained(
                 self.agents,
@@ -342,7 +342,7 @@ class Analysis:
             for name, scale in {"average": 1.0 / len(self.agents), "sum": 1.0}.items()
         }
 
-    def merged_retained(self, applied: Applied) -> dict[str, dict[str, Any]]:
+    def merged_retained(self, settings: GroupSettings) -> dict[str, dict[str, Any]]:
         """Return what a merge retains of each agent. Raises: AnalysisError without sums for it."""
         energies, parts, sums = self.energies, self.part_factors, self.weighing
         if energies is None or energies.products is None:
@@ -351,16 +351,16 @@ class Analysis:
                 "weights cannot be previewed. Run the merge: it measures the same."
             )
         if sums is None or parts is None:
-            alike = applied.grouped([range(len(self.tensors))])
-            if alike is None or alike.kept[0] >= 0:
-                said = "Agents were left out, so layer weights and filters are not known. "
-                raise AnalysisError(f"{said}Analyze these on their own.")
+            uniform = settings.grouped([range(len(self.tensors))])
+            if uniform is None or uniform.keep[0] >= 0:
+                reason = "Agents were left out, so layer weights and filters are not known. "
+                raise AnalysisError(f"{reason}Analyze these on their own.")
             of_model = sums_of_products(energies.products[None], energies.n_agents)
-            return describe_retained(self.agents, retained_of(*of_model, alike), None)
+            return describe_retained(self.agents, retained_of(*of_model, uniform), None)
         if self.is_compact:
-            sums, applied = resolve_compact(sums, self.module_weighing, applied, self.groups)
-        retained = retained_of(sums.square, sums.gram, applied)
-        return describe_retained(self.agents, retained, sums.part_factors(applied, parts))
+            sums, settings = resolve_compact(sums, self.module_weighing, settings, self.groups)
+        retained = retained_of(sums.square, sums.gram, settings)
+        return describe_retained(self.agents, retained, sums.part_factors(settings, parts))
 
     def to_frame(
         self,

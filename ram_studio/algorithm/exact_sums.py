@@ -42,8 +42,8 @@ class ExactSum:
                 return
             old = term[where]
             total = old + left
-            taken = total - old
-            left = (old - (total - taken)) + (left - taken)
+            added = total - old
+            left = (old - (total - added)) + (left - added)
             term[where] = total
         if left.any():
             self.terms.append(np.zeros(self.shape))

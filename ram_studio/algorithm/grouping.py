@@ -112,14 +112,14 @@ def experts_of(
     left = {i: g for i, g in enumerate(labels_of(names, "expert")) if not g.endswith(apart)}
     own = counts.grouped([np.flatnonzero(index == i).tolist() for i in left])
     named = StackCounts(tuple(left.values()), own)
-    return named if stacks is None else _joined(named, stacks)
+    return named if stacks is None else _join_stacks(named, stacks)
 
 
 def add_stacks(found: Sequence[StackCounts]) -> StackCounts | None:
     """Return the counts of parts of a model together; None without any."""
     if not found:
         return None
-    every = functools.reduce(_joined, found)
+    every = functools.reduce(_join_stacks, found)
     rows: dict[str, list[int]] = {}
     for row, label in enumerate(every.labels):  # an expert's matrices may lie in several parts
         rows.setdefault(label, []).append(row)
@@ -139,7 +139,7 @@ def stack_counts(rows: Mapping[str, Sequence[int]], counts: OverlapCounts) -> St
     return StackCounts(labels, counts.grouped([rows[label] for label in labels]))
 
 
-def _joined(one: StackCounts, other: StackCounts) -> StackCounts:
+def _join_stacks(one: StackCounts, other: StackCounts) -> StackCounts:
     a, b = one.counts, other.counts
     patterns = None
     if a.patterns is not None and b.patterns is not None:

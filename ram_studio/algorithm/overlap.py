@@ -104,8 +104,8 @@ class OverlapCounts:
         if self.patterns is None:
             raise ValueError("Agents can only be dropped when overlap patterns were counted.")
         masks = [(mask,) for mask in range(self.patterns.shape[-1])]
-        kept = keep_sets(self.patterns, masks, masks[: 1 << len(keep)], keep)
-        return OverlapCounts.from_patterns(self.numel, kept)
+        patterns = keep_sets(self.patterns, masks, masks[: 1 << len(keep)], keep)
+        return OverlapCounts.from_patterns(self.numel, patterns)
 
 
 def keep_sets(
@@ -113,19 +113,19 @@ def keep_sets(
     old: Sequence[tuple[int, ...]],
     new: Sequence[tuple[int, ...]],
     keep: Sequence[int],
-) -> Real[np.ndarray, "*groups kept"]:
+) -> Real[np.ndarray, "*groups new"]:
     """Return sums by set of agents as if only these agents (indices, in this order) were merged.
 
     old, new: what the last axis holds before and after: (bit mask, members that it is about, if
     any, ascending). Sums about an agent that is dropped are left out.
     """
     place = {row: i for i, row in enumerate(new)}
-    kept = np.zeros((*values.shape[:-1], len(new)), dtype=values.dtype)
+    sums = np.zeros((*values.shape[:-1], len(new)), dtype=values.dtype)
     for i, (mask, *about) in enumerate(old):
         if set(about) <= set(keep):
             renamed = sum((mask >> agent & 1) << t for t, agent in enumerate(keep))
-            kept[..., place[renamed, *sorted(map(keep.index, about))]] += values[..., i]
-    return kept
+            sums[..., place[renamed, *sorted(map(keep.index, about))]] += values[..., i]
+    return sums
 
 
 def shared_of_patterns(

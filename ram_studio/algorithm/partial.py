@@ -21,9 +21,9 @@ from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.meters.relations import RowLayout
 from ram_studio.algorithm.meters.retained import build_energies
 from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
-from ram_studio.algorithm.meters.storage import Finding, combined, pass_findings, texts
+from ram_studio.algorithm.meters.storage import Finding, combine_findings, pass_findings, texts
 from ram_studio.algorithm.shapes import Float64
-from ram_studio.algorithm.verdict import lost_in
+from ram_studio.algorithm.verdict import find_lost_agents
 from ram_studio.errors import AnalysisError
 
 
@@ -90,9 +90,9 @@ class PartialAnalysis:
                 energies=energies,
                 part_factors=PartFactors.of_rows(rows[:, products:], len(analysis.agents)),
             )
-        lost = lost_in(analysis)
+        lost = find_lost_agents(analysis)
         counted = pass_findings(analysis) + (() if lost is None else (lost.finding,))
-        findings = combined(self.findings, counted)
+        findings = combine_findings(self.findings, counted)
         return replace(analysis, warnings=texts(findings))
 
 
@@ -116,7 +116,7 @@ def add_partial(found: Sequence[PartialAnalysis]) -> PartialAnalysis:
     # Tensors of all, in the order of the parts that they are of.
     order = np.argsort(np.repeat(list(parts), list(parts.values())), kind="stable")
 
-    def joined(name: str) -> Any:
+    def join_tensors(name: str) -> Any:
         """Return counts or relations of all tensors; what no analysis has is None."""
         of_each = [own for s in analyses if (own := getattr(s, name)) is not None]
         if not of_each:
@@ -131,18 +131,18 @@ def add_partial(found: Sequence[PartialAnalysis]) -> PartialAnalysis:
         )
 
     tensors = [tensor for s in analyses for tensor in s.tensors]
-    steps, sums = _added_steps(found)
+    steps, sums = _add_steps(found)
     return replace(
         first,
         analysis=replace(
             first.analysis,
             tensors=tuple(tensors[i] for i in order),
-            counts=joined("counts"),
+            counts=join_tensors("counts"),
             magnitudes=np.sum([s.magnitudes for s in analyses], axis=0),
-            rounded=joined("rounded"),
-            relations=joined("relations"),
+            rounded=join_tensors("rounded"),
+            relations=join_tensors("relations"),
             steps=steps,
-            weighing=joined("weighing"),
+            weighing=join_tensors("weighing"),
             stacks=add_stacks([s.stacks for s in analyses if s.stacks is not None]),
         ),
         parts={number: parts[number] for number in sorted(parts)},
@@ -179,7 +179,7 @@ def _check_belong_together(found: Sequence[PartialAnalysis]) -> None:
             )
 
 
-def _added_steps(
+def _add_steps(
     found: Sequence[PartialAnalysis],
 ) -> tuple[StepCounts | None, ExactSums | None]:
     steps = [p.analysis.steps for p in found if p.analysis.steps is not None]

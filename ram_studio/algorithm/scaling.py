@@ -32,19 +32,19 @@ def overlap_unique_ratio(shared: int | float, unique: int | float) -> float:
     return shared / unique
 
 
-def _clipped(rho: float, r: float, alpha: float) -> float:
+def _clipped_factor(rho: float, r: float, alpha: float) -> float:
     return 1.0 + r * min(max(rho, 0.0), alpha)
 
 
-def _soft(rho: float, r: float, alpha: float) -> float:
+def _soft_factor(rho: float, r: float, alpha: float) -> float:
     return 1.0 + r * (1.0 if math.isinf(rho) else rho / (1.0 + rho))
 
 
 _RULES: Mapping[str, Callable[[float, float, float], float]] = {
     "ram": lambda rho, r, alpha: 1.0,
-    "ram+": _clipped,
-    "ram+s": _soft,
-    "ram+m": _clipped,
+    "ram+": _clipped_factor,
+    "ram+s": _soft_factor,
+    "ram+m": _clipped_factor,
 }
 RULES = tuple(_RULES)
 

@@ -197,7 +197,7 @@ def lost_to_epsilon(
     how_many = "some weights"
     if count := changed.get(worst):
         how_many = f"{_number(count, is_sampled)} weights ({_share(count / total)})"
-    by = f" by at most {_threshold(_rounded_up(bounds[worst]))}" if worst in bounds else ""
+    by = f" by at most {_threshold(_round_up(bounds[worst]))}" if worst in bounds else ""
     return LostToEpsilon(
         tuple(lost),
         f"Epsilon {_threshold(epsilon)} leaves {rest} of {_names(list(lost))}:",
@@ -205,7 +205,7 @@ def lost_to_epsilon(
     )
 
 
-def lost_in(analysis: Analysis, point: int = DEFAULT_INDEX) -> LostToEpsilon | None:
+def find_lost_agents(analysis: Analysis, point: int = DEFAULT_INDEX) -> LostToEpsilon | None:
     """Return which agents of an analysis a point of the epsilon grid leaves nothing of.
 
     Without relations only agents of which no weight is left are known.
@@ -229,25 +229,25 @@ def lost_in(analysis: Analysis, point: int = DEFAULT_INDEX) -> LostToEpsilon | N
     )
 
 
-def _unchanged(merge: _Merge) -> Verdict | None:
+def _check_unchanged(merge: _Merge) -> Verdict | None:
     if merge.agents:
         return None
     return Verdict("unchanged", "bad", "No agent differs from the base: the merge is the base.")
 
 
-def _lost_to_epsilon(merge: _Merge) -> Verdict | None:
-    lost = lost_in(merge.analysis, merge.point)
+def _check_lost_to_epsilon(merge: _Merge) -> Verdict | None:
+    lost = find_lost_agents(merge.analysis, merge.point)
     return None if lost is None else Verdict("lost-to-epsilon", "bad", lost.lead, lost.rest)
 
 
-def _almost_lost(merge: _Merge) -> Verdict | None:
+def _check_almost_lost(merge: _Merge) -> Verdict | None:
     reduced = [agent for agent in merge.reduced if agent.is_lost_to_epsilon]
     if all(agent.retained >= ALMOST_NOTHING for agent in reduced):
         return None
     return Verdict("reduced-by-epsilon", "bad", *_little_left("At this epsilon", reduced))
 
 
-def _far_factor(merge: _Merge) -> Verdict | None:
+def _check_far_factor(merge: _Merge) -> Verdict | None:
     far = max(merge.agents, key=lambda agent: agent.factor)
     if far.factor <= FAR_FACTOR:
         return None
@@ -259,14 +259,14 @@ def _far_factor(merge: _Merge) -> Verdict | None:
     )
 
 
-def _reduced(merge: _Merge) -> Verdict | None:
+def _check_reduced(merge: _Merge) -> Verdict | None:
     reduced = [agent for agent in merge.reduced if agent.is_lost_to_epsilon]
     if not reduced:
         return None
     return Verdict("reduced-by-epsilon", "warn", *_little_left("At this epsilon", reduced))
 
 
-def _one_agent(merge: _Merge) -> Verdict | None:
+def _check_one_agent(merge: _Merge) -> Verdict | None:
     if len(merge.agents) > 1:
         return None
     (agent,) = merge.agents
@@ -278,7 +278,7 @@ def _one_agent(merge: _Merge) -> Verdict | None:
     )
 
 
-def _little_unique(merge: _Merge) -> Verdict | None:
+def _check_little_unique(merge: _Merge) -> Verdict | None:
     energies = merge.analysis.energies
     assert energies is not None, "checked before"
     square = energies.square[merge.point]
@@ -317,13 +317,13 @@ def _directions(analysis: Analysis, cosine: float) -> str:
     return f"{found}For such agents no method differed in arXiv 2607.16062. "
 
 
-def _reduced_by_averaging(merge: _Merge) -> Verdict | None:
+def _check_reduced_by_averaging(merge: _Merge) -> Verdict | None:
     if not merge.reduced:
         return None
     return Verdict("reduced-by-averaging", "warn", *_little_left("After averaging", merge.reduced))
 
 
-def _only_stored(merge: _Merge) -> Verdict | None:
+def _check_only_stored(merge: _Merge) -> Verdict | None:
     analysis = merge.analysis
     if analysis.rounded is None:
         return None
@@ -339,7 +339,7 @@ def _only_stored(merge: _Merge) -> Verdict | None:
     return None
 
 
-def _lost_by_rounding(merge: _Merge) -> Verdict | None:
+def _check_lost_by_rounding(merge: _Merge) -> Verdict | None:
     steps, dtype = merge.analysis.steps, merge.analysis.dtypes.get(BASE, "")
     if steps is None:
         return None
@@ -353,8 +353,8 @@ def _lost_by_rounding(merge: _Merge) -> Verdict | None:
     if not lost:
         return None
     parts = [
-        f"{name} {_factor(stored)} instead of {_factor(asked)}"
-        for name, (asked, stored) in lost.items()
+        f"{name} {_factor(effective)} instead of {_factor(requested)}"
+        for name, (requested, effective) in lost.items()
     ]
     return Verdict(
         "rounding",
@@ -364,7 +364,7 @@ def _lost_by_rounding(merge: _Merge) -> Verdict | None:
     )
 
 
-def _retained(merge: _Merge) -> Verdict:
+def _check_retained(merge: _Merge) -> Verdict:
     least = min(merge.agents, key=lambda agent: agent.retained)
     return Verdict(
         "retained",
@@ -375,17 +375,17 @@ def _retained(merge: _Merge) -> Verdict:
 
 
 _CHECKS: tuple[Callable[[_Merge], Verdict | None], ...] = (
-    _unchanged,
-    _lost_to_epsilon,
-    _almost_lost,
-    _far_factor,
-    _reduced,
-    _one_agent,
-    _little_unique,
-    _reduced_by_averaging,
-    _only_stored,
-    _lost_by_rounding,
-    _retained,
+    _check_unchanged,
+    _check_lost_to_epsilon,
+    _check_almost_lost,
+    _check_far_factor,
+    _check_reduced,
+    _check_one_agent,
+    _check_little_unique,
+    _check_reduced_by_averaging,
+    _check_only_stored,
+    _check_lost_by_rounding,
+    _check_retained,
 )
 
 
@@ -442,7 +442,7 @@ def _number(count: float, is_sampled: bool) -> str:
     return f"{about}{int(float(f'{count:.3g}') if is_sampled else count):,}"
 
 
-def _rounded_up(bound: float) -> float:
+def _round_up(bound: float) -> float:
     """Return a bound that holds in three digits, too."""
     return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(bound)))
 

@@ -22,7 +22,7 @@ from typing import Any
 from ram_studio.algorithm.methods import METHODS, NAMED, OWN, Method
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.provenance import OwnMethodRecord
-from ram_studio.errors import SettingsError, told_as
+from ram_studio.errors import SettingsError, raise_as
 
 GROUP = "ram_studio.methods"
 """Entry points of this group are methods, called as they are."""
@@ -85,7 +85,7 @@ def own_record(name: str) -> OwnMethodRecord | None:
 
 def _run(path: Path) -> tuple[bytes, ModuleType]:
     """Run a file as a module; return the bytes that ran, and it."""
-    with told_as(SettingsError, f"{printable(path)} cannot be read"):
+    with raise_as(SettingsError, f"{printable(path)} cannot be read"):
         data = path.read_bytes()
     module = ModuleType(f"ram_studio_own_{hashlib.sha256(data).hexdigest()[:16]}")
     module.__file__ = str(path)

@@ -9,7 +9,7 @@ import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.progress import status_line
-from ram_studio.errors import SettingsError, told_as
+from ram_studio.errors import SettingsError, raise_as
 
 
 def fisher(
@@ -39,7 +39,7 @@ def fisher(
         chosen = list(training_prompts(examples, seed))
     else:
         try:
-            with told_as(SettingsError, f"{prompts} cannot be read"):
+            with raise_as(SettingsError, f"{prompts} cannot be read"):
                 # Not splitlines: a prompt may hold other characters that begin a new line.
                 lines = prompts.read_text("utf-8").split("\n")
         except UnicodeDecodeError as error:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.errors import OutputError, told_as
+from ram_studio.errors import OutputError, raise_as
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ram_studio.algorithm.meters.retained import Retained
+    from ram_studio.algorithm.meters.retained import RetainedShares
     from ram_studio.evals.report.score import DomainScore
 
 
@@ -42,7 +42,7 @@ def write_csv(frame: DataFrame, path: Path) -> None:
 
     Raises: OutputError when the file cannot be written.
     """
-    with told_as(OutputError, f"{path} cannot be written"):
+    with raise_as(OutputError, f"{path} cannot be written"):
         frame.to_csv(path, index=False, lineterminator="\n")
 
 
@@ -66,7 +66,7 @@ def ratio(value: float | None) -> str:
     return f"{value:.4f}"
 
 
-def retained_texts(retained: Retained | None) -> tuple[str, str, str]:
+def retained_texts(retained: RetainedShares | None) -> tuple[str, str, str]:
     """Return retained, interference, and rounding's share of both: three cells."""
     if retained is None:
         return "-", "-", "-"

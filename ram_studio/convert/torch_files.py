@@ -16,7 +16,7 @@ from typing import Any
 from ram_studio.checkpoints.read.describe import printable, quoted
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS, TensorInfo, element_count
 from ram_studio.convert.sealed import MOST_PICKLE_BYTES
-from ram_studio.errors import CheckpointError, told_as
+from ram_studio.errors import CheckpointError, raise_as
 
 _NAMES = {
     "F64": "float64 double DoubleStorage",
@@ -89,7 +89,7 @@ def open_torch_file(path: Path, at: str, span: tuple[int, int] | None = None) ->
 
     Raises: CheckpointError when there is none, or it cannot be read.
     """
-    with told_as(CheckpointError, f"{at} cannot be read"), open(path, "rb", buffering=0) as file:
+    with raise_as(CheckpointError, f"{at} cannot be read"), open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         begin, length = span or (0, size)
         if min(begin, length) < 0 or begin + length > size:

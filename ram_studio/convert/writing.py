@@ -127,7 +127,7 @@ def convert(
                 cancel.raise_if_cancelled()
                 writer.write(name, start, piece.data)
                 meter.add(len(piece), name, number)
-                meter.tell(on_progress)
+                meter.report_progress(on_progress)
         sources.check_unchanged()
         output.keep("whole", writer, b"", lambda flushed: cancel.raise_if_cancelled())
         output.complete(files)

@@ -35,7 +35,7 @@ from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.reading.sources import Sources
-from ram_studio.errors import CheckpointError, OutputError, SettingsError, told_as
+from ram_studio.errors import CheckpointError, OutputError, SettingsError, raise_as
 
 AGENT = "agent"
 MOST_INT32 = 2**31
@@ -99,8 +99,8 @@ def make_delta(
                 "scale=1 --out DIR)."
             )
     with Sources(*report.checkpoints) as sources:
-        watch = _Watch(report, "count", cancel, on_progress)
-        counts, hashes, content = _count(report, sources, watch)
+        meter = _ReadMeter(report, "count", cancel, on_progress)
+        counts, hashes, content = _count(report, sources, meter)
         specs = [spec for t in report.tensors for spec in _specs(t, counts[t.name])]
         elements = sum(t.numel for t in report.tensors)
         whole = sum(t.agents[0].nbytes for t in report.tensors)
@@ -122,8 +122,8 @@ def make_delta(
                 f"{shown_bytes(whole)}: it changed {changed / max(1, elements):.1%} of all "
                 "elements. Keep the agent as it is."
             )
-        watch = _Watch(report, "write", cancel, on_progress)
-        _write(out, shard.head, shard.offsets, shard.file_size, _arrays(report, sources, watch))
+        meter = _ReadMeter(report, "write", cancel, on_progress)
+        _write(out, shard.head, shard.offsets, shard.file_size, _arrays(report, sources, meter))
         sources.check_unchanged()
     return read_info(out)
 
@@ -144,7 +144,7 @@ def apply_delta(
     CompatibilityError for another base; OutputError, Stopped.
     """
     check_output(out, needed_bytes=0)
-    opened, metadata = _opened(delta)
+    opened, metadata = _open_delta(delta)
     expected = parse_json_object(metadata.get("hashes", "{}").encode(), delta, "Metadata of ")
     cancel = cancel or CancelToken()
     below = open_checkpoint(base, name=BASE_NAME, cancel=cancel)
@@ -152,7 +152,7 @@ def apply_delta(
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
     shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES, METADATA)
     files = sidecar_files(report.base) | index_files(shards)
-    watch = _Watch(report, "write", cancel, on_progress)
+    meter = _ReadMeter(report, "write", cancel, on_progress)
     with (
         NewFolder(out) as output,
         output.writer("whole", shards, [report.base.folder]) as writer,
@@ -161,7 +161,7 @@ def apply_delta(
         for tensor in report.tensors:
             digest = make_hasher("blake3")
             for start, piece in sources.pieces(tensor.agents[0], tensor.agents[0].nbytes):
-                watch.read(tensor, piece.nbytes)
+                meter.add(tensor, piece.nbytes)
                 digest.update(piece.data)
                 writer.write(tensor.name, start, piece.data)
             if expected.get(tensor.name) != digest.hexdigest():
@@ -179,7 +179,7 @@ def read_info(path: str | Path) -> DeltaInfo:
 
     Raises: CheckpointError for any other file, or a damaged one.
     """
-    opened, metadata = _opened(path)
+    opened, metadata = _open_delta(path)
     values = [t for t in opened.tensors.values() if t.name.endswith(".values")]
     try:
         return DeltaInfo(
@@ -199,7 +199,7 @@ def read_info(path: str | Path) -> DeltaInfo:
         ) from error
 
 
-def _opened(path: str | Path) -> tuple[Checkpoint, dict[str, str]]:
+def _open_delta(path: str | Path) -> tuple[Checkpoint, dict[str, str]]:
     """Return a delta as it is stored, and its metadata."""
     opened = open_checkpoint(path, name=AGENT)
     if opened.delta is None:
@@ -213,7 +213,7 @@ def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:
     return piece.view(f"u{width}")
 
 
-class _Watch:
+class _ReadMeter:
     """Tells how much of the agent a pass has read, and stops it when asked."""
 
     def __init__(
@@ -228,18 +228,18 @@ class _Watch:
         nbytes = sum(t.agents[0].nbytes for t in report.tensors)
         self._meter = Meter(stage, nbytes, len(self._places))
 
-    def read(self, tensor: MergeTensor, nbytes: int) -> None:
+    def add(self, tensor: MergeTensor, nbytes: int) -> None:
         """Count bytes of a tensor of the agent.
 
         Raises: Stopped.
         """
         self._cancel.raise_if_cancelled()
         self._meter.add(nbytes, tensor.name, self._places[tensor.name])
-        self._meter.tell(self._on_progress)
+        self._meter.report_progress(self._on_progress)
 
 
 def _pieces(
-    tensor: MergeTensor, sources: Sources, watch: _Watch
+    tensor: MergeTensor, sources: Sources, meter: _ReadMeter
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield first element, base and agent of each piece of a tensor, as unsigned integers."""
     own = tensor.agents[0]
@@ -247,19 +247,19 @@ def _pieces(
         sources.pieces(tensor.base, own.nbytes), sources.pieces(own, own.nbytes), strict=True
     )
     for (start, below), (_, above) in both:
-        watch.read(tensor, above.nbytes)
+        meter.add(tensor, above.nbytes)
         before, after = _bits(below, tensor.dtype), _bits(above, tensor.dtype)
         yield start // after.itemsize, before, after
 
 
 def _count(
-    report: CompatibilityReport, sources: Sources, watch: _Watch
+    report: CompatibilityReport, sources: Sources, meter: _ReadMeter
 ) -> tuple[dict[str, int], dict[str, str], str]:
     """Return by tensor changed elements and the agent's content hash, and the base's content."""
     counts, hashes, below = {}, {}, {}
     for tensor in report.tensors:
         own, base, changed = make_hasher("blake3"), make_hasher("blake3"), 0
-        for _, before, after in _pieces(tensor, sources, watch):
+        for _, before, after in _pieces(tensor, sources, meter):
             changed += int(np.count_nonzero(before != after))
             base.update(before.data.cast("B"))
             own.update(after.data.cast("B"))
@@ -279,12 +279,12 @@ def _specs(tensor: MergeTensor, changed: int) -> list[tuple[str, str, tuple[int,
 
 
 def _arrays(
-    report: CompatibilityReport, sources: Sources, watch: _Watch
+    report: CompatibilityReport, sources: Sources, meter: _ReadMeter
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the changed tensors' indices and values."""
     for tensor in report.tensors:
         places, values = [], []
-        for first, before, after in _pieces(tensor, sources, watch):
+        for first, before, after in _pieces(tensor, sources, meter):
             changed = np.flatnonzero(before != after)
             places.append(changed + first)
             values.append(after[changed])
@@ -304,7 +304,7 @@ def _write(
     """Write the file beside its place and move it there whole."""
     needed = f"{plural(size, 'byte')} are needed"
     with (
-        told_as(OutputError, f"{printable(out)} cannot be written", needed),
+        raise_as(OutputError, f"{printable(out)} cannot be written", needed),
         whole_file(out, flushed=True, replaces=False) as place,
         open(place, "xb") as file,
     ):

@@ -111,15 +111,15 @@ class Diff:
         if not total.changed:
             return f"No weight differs from the base: all {count} are bit-identical.{lost}"
         same = sum(not one.changed for one in self.tensors)
-        told = (
+        text = (
             f"{total.changed:,} of {total.elements:,} elements differ ({total.share:.3%}); "
             f"{same} of {count} are bit-identical."
         )
         if total.carried is not None:
-            told += f" {total.carried:.1%} of the adapter's update is in the model."
+            text += f" {total.carried:.1%} of the adapter's update is in the model."
         if total.not_finite:
-            told += f" {plural(total.not_finite, 'element')} of the model: NaN or infinite."
-        return told + lost
+            text += f" {plural(total.not_finite, 'element')} of the model: NaN or infinite."
+        return text + lost
 
     def by(self, group: str) -> tuple[Change, ...]:
         """Return the changes of groups: "module", "layer", "expert", "tower" or "tensor".

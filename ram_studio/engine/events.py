@@ -121,7 +121,7 @@ class Meter:
                 *(self._late or (0, 0.0)),
             )
 
-    def tell(self, on_progress: ProgressCallback | None) -> None:
+    def report_progress(self, on_progress: ProgressCallback | None) -> None:
         """Report the progress so far to whoever watches."""
         if on_progress:
             on_progress(self.read())

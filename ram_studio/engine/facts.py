@@ -20,7 +20,7 @@ from ram_studio.engine.passes.counting import (
     every_agent,
 )
 from ram_studio.engine.passes.driver import RunOptions, run_pass
-from ram_studio.engine.passes.plan import Known
+from ram_studio.engine.passes.plan import CollectedFacts
 from ram_studio.engine.passes.relating import RelationTally
 
 
@@ -31,7 +31,7 @@ def find_facts(
     seed: int,
     analysis: Analysis | None,
     run: RunOptions,
-) -> Known:
+) -> CollectedFacts:
     """Return what a method with these needs and settings is prepared with.
 
     What the analysis tells is taken from it; one pass counts all the rest. On the analysis's
@@ -66,7 +66,7 @@ def find_facts(
             bins = sizes.bins
     missing = [epsilon for epsilon, found in known.items() if found is None]
     read = _count(report, missing, known, sizes, by_magnitude, run)
-    counts, magnitude = _each_at_its_own(epsilons, known)
+    counts, magnitude = _select_own_epsilons(epsilons, known)
     rho_m = None
     if magnitude is not None:
         rho_m = tuple(group_ratios(magnitude, [range(len(magnitude))])[0].tolist())
@@ -88,7 +88,7 @@ def find_facts(
         magnitudes=magnitudes,
     )
     is_from_analysis = analysis is not None and not missing
-    return Known(facts, counts, rho_m, is_from_analysis, read)
+    return CollectedFacts(facts, counts, rho_m, is_from_analysis, read)
 
 
 _Counts = dict[float, tuple[OverlapCounts, np.ndarray | None] | None]
@@ -125,23 +125,23 @@ def _count(
     return read
 
 
-def _each_at_its_own(
+def _select_own_epsilons(
     epsilons: Sequence[float], known: _Counts
 ) -> tuple[OverlapCounts | None, np.ndarray | None]:
     """Return counts, and sums of |tau| where there are any, of each tensor at its epsilon."""
-    told = [found for found in known.values() if found is not None]
-    if len(told) <= 1:
-        return told[0] if told else (None, None)
+    counted = [found for found in known.values() if found is not None]
+    if len(counted) <= 1:
+        return counted[0] if counted else (None, None)
     index = {epsilon: i for i, epsilon in enumerate(known)}
     pick = np.array([index[epsilon] for epsilon in epsilons]), np.arange(len(epsilons))
 
-    def picked(parts: Sequence[np.ndarray | None]) -> Any:
+    def pick_rows(parts: Sequence[np.ndarray | None]) -> Any:
         whole = [part for part in parts if part is not None]
         return np.stack(whole)[pick] if len(whole) == len(parts) else None
 
-    counts = [found for found, _ in told]
-    own = picked([c.patterns for c in counts]), picked([c.shared for c in counts])
-    return OverlapCounts(counts[0].numel, *own), picked([sums for _, sums in told])
+    counts = [found for found, _ in counted]
+    own = pick_rows([c.patterns for c in counts]), pick_rows([c.shared for c in counts])
+    return OverlapCounts(counts[0].numel, *own), pick_rows([sums for _, sums in counted])
 
 
 def _sizes(
@@ -176,5 +176,5 @@ def _at_epsilon(
         return None
     counts, cut = analysis.counts, slice(point, point + 1)
     patterns = None if counts.patterns is None else counts.patterns[:, cut]
-    magnitude = analysis.known_relations().magnitude[:, point] if by_magnitude else None
+    magnitude = analysis.require_relations().magnitude[:, point] if by_magnitude else None
     return OverlapCounts(counts.numel, patterns, counts.shared[:, cut]), magnitude

@@ -18,10 +18,10 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
-from ram_studio.algorithm.meters.retained import Retained, retained_dict
+from ram_studio.algorithm.meters.retained import RetainedShares, retained_dict
 from ram_studio.algorithm.meters.storage import Finding
 from ram_studio.algorithm.methods import Facts, Need, get_method, make_settings
-from ram_studio.algorithm.methods.base import Wanted
+from ram_studio.algorithm.methods.base import RankRequests
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.verdict import lost_to_epsilon
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -40,7 +40,7 @@ from ram_studio.engine.passes.ranking import Ranking
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.fisher_files import FisherFiles
 from ram_studio.engine.reading.sampling import (
-    Sampled,
+    ChangeSample,
     other_bases,
     refuse_other_bases,
     sample_changes,
@@ -70,7 +70,7 @@ class AgentResult:
     rho_m: float | None = None
     overlap: tuple[int, ...] = ()
     effective_interval: tuple[float, float] | None = None
-    retained: Retained | None = None
+    retained: RetainedShares | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON contracts say of it: an infinite rho is None."""
@@ -102,8 +102,8 @@ def recipe_of(
     fields: of the recipe, see OutputKeywords. Raises: SettingsError.
     """
     sources = {agent.name: agent.source for agent in report.agents}
-    asked = {"method": method, "settings": settings, **report.policies, **fields}
-    return make_recipe({"base": report.base.source, "agents": sources, **asked})
+    values = {"method": method, "settings": settings, **report.policies, **fields}
+    return make_recipe({"base": report.base.source, "agents": sources, **values})
 
 
 class MergeJob:
@@ -138,9 +138,10 @@ class MergeJob:
         }
         self.every_settings = (self.settings, *self._filtered.values())
         self.needs = frozenset[str]().union(*map(self.method.needs, self.every_settings))
-        asked = OUTPUT_DTYPES.get(recipe.dtype or "")
+        requested = OUTPUT_DTYPES.get(recipe.dtype or "")
         self.dtypes = {
-            t.name: asked if asked and t.kind == "merge" else t.dtype for t in report.tensors
+            t.name: requested if requested and t.kind == "merge" else t.dtype
+            for t in report.tensors
         }
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
@@ -152,14 +153,14 @@ class MergeJob:
             self.options = self.options.with_residence(report.counted)
 
     @cached_property
-    def sampled(self) -> dict[str, Sampled]:
+    def change_samples(self) -> dict[str, ChangeSample]:
         """How much agents changed, by a sample."""
         return sample_changes(self.report)
 
     @property
     def other_bases(self) -> tuple[Finding, ...]:
         """A warning for each agent that seems to be of another base, by a sample."""
-        return other_bases(self.sampled)
+        return other_bases(self.change_samples)
 
     def lost_to_epsilon(self, agents: Mapping[str, AgentResult]) -> tuple[Finding, ...]:
         """Return a warning where the merge's epsilon left nothing of agents in effect.
@@ -169,7 +170,7 @@ class MergeJob:
         epsilon = getattr(self.settings, "epsilon", 0.0)
         found = {n: 1.0 - a.retained.lost_to_epsilon for n, a in agents.items() if a.retained}
         total = self.elements
-        changed = {n: own.changed * total for n, own in self.sampled.items()}
+        changed = {n: own.changed * total for n, own in self.change_samples.items()}
         bounds = {n: epsilon for n, share in found.items() if share <= 0}
         lost = lost_to_epsilon(epsilon, found, changed, total, bounds, is_sampled=True)
         return () if lost is None or not epsilon else (lost.finding,)
@@ -231,7 +232,7 @@ class MergeJob:
             device=self.options.device,
         )
 
-    def _select(self, wanted: Wanted) -> dict[tuple[int, int], np.float32]:
+    def _select(self, wanted: RankRequests) -> dict[tuple[int, int], np.float32]:
         """Read tensors that are stored in float32 for single magnitudes, see ``Facts.select``."""
         counted = self.report.counted
         own = {
@@ -361,7 +362,7 @@ def check_counts(facts: MergeFacts, tally: MergeTally) -> None:
     Raises: AnalysisError when that was an analysis, else SourceChangedError.
     """
     known = ((facts.shared, tally.shared), (facts.active, tally.shared.sum(1)))
-    if any(told is not None and not np.array_equal(told, found) for told, found in known):
+    if any(planned is not None and not np.array_equal(planned, found) for planned, found in known):
         refuse_counts(is_from_analysis=facts.is_from_analysis)
 
 

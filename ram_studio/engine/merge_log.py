@@ -23,7 +23,7 @@ from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.read.url_folder import is_url
 from ram_studio.checkpoints.record.strict_yaml import parse_yaml
-from ram_studio.errors import CheckpointError, OutputError, SettingsError, told_as
+from ram_studio.errors import CheckpointError, OutputError, SettingsError, raise_as
 
 _LOG = logging.getLogger(__name__)
 MERGE_LOG_FILE = "merges.jsonl"
@@ -122,7 +122,10 @@ def past_merges(store: Path) -> list[PastMerge]:
     path = store / MERGE_LOG_FILE
     if not path.exists():
         return []
-    with told_as(OutputError, f"The list of merges {path} cannot be read"), path.open("rb") as file:
+    with (
+        raise_as(OutputError, f"The list of merges {path} cannot be read"),
+        path.open("rb") as file,
+    ):
         file.seek(max(0, path.stat().st_size - _MOST_BYTES))
         lines = file.read().splitlines()
     found, of_json = [], TypeAdapter(PastMerge)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ram_studio._version import __version__, full_version
-from ram_studio.algorithm.meters.retained import Retained, retained_dict
+from ram_studio.algorithm.meters.retained import RetainedShares, retained_dict
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.checkpoints.own_methods import own_record
 from ram_studio.checkpoints.record.provenance import (
@@ -60,7 +60,7 @@ class MergeResult:
         return f"<p>{html.escape(repr(self))}</p>{self.to_frame().to_html(index=False)}"
 
     @property
-    def retained(self) -> dict[str, Retained | None]:
+    def retained(self) -> dict[str, RetainedShares | None]:
         """What was stored of each agent's update; None where it changed nothing."""
         return {name: agent.retained for name, agent in self.agents.items()}
 
@@ -161,7 +161,7 @@ def library_versions(*, with_torch: bool) -> dict[str, str]:
     return found
 
 
-def waiting(stage: str, run: RunOptions, total: int = 0, shards: int = 0) -> Callable[..., None]:
+def wait_hook(stage: str, run: RunOptions, total: int = 0, shards: int = 0) -> Callable[..., None]:
     """Return what is called while the output goes to the disk or up: it reports, and stops.
 
     It is given the bytes that are there, and of how many where ``total`` does not say.

@@ -288,15 +288,15 @@ def _unknown_method(provenance: Provenance) -> str | None:
     if own is None:
         return None
     known = own_record(name)
-    told = f"{name} ({printable(own.source)}, SHA-256 {own.sha256[:12]}...)"
+    method = f"{name} ({printable(own.source)}, SHA-256 {own.sha256[:12]}...)"
     if known is None:
         return (
-            f"The merge used a method of its own, {told}. Sources were checked, but nothing was "
+            f"The merge used a method of its own, {method}. Sources were checked, but nothing was "
             "merged again: give that file as --method FILE.py:NAME."
         )
     if known.sha256 != own.sha256:
         raise VerificationError(
-            f"The merge used {told}; {printable(known.source)} has SHA-256 "
+            f"The merge used {method}; {printable(known.source)} has SHA-256 "
             f"{known.sha256[:12]}.... Give the file that was used."
         )
     return None
@@ -314,12 +314,12 @@ def _compare_with_sources(
     blocks = sum(t.numel for t in job.merged) // run.block_elements + len(job.merged)
     every = 1 if full else max(1, blocks // SAMPLED_BLOCKS)
 
-    def keep(block: Block) -> bool:
+    def is_sampled(block: Block) -> bool:
         return block.index % every == 0
 
     comparison = _Comparison(checkpoint, provenance, job)
     with comparison.files:
-        found = job.run(plan, comparison, keep=None if every == 1 else keep)
+        found = job.run(plan, comparison, keep=None if every == 1 else is_sampled)
     if every == 1:
         _check_numbers(provenance, found)
     return comparison

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.engine.parts.ray_cluster import (
-    check_seen,
-    connected,
+    check_visible,
+    connect_ray,
     cores_of_a_node,
     gather,
     task_options,
@@ -66,14 +66,14 @@ def evaluate_on_ray(
             "--ci-width, --paraphrases or the engine, or leave out --ray."
         )
     with contextlib.ExitStack() as undo:
-        ray = undo.enter_context(connected(address))
+        ray = undo.enter_context(connect_ray(address))
         store = undo.enter_context(store_or_temporary(store))
         device = asked.device
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
         options = {**asked.engine_options, "device": "cpu"}
         engines = {n: LocalEngine(p, **options) for n, p in models.items()}
-        check_seen(ray, [str(engine.path) for engine in engines.values()])
+        check_visible(ray, [str(engine.path) for engine in engines.values()])
         for engine in engines.values():
             # Where it answers, so that answers from here and there are the same model's.
             engine.device = device.split(":")[0]

@@ -22,7 +22,7 @@ SAMPLE = r"""
 import hashlib, json, re, sys
 import numpy as np
 from ram_studio.algorithm.kernels import cpu
-from ram_studio.algorithm.kernels.relating import Gathered, RelationSums
+from ram_studio.algorithm.kernels.relating import ChangedElements, RelationSums
 from ram_studio.algorithm.kernels.relating import add_relations, gather_changed
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.algorithm.meters.rounding_meter import kernel_places
@@ -81,7 +81,7 @@ for arithmetic in ("float32", "float64"):
         stored = np.empty(n, kind)
         cpu.round_stochastically(values, pattern, np.uint64(5), 7, stored)
         keep(f"round {kind.__name__}", stored)
-    gathered = Gathered.room_for(3, n)
+    gathered = ChangedElements.room_for(3, n)
     found = RelationSums.zeros(3, 925353388, np.arange(4096) // 64)
     found.places[:] = kernel_places(["BF16"] * 3)
     gather_changed(base, agents, gathered)

@@ -50,7 +50,7 @@ def relate(block: ElementBlock, *, only_magnitudes: bool = False) -> np.ndarray:
         n, GRID.edge_bits, GRID.interval_of_bin, only_magnitudes=only_magnitudes
     )
     sums.places[:] = rounding_meter.kernel_places(["BF16"] * n)
-    gathered = relating.Gathered.room_for(n, len(block.base))
+    gathered = relating.ChangedElements.room_for(n, len(block.base))
     relating.gather_changed(block.base, block.agents, gathered)
     relating.add_relations(gathered, sums)
     rows, dots = sums.rows, sums.dots

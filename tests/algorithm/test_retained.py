@@ -25,8 +25,13 @@ from ram_studio.algorithm.analysis import Analysis, TensorEntry
 from ram_studio.algorithm.epsilon_grid import BIN_COUNT, EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.relations import RowLayout
-from ram_studio.algorithm.meters.retained import Energies, Retained, build_energies, retained_dict
-from ram_studio.algorithm.meters.weighted import Applied, retained_of, sums_of_products
+from ram_studio.algorithm.meters.retained import (
+    Energies,
+    RetainedShares,
+    build_energies,
+    retained_dict,
+)
+from ram_studio.algorithm.meters.weighted import GroupSettings, retained_of, sums_of_products
 
 FACTORS = (1.2, 1.0, 1.155, 11.0, 1.01, 1.1, 1.3)
 
@@ -115,7 +120,7 @@ def test_kept_and_all_else_are_those_of_a_plain_merge(block, point, scale):
             if norm2 == 0:
                 assert own is None
                 continue
-            assert isinstance(own, Retained)
+            assert isinstance(own, RetainedShares)
             total, rest = one.retained(t, part, norm2=norm2)
             assert own.retained == pytest.approx(total, rel=1e-11, abs=1e-12)
             # Interference is the root of a difference.
@@ -136,7 +141,7 @@ def test_weights_are_those_of_a_plain_merge(block, point, last):
 
     most = math.sqrt(max(found.norm2, default=0.0))
     own = weights[None]
-    applied = Applied(np.array([point]), own * FACTORS[: loop.n], own, np.array([-1]))
+    applied = GroupSettings(np.array([point]), own * FACTORS[: loop.n], own, np.array([-1]))
     sums = sums_of_products(found.products[None], loop.n)
     for t, own in enumerate(retained_of(*sums, applied)):
         if (norm2 := loop.norm2(t)) == 0:

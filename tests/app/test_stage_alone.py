@@ -355,7 +355,8 @@ def _scope_data(agents: list[str], sizes: list[float]) -> dict[str, Any]:
     stored = [str(0.5 + size) for size in sizes]
     rule = {
         "label": "ram+", "name": "RAM+", "formula": empty, "result": empty, "note": empty,
-        "stored": stored, "asked": empty, "kept": empty, "dtype": "float32", "is_drawn": False,
+        "stored": stored, "requested": empty, "effective": empty, "dtype": "float32",
+        "is_drawn": False,
     }  # fmt: skip
     return {
         "tensor": "w", "layer": "0", "facts": "", "agents": agents, "focus": 0, "rule": "ram+",

@@ -124,8 +124,8 @@ def test_a_sample_of_many_tensors_reads_no_more(tmp_path, monkeypatch):
     base = write_folder(tmp_path / "base", tensors)
     report = load(base, {"a": write_folder(tmp_path / "a", changed)})
     pages: list[str] = []
-    read = sampling._changed
-    monkeypatch.setattr(sampling, "_changed", lambda *page: pages.append(page[1]) or read(*page))
+    read = sampling._sum_page
+    monkeypatch.setattr(sampling, "_sum_page", lambda *page: pages.append(page[1]) or read(*page))
     found = sample_changes(report)["a"]
     assert len(pages) == sampling.MOST_TENSORS
     assert found.changed == pytest.approx(1 / 3, abs=0.05)

@@ -31,7 +31,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
 @pytest.fixture
 def slow_reads(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """Let some blocks wait for the next report, as on a slow disk; returns the blocks read."""
-    read, tell, told, blocks = BlockReader.read, Meter.tell, threading.Event(), []
+    read, tell, told, blocks = BlockReader.read, Meter.report_progress, threading.Event(), []
 
     def slow_read(self, block):
         blocks.append(block)
@@ -47,7 +47,7 @@ def slow_reads(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
             told.set()
 
     monkeypatch.setattr(BlockReader, "read", slow_read)
-    monkeypatch.setattr(Meter, "tell", noted_tell)
+    monkeypatch.setattr(Meter, "report_progress", noted_tell)
     return blocks
 
 

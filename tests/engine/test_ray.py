@@ -217,7 +217,7 @@ def test_an_address_without_ray_is_told(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with (
         pytest.raises(SettingsError, match=r"no Ray at '127.0.0.1:1': .*refused"),
-        ray_cluster.connected("127.0.0.1:1"),
+        ray_cluster.connect_ray("127.0.0.1:1"),
     ):
         pass
 
@@ -229,7 +229,7 @@ def test_a_cluster_that_cannot_be_joined_is_told_in_time(monkeypatch):
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         start = time.monotonic()
         told = rf"^The Ray at '{address}' answers but cannot be joined: .*nodes"
-        with pytest.raises(SettingsError, match=told), ray_cluster.connected(address):
+        with pytest.raises(SettingsError, match=told), ray_cluster.connect_ray(address):
             pass
         assert time.monotonic() - start < 20
 
@@ -259,13 +259,13 @@ def test_a_part_asks_for_the_memory_that_it_needs(nodes, zoo, tmp_path, monkeypa
 def test_a_path_that_a_node_does_not_see_is_told_by_node(nodes, zoo, tmp_path, monkeypatch):
     second = ray.nodes()[1]["NodeID"]
 
-    def unseen(paths: list[str]) -> list[str]:
+    def find_unseen(paths: list[str]) -> list[str]:
         is_second = ray.get_runtime_context().get_node_id() == second
         names = ("/agent1", "/coding")
         return [p for p in paths if not Path(p).exists() or (is_second and p.endswith(names))]
 
     sent_by_value()
-    monkeypatch.setattr(ray_cluster, "unseen", unseen)
+    monkeypatch.setattr(ray_cluster, "find_unseen", find_unseen)
     told = r"^node .* does not see \S+/(agent1|coding)\. All nodes"
     models = {name: asset_path("independent", name) for name in ("base", "coding")}
     for go in (
@@ -280,7 +280,7 @@ def test_a_path_that_a_node_does_not_see_is_told_by_node(nodes, zoo, tmp_path, m
 
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SettingsError, match=r"ram-studio\[ray\]"), ray_cluster.connected("local"):
+    with pytest.raises(SettingsError, match=r"ram-studio\[ray\]"), ray_cluster.connect_ray("local"):
         pass
 
 

@@ -8,7 +8,7 @@ import pytest
 from engine_zoo import make_zoo, write_fisher_files
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
-from ram_studio.algorithm.meters.retained import Retained, retained_dict
+from ram_studio.algorithm.meters.retained import RetainedShares, retained_dict
 from ram_studio.algorithm.meters.rounding_meter import estimate
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.analysis_file import load_analysis
@@ -38,7 +38,7 @@ def merged(report, method: str, settings=None, **fields) -> dict[str, AgentResul
     return job.run(job.plan(), TensorSink({}, {}))
 
 
-def measured(*arguments, **fields) -> dict[str, Retained | None]:
+def measured(*arguments, **fields) -> dict[str, RetainedShares | None]:
     return {name: found.retained for name, found in merged(*arguments, **fields).items()}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ram_studio.algorithm.exact_sums import LANES, ExactTotal, exact_product
 from ram_studio.engine.passes.merging import MergeTally
-from ram_studio.engine.passes.plan import Merged
+from ram_studio.engine.passes.plan import MergedBlock
 
 
 def test_an_effective_factors_range_is_a_ratio_estimators():
@@ -22,7 +22,7 @@ def test_an_effective_factors_range_is_a_ratio_estimators():
     for blocks in ([sums], [sums[:3], sums[3:4], sums[4:]]):
         tally = MergeTally(2)
         for part in blocks:
-            tally.add(Merged(None, np.zeros(4, np.int64), part))
+            tally.add(MergedBlock(None, np.zeros(4, np.int64), part))
         for agent in (0, 1):
             groups = [(top, bottom) for top, bottom, *_ in sums[:, agent].tolist() if bottom]
             total = sum(bottom for _, bottom in groups)
@@ -38,7 +38,7 @@ def test_an_effective_factors_range_is_a_ratio_estimators():
         None,
         None,
     )
-    one.add(Merged(None, np.zeros(4, np.int64), sums[2:3]))
+    one.add(MergedBlock(None, np.zeros(4, np.int64), sums[2:3]))
     assert one.effective_factor(0) is not None
     assert one.effective_interval(0) is None
     assert one.effective_factor(1) is None
@@ -47,7 +47,7 @@ def test_an_effective_factors_range_is_a_ratio_estimators():
 def tally_of(blocks: list[np.ndarray]) -> MergeTally:
     tally = MergeTally(2)
     for sums in blocks:
-        tally.add(Merged(None, np.zeros(4, np.int64), sums))
+        tally.add(MergedBlock(None, np.zeros(4, np.int64), sums))
     return tally
 
 

@@ -15,7 +15,7 @@ from ram_studio.algorithm import epsilon_grid
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, Magnitudes
 from ram_studio.algorithm.methods import make_settings as settings_of
-from ram_studio.algorithm.methods.trimming import kept_count
+from ram_studio.algorithm.methods.trimming import retained_count
 
 TENSOR = "model.layers.0.mlp.up_proj.weight"
 SEED = 7
@@ -182,7 +182,7 @@ def test_a_drop_depends_on_seed_agent_tensor_and_index_alone() -> None:
     [(0.2, 15, 3), (0.2, 1, 1), (0.2, 0, 0), (1.0, 9, 9), (0.5, 9, 4), (1e-9, 9, 1), (0.3, 10, 3)],
 )
 def test_how_many_elements_a_density_keeps(density, total, k) -> None:
-    assert kept_count(density, total) == k
+    assert retained_count(density, total) == k
 
 
 def test_equal_magnitudes_are_all_kept() -> None:

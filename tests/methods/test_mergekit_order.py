@@ -18,7 +18,7 @@ from ram_studio.algorithm.methods.task_arithmetic import weighted_sum_rule
 from ram_studio.algorithm.methods.ties import elected_rule
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
-from ram_studio.engine.passes.plan import Known, Plan
+from ram_studio.engine.passes.plan import CollectedFacts, Plan
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 
 WEIGHTS = (0.7, 0.33, -0.2)
@@ -106,7 +106,7 @@ def test_a_fused_product_rounds_once_on_any_device() -> None:
             x = np.float32(a * np.float32(factor))
             exact = Fraction(float(x)) * Fraction(float(b)) + Fraction(c)
             number = torch.tensor([x]), torch.tensor(b), torch.tensor([c], dtype=torch.float32)
-            assert kernels._fused(*number).item() == nearest(exact)
+            assert kernels._fma(*number).item() == nearest(exact)
 
 
 def test_weights_are_added_as_torch_adds_them() -> None:
@@ -125,7 +125,7 @@ def test_only_float32_to_nearest_is_stored_in_that_order() -> None:
         ("F32", "stochastic", False),
         ("BF16", "nearest", False),
     ):
-        plan = Plan(method, made, Known(facts), {"w": dtype}, {"w": 0}, rounding)
+        plan = Plan(method, made, CollectedFacts(facts), {"w": dtype}, {"w": 0}, rounding)
         assert plan.rule(report).is_as_mergekit is expected
 
 

@@ -183,8 +183,8 @@ def by_torch(recipe, report) -> dict[str, bytes]:
     with Sources(*report.checkpoints) as sources:
         reader = BlockReader(sources, 1 << 16)
         for block in blocks_of(job.merged, 1 << 16, lambda tensor: True):
-            merged = backend.merge(plan, block, *backend.taken_in(*reader.read(block)))
-            found[block.tensor.name] = backend.stored(merged).tobytes()
+            merged = backend.merge(plan, block, *backend.to_tensors(*reader.read(block)))
+            found[block.tensor.name] = backend.stored_elements(merged).tobytes()
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.algorithm.methods.base import BlockInput, Facts, Prepared
+from ram_studio.algorithm.methods.base import BlockInput, Facts, PreparedMethod
 from ram_studio.algorithm.methods.magmax import MAGMAX
 from training.shipped.rival_methods import SCALES_BY_AGENT, rival_methods
 from training.shipped.rivals import BEYOND, SCALE_PER_AGENT, SCALES, axes_for
@@ -19,7 +19,7 @@ def merged(method, **settings):
     """Return the merged values and who changed what."""
     block = BlockInput(torch.tensor(BASE), torch.tensor(AGENTS), 0, "w", 0)
     facts = Facts(("a", "b", "c"), 0, ("w",))
-    found = method.merge(block, Prepared(method.settings(**settings), facts))
+    found = method.merge(block, PreparedMethod(method.settings(**settings), facts))
     return found.values.tolist(), found.active.tolist()
 
 

@@ -17,7 +17,7 @@ from ram_studio.algorithm.methods.base import (
     BlockOutput,
     Method,
     MethodSettings,
-    Prepared,
+    PreparedMethod,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 
@@ -34,7 +34,7 @@ class ScalesSettings(MethodSettings):
     )
 
 
-def _scaled_sum(block: BlockInput, prepared: Prepared) -> BlockOutput:
+def _scaled_sum(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
     x = block.base.double()
     n = len(block.agents)
     scales = x.new_tensor(prepared.settings.scales or (1 / n,) * n)

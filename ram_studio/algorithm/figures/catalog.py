@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import plotly.graph_objects as go
 
-from ram_studio.algorithm.figures.figure import Counted
+from ram_studio.algorithm.figures.figure import FigureData
 from ram_studio.algorithm.figures.layer_map import layer_map
 from ram_studio.algorithm.figures.parts_charts import experts, towers
 from ram_studio.algorithm.figures.patterns import patterns
@@ -17,7 +17,7 @@ from ram_studio.errors import SettingsError, did_you_mean
 class Figure(NamedTuple):
     """A figure. draw: from analysis, grid point, and whether the page is narrow."""
 
-    draw: Callable[[Counted, int, bool], go.Figure | None]
+    draw: Callable[[FigureData, int, bool], go.Figure | None]
     title: str
     note: str
 
@@ -41,7 +41,7 @@ LAYERS = "layers"
 """Name of the map of layers and modules, which is of one agent."""
 
 
-def plot(analysis: Counted, kind: str, point: int, agent: str | None) -> go.Figure:
+def plot(analysis: FigureData, kind: str, point: int, agent: str | None) -> go.Figure:
     """Return a figure of an analysis, see ``Analysis.plot``.
 
     Raises: SettingsError for another name, or one that the model has nothing of.

@@ -16,7 +16,7 @@ FAMILY = "system-ui, sans-serif"
 
 
 @runtime_checkable
-class Counted(Protocol):
+class FigureData(Protocol):
     """What figures ask of an analysis (``ram_studio.algorithm.analysis.Analysis``, which plots)."""
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ram_studio.algorithm.figures.figure import FAMILY, Counted, finish
+from ram_studio.algorithm.figures.figure import FAMILY, FigureData, finish
 from ram_studio.algorithm.figures.palette import FIGURE_INK, agent_color, shades
 
 _MOST_TICKS = 14
@@ -16,7 +16,7 @@ _ROW = 17
 
 
 def layer_map(
-    analysis: Counted, point: int, agent: str, *, is_log: bool = False, narrow: bool = False
+    analysis: FigureData, point: int, agent: str, *, is_log: bool = False, narrow: bool = False
 ) -> go.Figure:
     """Return the share of weights that an agent changed, by layer and module.
 

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ram_studio.algorithm.figures.figure import Counted, finish
+from ram_studio.algorithm.figures.figure import FigureData, finish
 from ram_studio.algorithm.figures.palette import agent_color, overlap_color, shades
 from ram_studio.algorithm.naming import ROUTER, SHARED_EXPERT, STACK
 
@@ -15,7 +15,7 @@ _ROW, _HEAD, _TITLE = 11, 44, 26
 """Height of a layer, of what stands around a map, and of that between two, in pixels."""
 
 
-def towers(analysis: Counted, point: int, narrow: bool = False) -> go.Figure | None:
+def towers(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure | None:
     """Return the share that each agent changed of the language model and of every tower.
 
     None for a model that has no towers.
@@ -41,7 +41,7 @@ def towers(analysis: Counted, point: int, narrow: bool = False) -> go.Figure | N
     return finish(figure, 220 if narrow else 260)
 
 
-def experts(analysis: Counted, point: int, narrow: bool = False) -> go.Figure | None:
+def experts(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure | None:
     """Return maps of routers and experts by layer: what each agent changed, and what is shared.
 
     None for a model without experts.
@@ -101,7 +101,7 @@ def _order(part: str) -> tuple[int, int]:
     return (_FIRST.index(part), 0) if part in _FIRST else (len(_FIRST), int(part))
 
 
-def _overlap(analysis: Counted, point: int, layers: list[str], parts: list[str]) -> np.ndarray:
+def _overlap(analysis: FigureData, point: int, layers: list[str], parts: list[str]) -> np.ndarray:
     """Return which share of what any agent changed several did, in %; NaN where none did."""
     counts = analysis.grouped("expert").by_count[:, point]
     changed = counts[:, 1:].sum(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ram_studio.algorithm.figures.figure import Counted, finish
+from ram_studio.algorithm.figures.figure import FigureData, finish
 from ram_studio.algorithm.figures.palette import (
     FIGURE_GRID,
     FIGURE_INK,
@@ -21,7 +21,7 @@ _ROOMY_BARS = 7
 _MANY = "More than six agents: changed by one alone, or by two, whether or not others did too."
 
 
-def patterns(analysis: Counted, point: int, narrow: bool = False) -> go.Figure:
+def patterns(analysis: FigureData, point: int, narrow: bool = False) -> go.Figure:
     """Return bars of the largest overlap patterns above a grid that says which agents they join.
 
     Of more than six agents the sets are not counted: bars of what one changed alone and of what two
@@ -68,7 +68,7 @@ def patterns(analysis: Counted, point: int, narrow: bool = False) -> go.Figure:
     return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 34, "b": 8})
 
 
-def _patterns(analysis: Counted, point: int) -> dict[int, int]:
+def _patterns(analysis: FigureData, point: int) -> dict[int, int]:
     """Return weights by the bits of the agents that changed them, where there are some."""
     n = len(analysis.agents)
     if analysis.model.patterns is not None:

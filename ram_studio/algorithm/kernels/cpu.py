@@ -56,7 +56,7 @@ DEFAULT_GRID = Grid.anchored()
 
 
 @cache
-def _say_once(text: str) -> None:
+def _warn_once(text: str) -> None:
     logging.getLogger(__name__).warning(text)
 
 
@@ -72,7 +72,7 @@ def loop_named(name: str) -> Any:
             try:
                 return compiled(*arguments)
             except OSError as error:  # a part was compiled, but the disk took no copy: go on
-                _say_once(f"Compiled loops could not be kept: {error}.")
+                _warn_once(f"Compiled loops could not be kept: {error}.")
         return compiled(*arguments)
 
     return run
@@ -201,11 +201,11 @@ def merge(
     Returns False when some task vector element or merged one is not finite (``is_tau_finite``).
     """
     kind = np.dtype(arithmetic).type
-    kept = None
+    survivors = None
     if rule.drawing is not None:
-        kept = np.empty(len(base), dtype=pattern.dtype)
+        survivors = np.empty(len(base), dtype=pattern.dtype)
         keys, cuts = rule.drawing
-        loop_named("draw")(keys, tuple(map(np.uint64, cuts)), np.uint64(start), kept)
+        loop_named("draw")(keys, tuple(map(np.uint64, cuts)), np.uint64(start), survivors)
     scales, voting = _numbers(rule, arithmetic)
     limits: Any = np.float32(rule.epsilon)
     in_order = rule.as_mergekit if rule.is_as_mergekit else None
@@ -215,15 +215,15 @@ def merge(
         limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))
     if in_order is not None:
         loop = loop_named("average_as_mergekit" if is_average else "merge_as_mergekit")
-        where = (pattern, limits) if is_average else (pattern, kept, limits)
+        where = (pattern, limits) if is_average else (pattern, survivors, limits)
         is_finite = loop(base, agents, merged, *where, *_mergekit_numbers(in_order))
     else:
         loop = loop_named("merge_elected" if rule.elect_sign else "merge_mean")
-        is_finite = loop(base, agents, merged, pattern, kept, limits, scales, voting)
+        is_finite = loop(base, agents, merged, pattern, survivors, limits, scales, voting)
     if voters is not None and rule.elect_sign:
-        loop_named("find_voters")(base, agents, kept, (limits[1:], kind(0)), voters, voting)
+        loop_named("find_voters")(base, agents, survivors, (limits[1:], kind(0)), voters, voting)
     elif voters is not None:
-        np.copyto(voters, pattern if kept is None else pattern & kept)
+        np.copyto(voters, pattern if survivors is None else pattern & survivors)
     return bool(is_finite)
 
 

@@ -21,7 +21,7 @@ from ram_studio.algorithm.meters.relations import (
 )
 
 
-class Gathered(NamedTuple):
+class ChangedElements(NamedTuple):
     """The elements of a group that one agent changed, that two did, and that more did.
 
     alone: float32 (2, n), the agent's element and tau, for the first agent, then the second, ...;
@@ -36,7 +36,7 @@ class Gathered(NamedTuple):
     counts: np.ndarray
 
     @classmethod
-    def room_for(cls, n_agents: int, elements: int) -> Gathered:
+    def room_for(cls, n_agents: int, elements: int) -> ChangedElements:
         """Return room for groups of up to so many elements."""
         kinds = n_agents + n_agents * (n_agents - 1) // 2 + 1
         return cls(
@@ -123,11 +123,13 @@ class RelationSums(NamedTuple):
         )
 
 
-def gather_changed(base: np.ndarray, agents: tuple[np.ndarray, ...], gathered: Gathered) -> None:
+def gather_changed(
+    base: np.ndarray, agents: tuple[np.ndarray, ...], gathered: ChangedElements
+) -> None:
     """Gather the elements of a group (stored, see ``cpu``) that agents changed; overwrites."""
     loop_named("gather_changed")(base, agents, gathered)
 
 
-def add_relations(gathered: Gathered, sums: RelationSums) -> None:
+def add_relations(gathered: ChangedElements, sums: RelationSums) -> None:
     """Add a group of elements, whose task vectors are finite, to every statistic."""
     loop_named("add_relations")(gathered, sums)

@@ -103,7 +103,7 @@ def means(n_agents: int, factor: float = 1.0) -> tuple[float, ...]:
     return (0.0, *(factor / c for c in range(1, n_agents + 1)))
 
 
-def keeping(rule: Rule, agent: int | None) -> Rule:
+def keep_rule(rule: Rule, agent: int | None) -> Rule:
     """Return the rule that stores one agent's elements as they are, or the base's with None.
 
     Who changed an element is told as before: by the rule's epsilon.

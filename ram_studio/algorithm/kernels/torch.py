@@ -24,7 +24,7 @@ PIECE = 1 << 23
 """Elements that are measured at a time: of a whole embedding all temporaries take many times it."""
 
 
-class Merged(NamedTuple):
+class MergedValues(NamedTuple):
     """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element.
 
     own: agent's index -> what it brings into the change of each element, (n,); None where the
@@ -35,11 +35,11 @@ class Merged(NamedTuple):
     pattern: Int64[Tensor, " n"]
     own: Callable[[int], Tensor] | None = None
 
-    def part(self, piece: slice) -> Merged:
+    def part(self, piece: slice) -> MergedValues:
         """Return what is said of a piece of the elements."""
         own = self.own
-        told = None if own is None else lambda t: own(t)[piece]
-        return Merged(self.values[piece], self.pattern[piece], told)
+        own_of_piece = None if own is None else lambda t: own(t)[piece]
+        return MergedValues(self.values[piece], self.pattern[piece], own_of_piece)
 
 
 def find_patterns(
@@ -69,16 +69,16 @@ def merge(
     *,
     arithmetic: Arithmetic = "float64",
     start: int = 0,
-) -> Merged:
+) -> MergedValues:
     """Merge a block by a rule; start: of the block in its tensor."""
     wide = getattr(torch, arithmetic)
     x, sizes = base.to(wide), (agents - base).abs()
-    kept = sizes > rule.epsilon
+    included = sizes > rule.epsilon
     if rule.thresholds is not None:
         limits = torch.tensor(rule.thresholds, dtype=torch.float32, device=base.device)
-        kept = sizes > limits[:, None]
+        included = sizes > limits[:, None]
     if rule.drawing is not None:
-        kept &= draw(rule.drawing, start, base.shape[0], base.device)
+        included &= draw(rule.drawing, start, base.shape[0], base.device)
 
     def numbers(values: tuple[float, ...]) -> Tensor:
         return torch.tensor(values, dtype=wide, device=base.device)
@@ -86,26 +86,26 @@ def merge(
     factors, shares = numbers(rule.factors), numbers(rule.shares)
     weights = None if rule.weights is None else numbers(rule.weights)
 
-    def weighted(t: int) -> Tensor:
-        tau = torch.where(kept[t], agents[t].to(wide) - x, 0.0)
+    def weighted_tau(t: int) -> Tensor:
+        tau = torch.where(included[t], agents[t].to(wide) - x, 0.0)
         return tau if weights is None else tau * weights[t]
 
     own, weight, alone = x.clone(), torch.zeros_like(x), torch.ones_like(x)
     up, down, total = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     for t, agent in enumerate(agents):
-        tau = weighted(t)
+        tau = weighted_tau(t)
         total = total + tau
         up, down = up + tau.clamp(min=0), down + tau.clamp(max=0)
-        weight = torch.where(kept[t], factors[t], weight)
-        own = torch.where(kept[t], agent.to(wide), own)
+        weight = torch.where(included[t], factors[t], weight)
+        own = torch.where(included[t], agent.to(wide), own)
         if weights is not None:
-            alone = torch.where(kept[t], weights[t], alone)
-    count, votes = kept.sum(0), kept
+            alone = torch.where(included[t], weights[t], alone)
+    count, votes = included.sum(0), included
     voters = count
     if rule.elect_sign:
         balance = up + down
         total = torch.where(balance > 0, up, torch.where(balance < 0, down, 0.0))
-        signs = torch.stack([weighted(t).sign() for t in range(len(agents))])
+        signs = torch.stack([weighted_tau(t).sign() for t in range(len(agents))])
         votes = (signs == balance.sign()) & (signs != 0)
         voters = votes.sum(0)
     divisor = None
@@ -124,21 +124,21 @@ def merge(
     scale = weight if divisor is None else weight / divisor
 
     def own_part(t: int) -> Tensor:
-        return torch.where(votes[t], scale * weighted(t), 0.0)
+        return torch.where(votes[t], scale * weighted_tau(t), 0.0)
 
     values = torch.where(step == 0, x, merged)
     if rule.as_mergekit is not None and rule.is_as_mergekit:
-        values = _as_mergekit(rule.as_mergekit, base, agents, kept)
-    return Merged(values, pattern, own_part)
+        values = _as_mergekit(rule.as_mergekit, base, agents, included)
+    return MergedValues(values, pattern, own_part)
 
 
 def _as_mergekit(
     rule: MergekitSum,
     base: Float32[Tensor, " n"],
     agents: Float32[Tensor, "agents n"],
-    kept: Bool[Tensor, "agents n"],
+    included: Bool[Tensor, "agents n"],
 ) -> Float32[Tensor, " n"]:
-    """Return float32 output in mergekit's order of operations; kept: whose tau are in the sum."""
+    """Return float32 output in mergekit's order of operations; included: whose tau are summed."""
 
     def number(value: float) -> Tensor:
         return torch.tensor(value, dtype=torch.float32, device=base.device)
@@ -147,9 +147,9 @@ def _as_mergekit(
     if rule.base_weight is not None:
         total = base * number(rule.base_weight)
         for agent, weight in zip(agents, weights, strict=True):
-            total = _fused(agent, weight, total)
+            total = _fma(agent, weight, total)
         return total / number(rule.divisor)
-    taus = [torch.where(kept[t], agent - base, 0.0) for t, agent in enumerate(agents)]
+    taus = [torch.where(included[t], agent - base, 0.0) for t, agent in enumerate(agents)]
     taus = [tau * weight for tau, weight in zip(taus, weights, strict=True)]
     total = torch.zeros_like(base)
     for tau in taus:
@@ -166,13 +166,13 @@ def _as_mergekit(
     return torch.where(step == 0, base, base + step)
 
 
-def _fused(a: Float32[Tensor, " n"], b: Tensor, c: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+def _fma(a: Float32[Tensor, " n"], b: Tensor, c: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     """Return a b + c rounded once, on any device: the product is exact in float64."""
     product, wide = a.double() * b.double(), c.double()
-    return _rounded_to_odd(product, wide).float()
+    return _add_round_to_odd(product, wide).float()
 
 
-def _rounded_to_odd(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+def _add_round_to_odd(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
     """Return a + b, its last bit set where it is not exact: a second rounding then errs nowhere."""
     total = a + b
     back = total - a
@@ -186,7 +186,7 @@ def measure(
     base: Float32[Tensor, " n"],
     agents: Float32[Tensor, "agents n"],
     stored: Float32[Tensor, " n"],
-    merged: Merged,
+    merged: MergedValues,
     groups: Iterable[slice],
 ) -> Float64[Tensor, "groups agents 9"]:
     """Return what was stored of each agent's tau, see ``cpu.measure``; no waiting.
@@ -213,16 +213,16 @@ def measure(
     error = change if own else change - (merged.values.double() - x)
     for t in range(len(agents) if own else 0):
         error = error - parts(t)
-    asked = change - error
+    exact = change - error
     rows = []
     for t, agent in enumerate(agents):
         tau, bit = agent.double() - x, 1 << t
         part = parts(t)
-        along = part if own else asked
+        along = part if own else exact
         unique = torch.where(pattern == bit, tau, 0.0)
         shared = torch.where((pattern & bit != 0) & (pattern != bit), tau, 0.0)
         alone = (change * unique, unique**2, error * unique)
-        rest = (tau.square(), (change - part).square(), (asked - part).square())
+        rest = (tau.square(), (change - part).square(), (exact - part).square())
         rows.append(torch.stack((*alone, along * shared, shared**2, error * shared, *rest)))
     return torch.stack([torch.stack([row[:, where].sum(1) for row in rows]) for where in groups])
 
@@ -292,18 +292,18 @@ def draw(
 def random_words(key: int, start: int, n: int, device: torch.device | str) -> Int64[Tensor, " n"]:
     """Return the 64-bit words of ``cpu.random_words`` as int64 (two's complement)."""
 
-    def signed(value: int) -> int:
+    def as_signed(value: int) -> int:
         value &= 0xFFFFFFFFFFFFFFFF
         return value - (1 << 64) if value >> 63 else value
 
-    def shifted(z: Tensor, by: int) -> Tensor:
+    def shift_right(z: Tensor, by: int) -> Tensor:
         return (z >> by) & ((1 << (64 - by)) - 1)  # torch's >> on int64 keeps the sign
 
     index = torch.arange(start, start + n, dtype=torch.int64, device=device)
-    z = signed(key) + index * signed(0x9E3779B97F4A7C15)
-    z = (z ^ shifted(z, 30)) * signed(0xBF58476D1CE4E5B9)
-    z = (z ^ shifted(z, 27)) * signed(0x94D049BB133111EB)
-    return z ^ shifted(z, 31)
+    z = as_signed(key) + index * as_signed(0x9E3779B97F4A7C15)
+    z = (z ^ shift_right(z, 30)) * as_signed(0xBF58476D1CE4E5B9)
+    z = (z ^ shift_right(z, 27)) * as_signed(0x94D049BB133111EB)
+    return z ^ shift_right(z, 31)
 
 
 def uniform(key: int, start: int, n: int, device: torch.device | str) -> Float64[Tensor, " n"]:
@@ -323,8 +323,8 @@ def _nearest(values: Float[Tensor, " n"], dtype: str) -> Tensor:
         return near.to(TORCH_DTYPES[dtype])
     bits, wide = near.view(torch.int32), near.double()
     toward_zero = torch.where(wide.abs() > values.abs(), bits - 1, bits)
-    odd = torch.where(wide == values, bits, toward_zero | 1)
-    return odd.view(torch.float32).half()
+    odd_bits = torch.where(wide == values, bits, toward_zero | 1)
+    return odd_bits.view(torch.float32).half()
 
 
 def store(

@@ -26,7 +26,7 @@ def warm() -> None:
         cpu.fill_chain(
             base, agents, np.zeros((1 << n) * n * epsilon_grid.BIN_COUNT, dtype=np.int32)
         )
-        gathered = relating.Gathered.room_for(n, ELEMENTS)
+        gathered = relating.ChangedElements.room_for(n, ELEMENTS)
         relating.gather_changed(base, agents, gathered)
         one_interval = np.zeros(epsilon_grid.BIN_COUNT, dtype=np.int64)
         sums = relating.RelationSums.zeros(n, epsilon_grid.EDGE_BITS, one_interval)

@@ -56,12 +56,12 @@ class PartFactors:
     def parts(self) -> Float64[np.ndarray, "points agents 2 1+agents"]:
         """The numbers sum_s a_s, b_1, b_2, ... of each part, see the module; NaN where empty."""
         rows = np.concatenate([self.mean.sum(-1, keepdims=True), self.alone], axis=-1)
-        return _divided(rows, self.energy[..., None])
+        return _divide(rows, self.energy[..., None])
 
     @property
     def sum(self) -> Float64[np.ndarray, "agents 2"]:
         """The plain sum's factors; NaN where a part is empty."""
-        return _divided(self.total.sum(-1), self.energy)
+        return _divide(self.total.sum(-1), self.energy)
 
     def keep_agents(self, keep: Sequence[int]) -> PartFactors | None:
         """Return the sums in another order of agents; None when one is left out.
@@ -83,10 +83,10 @@ class PartFactors:
         """
         shared = np.ones(len(lambdas)) if weights is None else np.asarray(weights, dtype=np.float64)
         unique = shared * np.asarray(lambdas, dtype=np.float64)
-        return _divided(self.mean[point] @ shared + self.alone[point] @ unique, self.energy)
+        return _divide(self.mean[point] @ shared + self.alone[point] @ unique, self.energy)
 
 
-def _divided(sums: np.ndarray, energy: np.ndarray) -> np.ndarray:
+def _divide(sums: np.ndarray, energy: np.ndarray) -> np.ndarray:
     return np.divide(sums, energy, out=np.full(sums.shape, np.nan), where=energy > 0)
 
 

@@ -17,7 +17,7 @@ from ram_studio.algorithm.meters.part_factors import REFERENCE, PartFactors
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.retained import Energies
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, PRECISION, StepCounts
-from ram_studio.algorithm.verdict import lost_in
+from ram_studio.algorithm.verdict import find_lost_agents
 
 PROFILE_FORMAT = 2
 
@@ -76,7 +76,7 @@ def client_profile(analysis: Analysis) -> dict[str, Any]:
         **_part_factors(analysis.part_factors),
         "lost": [
             found and found.finding.text
-            for found in (lost_in(analysis, point) for point in range(len(EPSILON_GRID)))
+            for found in (find_lost_agents(analysis, point) for point in range(len(EPSILON_GRID)))
         ],
         "weighing": _weighing(analysis),
         "relations": None if analysis.relations is None else _relations(analysis),

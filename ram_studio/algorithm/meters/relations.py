@@ -144,7 +144,7 @@ class Relations:
         if self.by_set is None:
             raise ValueError("Agents can only be dropped when sums by set were kept.")
         n = len(keep)
-        kept = keep_sets(self.by_set, members_of(self.n_agents), members_of(n), keep)
+        by_set = keep_sets(self.by_set, members_of(self.n_agents), members_of(n), keep)
         old_pairs = {pair: place for place, pair in enumerate(pairs_of(self.n_agents))}
         chosen = [old_pairs[min(p), max(p)] for p in itertools.combinations(keep, 2)]
         counts, sums = self.pair_counts[:, :, chosen], self.pair_sums[:, :, chosen]
@@ -162,8 +162,8 @@ class Relations:
             cancelled = np.zeros((*counts.shape[:2], 1))
         return replace(
             self,
-            magnitude=magnitude_of_sets(kept, n),
-            by_set=kept,
+            magnitude=magnitude_of_sets(by_set, n),
+            by_set=by_set,
             pair_counts=counts,
             pair_sums=sums,
             conflicts=conflicts,

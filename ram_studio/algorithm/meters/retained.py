@@ -6,7 +6,7 @@
     interference_t = |merge - own_t| / |tau_t|          (merge: as a change of the base)
 
 with E_tj the energy share: the sum of tau_t^2 over elements that t and exactly j others changed,
-divided by |tau_t|^2. kept falls apart into unique (E_t0), boost ((lambda_t - 1) E_t0) and shared;
+divided by |tau_t|^2. retained_t is unique (E_t0) + boost ((lambda_t - 1) E_t0) + shared;
 lost to averaging (sum_j E_tj - E_tj / (j + 1)) and lost to epsilon (1 - sum_j E_tj) are what is
 missing.
 
@@ -117,7 +117,7 @@ class Energies:
         retained = keep_sets(self.products, products_of(self.n_agents), products_of(n), keep)
         return Energies.of_products(retained, n)
 
-    def ram(self, point: int, factors: Sequence[float]) -> list[Retained | None]:
+    def ram(self, point: int, factors: Sequence[float]) -> list[RetainedShares | None]:
         """Return each agent's Retained in a merge of the RAM family at a grid point.
 
         factors: lambda by agent, on what it alone changed.
@@ -137,7 +137,7 @@ class Energies:
             shared = float((energy[t, 1:] / counts[1:]).sum())
             changed = float(energy[t].sum())
             found.append(
-                Retained.of(
+                RetainedShares.of(
                     norm2[t],
                     rest,
                     unique=unique,
@@ -149,7 +149,7 @@ class Energies:
             )
         return found
 
-    def scaled_sum(self, scale: float) -> list[Retained | None]:
+    def scaled_sum(self, scale: float) -> list[RetainedShares | None]:
         """Return each agent's Retained where every tau is multiplied by ``scale`` and added up.
 
         There is no epsilon: every change counts, unique where no other agent made one.
@@ -157,7 +157,7 @@ class Energies:
         unique = self.energy[0, :, 0]
         others = self.others_all
         return [
-            Retained.of(
+            RetainedShares.of(
                 norm2,
                 scale**2 * others[t] * norm2,
                 unique=float(unique[t]),
@@ -171,7 +171,7 @@ class Energies:
 
 
 @dataclass(frozen=True)
-class Retained:
+class RetainedShares:
     """What a merge holds of one agent's update, as shares of |tau|^2, and interference in it.
 
     retained = unique + boost + shared + rounding, and
@@ -201,7 +201,7 @@ class Retained:
         rounding: float = 0.0,
         stored_rest: float | None = None,
         **parts: float,
-    ) -> Retained | None:
+    ) -> RetainedShares | None:
         """Return it from its parts; None for an agent that changed nothing.
 
         rest: |merge - own part|^2; stored_rest: the same of what was stored.
@@ -209,13 +209,13 @@ class Retained:
         if not norm2 > 0:
             return None
         retained = parts["unique"] + parts["boost"] + parts["shared"] + rounding
-        asked = math.sqrt(max(0.0, rest) / norm2)
-        stored = asked if stored_rest is None else math.sqrt(max(0.0, stored_rest) / norm2)
-        parts |= {"rounding": rounding, "interference_rounding": stored - asked}
+        exact = math.sqrt(max(0.0, rest) / norm2)
+        stored = exact if stored_rest is None else math.sqrt(max(0.0, stored_rest) / norm2)
+        parts |= {"rounding": rounding, "interference_rounding": stored - exact}
         return cls(retained, **parts, interference=stored)
 
 
-def retained_dict(found: Retained | None) -> dict[str, Any]:
+def retained_dict(found: RetainedShares | None) -> dict[str, Any]:
     """Return "retained" ("total" and its parts) and interference as JSON has them, None where
     unknown.
     """

@@ -42,8 +42,8 @@ FIRST_NORMAL = {"BF16": 1, "F16": 113, "F32": 1}
 EXACT_FACTOR = 2.0
 """Up to this lambda the exact part is exact: results were checked to stay in their binade."""
 
-LOST = 0.1
-"""Advice is given when rounding loses more than this share of the asked rescaling."""
+LOSS_LIMIT = 0.1
+"""Advice is given when rounding loses more than this share of the requested rescaling."""
 
 _TIE = 1e-4
 """Half-way cases this near (in spacings) may round either way: arithmetic before the rounding,
@@ -101,17 +101,17 @@ class StepCounts:
         place = np.empty(self.n_agents, dtype=np.int64)
         place[list(keep)] = np.arange(self.n_agents)
 
-        def renamed(rows: np.ndarray, column: int) -> np.ndarray:
+        def renumber(rows: np.ndarray, column: int) -> np.ndarray:
             rows = rows.copy()
             rows[:, column] = place[rows[:, column]]
             return rows
 
         return replace(
             self,
-            exact=renamed(self.exact, 0),
-            loose=renamed(self.loose, 0),
-            layer_exact=renamed(self.layer_exact, 1),
-            layer_loose=renamed(self.layer_loose, 1),
+            exact=renumber(self.exact, 0),
+            loose=renumber(self.loose, 0),
+            layer_exact=renumber(self.layer_exact, 1),
+            layer_loose=renumber(self.layer_loose, 1),
         )
 
     def curve(self, agent: int, point: int, dtype: str) -> Curve | None:
@@ -218,11 +218,11 @@ class Curve:
         loose part: rounding takes at most half a spacing of them. The bound covers that, and the
         digits left out.
         """
-        kept = [c for c in self.cells if c.delta <= coarsest and c.share >= smallest]
+        listed = [c for c in self.cells if c.delta <= coarsest and c.share >= smallest]
         moved = [c for c in self.cells if c.delta > coarsest or c.share < smallest]
         spread = self.spread + sum(c.share / (2 * c.delta) for c in moved) * (1 + _TIE)
         return {
-            "cells": [[_as_whole(c.delta), _short(c.share, 5), _short(c.noise, 3)] for c in kept],
+            "cells": [[_as_whole(c.delta), _short(c.share, 5), _short(c.noise, 3)] for c in listed],
             "loose": _short(self.loose + sum(c.share for c in moved), 5),
             "spread": _short(spread + _DIGITS, 5),
             "noise": _short(self.noise + sum(c.noise for c in moved), 3),
@@ -303,11 +303,11 @@ def estimate(curve: Curve, factor: float) -> Estimate:
         steps = (factor - 1.0) * cell.delta
         whole = math.floor(steps)
         if abs(steps - whole - 0.5) < _TIE:
-            taken = whole + 0.5
+            rounded_steps = whole + 0.5
             width += cell.share * 0.5 / cell.delta
         else:
-            taken = math.floor(steps + 0.5)
-        value += cell.share * (1.0 + taken / cell.delta)
+            rounded_steps = math.floor(steps + 0.5)
+        value += cell.share * (1.0 + rounded_steps / cell.delta)
     if factor > EXACT_FACTOR:
         width += curve.spread + (factor - 1.0) * 2.0 ** -PRECISION[curve.dtype]
         width += sum(cell.share / cell.delta for cell in curve.cells)
@@ -330,18 +330,18 @@ def stochastic_error(curve: Curve, factor: float) -> float:
 
 
 Factors = Mapping[str, tuple[float | None, float | None]]
-"""By agent: lambda asked for, and as stored or expected. None where it is not known."""
+"""By agent: requested lambda, and the effective or expected one. None where it is not known."""
 
 
 def lost_rescaling(factors: Factors) -> dict[str, tuple[float, float]]:
     """Return the factors of which more than a tenth of the rescaling (lambda - 1) is not stored."""
     return {
-        name: (asked, stored)
-        for name, (asked, stored) in factors.items()
-        if asked is not None
-        and stored is not None
-        and asked > 1
-        and stored - 1 < (1 - LOST) * (asked - 1)
+        name: (requested, effective)
+        for name, (requested, effective) in factors.items()
+        if requested is not None
+        and effective is not None
+        and requested > 1
+        and effective - 1 < (1 - LOSS_LIMIT) * (requested - 1)
     }
 
 
@@ -354,7 +354,8 @@ def rounding_advice(dtype: str | None, factors: Factors) -> str:
     if not lost:
         return ""
     parts = [
-        f"{name} {stored:.3f} instead of {asked:.3f}" for name, (asked, stored) in lost.items()
+        f"{name} {effective:.3f} instead of {requested:.3f}"
+        for name, (requested, effective) in lost.items()
     ]
     rounding = "Rounding" if dtype is None else f"Rounding to nearest in {dtype}"
     return (

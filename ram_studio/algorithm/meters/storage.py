@@ -139,9 +139,9 @@ def storage_verdicts(analysis: Analysis, point: int = DEFAULT_INDEX) -> dict[str
             stored = _share(analysis, analysis.model, at, t)
             return stored, None if rounded is None else _share(analysis, rounded, at, t)
 
-        told = shares(point)
-        verdict, text = _judge(agent, *dtypes, *(told if told[0].active else shares(0)))
-        found[agent] = AgentStorage(verdict, text, *told)
+        own = shares(point)
+        verdict, text = _judge(agent, *dtypes, *(own if own[0].active else shares(0)))
+        found[agent] = AgentStorage(verdict, text, *own)
     return found
 
 
@@ -261,15 +261,15 @@ def texts(findings: Sequence[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f.text for f in findings if f.level == "warn"))
 
 
-def combined(
+def combine_findings(
     from_headers: tuple[Finding, ...], counted: tuple[Finding, ...]
 ) -> tuple[Finding, ...]:
     """Return both lists as one: what the pass answered, the headers need not warn of any more."""
     answered = {(f.kind, f.agents) for f in counted}
-    kept = [f for f in from_headers if (f.kind, f.agents) not in answered]
+    unanswered = [f for f in from_headers if (f.kind, f.agents) not in answered]
     levels: dict[str, Literal["warn", "note"]] = {"dtype": "note", "never-applied": "warn"}
     return tuple(
         replace(f, level=levels.get(f.kind, f.level))
-        for f in (*kept, *counted)
+        for f in (*unanswered, *counted)
         if f.kind != "never-applied" or ("equal-base", f.agents) in answered
     )

@@ -24,37 +24,37 @@ import numpy as np
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.part_factors import PartFactors, factors_dict
 from ram_studio.algorithm.meters.relations import RowLayout, products_of
-from ram_studio.algorithm.meters.retained import Retained, retained_dict
+from ram_studio.algorithm.meters.retained import RetainedShares, retained_dict
 from ram_studio.algorithm.shapes import Float, Float32, Int64
 from ram_studio.errors import AnalysisError
 
 
-class Applied(NamedTuple):
+class GroupSettings(NamedTuple):
     """How each group of elements is merged.
 
     points: on the epsilon grid; unique: factors on what one agent changed alone, weights too;
-    shared: weights. kept: the agent whose elements are stored as they are, -1 where all are merged
+    shared: weights. keep: the agent whose elements are stored as they are, -1 where all are merged
     (the base is kept where unique and shared are 0).
     """
 
     points: Int64[np.ndarray, " groups"]
     unique: Float[np.ndarray, "groups agents"]
     shared: Float[np.ndarray, "groups agents"]
-    kept: Int64[np.ndarray, " groups"]
+    keep: Int64[np.ndarray, " groups"]
 
     @classmethod
-    def alike(cls, point: int, unique: np.ndarray, shared: np.ndarray) -> Applied:
+    def uniform(cls, point: int, unique: np.ndarray, shared: np.ndarray) -> GroupSettings:
         """Return groups that all have one epsilon, and none of which is kept."""
         n = len(shared)
         return cls(np.full(n, point), unique, shared, np.full(n, -1))
 
-    def grouped(self, groups: Sequence[Sequence[int]]) -> Applied | None:
+    def grouped(self, groups: Sequence[Sequence[int]]) -> GroupSettings | None:
         """Return how each list of groups is merged; None where those of one differ."""
         first = [own[0] for own in groups]
         for values in self:
             if any((values[list(own)] != values[own[0]]).any() for own in groups):
                 return None
-        return Applied(*(values[first] for values in self))
+        return GroupSettings(*(values[first] for values in self))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class WeightSums:
             self.square[:, pick], self.gram[:, pick], self.factors[:, pick], self.total
         )
 
-    def shortened(self) -> WeightSums:
+    def with_fewer_digits(self) -> WeightSums:
         """Return the sums in 12 digits instead of 24, which deflate to half: within 2**-13."""
         short = {}
         for name, values in vars(self).items():
@@ -119,16 +119,18 @@ class WeightSums:
             self.total[:, pick][..., pick],
         )
 
-    def part_factors(self, applied: Applied, parts: PartFactors) -> Float[np.ndarray, "agents 2"]:
+    def part_factors(
+        self, settings: GroupSettings, parts: PartFactors
+    ) -> Float[np.ndarray, "agents 2"]:
         """Return each agent's own and shared factor; NaN where a part is empty.
 
         parts: of the whole model.
         """
         every = np.arange(len(self.factors))
-        mean, alone = np.moveaxis(self.factors[every, applied.points].astype(np.float64), -2, 0)
-        found = alone * applied.unique[:, None, None] + mean * applied.shared[:, None, None]
-        for group in np.flatnonzero(applied.kept >= 0):
-            s = applied.kept[group]
+        mean, alone = np.moveaxis(self.factors[every, settings.points].astype(np.float64), -2, 0)
+        found = alone * settings.unique[:, None, None] + mean * settings.shared[:, None, None]
+        for group in np.flatnonzero(settings.keep >= 0):
+            s = settings.keep[group]
             found[group] = 0.0
             found[group, ..., s] = self.total[group, ..., s]
         sums = found.sum((0, -1))
@@ -156,19 +158,21 @@ def sums_of_products(
     return square, gram
 
 
-def retained_of(square: np.ndarray, gram: np.ndarray, applied: Applied) -> list[Retained | None]:
+def retained_of(
+    square: np.ndarray, gram: np.ndarray, settings: GroupSettings
+) -> list[RetainedShares | None]:
     """Return what a merge retains of each agent, see the module; arrays as in ``WeightSums``."""
     every = np.arange(len(square))
-    wide = square[every, applied.points].astype(np.float64)
+    wide = square[every, settings.points].astype(np.float64)
     alone, changed, mean = wide[..., 0], wide[..., 1], wide[..., 2]
-    gram = gram[every, applied.points].astype(np.float64)
+    gram = gram[every, settings.points].astype(np.float64)
     whole = square[:, 0, :, 1].astype(np.float64)  # at epsilon 0
-    unique, shared = applied.unique.copy(), applied.shared.copy()
-    kept = applied.kept >= 0
-    unique[kept], shared[kept] = 0.0, 0.0
+    unique, shared = settings.unique.copy(), settings.shared.copy()
+    is_kept = settings.keep >= 0
+    unique[is_kept], shared[is_kept] = 0.0, 0.0
     brought = unique * alone, shared * mean
     pairs = gram * shared[:, :, None] * shared[:, None, :]
-    found: list[Retained | None] = []
+    found: list[RetainedShares | None] = []
     for t, norm2 in enumerate(whole.sum(0)):
         if not norm2 > 0:
             found.append(None)
@@ -176,14 +180,14 @@ def retained_of(square: np.ndarray, gram: np.ndarray, applied: Applied) -> list[
         of_others = np.arange(square.shape[2]) != t
         rest = np.square(unique)[:, of_others] * alone[:, of_others]
         total = rest.sum() + pairs[:, of_others][:, :, of_others].sum()
-        mine = applied.kept == t
-        total += whole[kept & ~mine, applied.kept[kept & ~mine]].sum()
+        mine = settings.keep == t
+        total += whole[is_kept & ~mine, settings.keep[is_kept & ~mine]].sum()
         own = alone[:, t].sum() / norm2
         share = (brought[1][:, t].sum() + (changed - alone)[mine, t].sum()) / norm2
         boosted = (brought[0][:, t].sum() + alone[mine, t].sum()) / norm2
         every_change = changed[:, t].sum() / norm2
         found.append(
-            Retained.of(
+            RetainedShares.of(
                 norm2,
                 total,
                 unique=own,
@@ -198,7 +202,7 @@ def retained_of(square: np.ndarray, gram: np.ndarray, applied: Applied) -> list[
 
 def describe_retained(
     agents: Sequence[str],
-    retained: Sequence[Retained | None],
+    retained: Sequence[RetainedShares | None],
     factors: Float[np.ndarray, "agents 2"] | None,
 ) -> dict[str, dict[str, Any]]:
     """Return what a merge retains of each agent, as previews have it."""
@@ -212,15 +216,15 @@ Groups = Callable[[str], Sequence[Sequence[int]]]
 
 
 def resolve_compact(
-    by_layer: WeightSums, by_module: WeightSums | None, applied: Applied, groups: Groups
-) -> tuple[WeightSums, Applied]:
+    by_layer: WeightSums, by_module: WeightSums | None, settings: GroupSettings, groups: Groups
+) -> tuple[WeightSums, GroupSettings]:
     """Return the sums of a compact analysis that tell how tensors are merged, and how they are.
 
     Raises: AnalysisError where tensors of one group are merged otherwise than its others.
     """
-    if (of_layers := applied.grouped(groups("layer"))) is not None:
+    if (of_layers := settings.grouped(groups("layer"))) is not None:
         return by_layer, of_layers
-    found = applied.grouped(groups("place"))
+    found = settings.grouped(groups("place"))
     if found is None or by_module is None or (found.points != DEFAULT_INDEX).any():
         raise AnalysisError(
             "A compact analysis knows filters of whole modules at epsilon 1e-5 only; take the "

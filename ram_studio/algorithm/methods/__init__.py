@@ -15,7 +15,7 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Need,
-    Prepared,
+    PreparedMethod,
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
@@ -52,7 +52,7 @@ __all__ = [
     "Method",
     "MethodSettings",
     "Need",
-    "Prepared",
+    "PreparedMethod",
     "get_method",
     "make_settings",
 ]

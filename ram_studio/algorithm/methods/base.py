@@ -24,10 +24,10 @@ Epsilon = Annotated[
     Field(ge=0, allow_inf_nan=False, description="An element is changed when |tau| > epsilon."),
 ]
 
-Wanted = dict[tuple[int, int], tuple[np.float32, int]]
+RankRequests = dict[tuple[int, int], tuple[np.float32, int]]
 """By counted tensor and agent: a bin's lower edge, and which of its |tau|, from the largest on."""
 
-Select = Callable[[Wanted], dict[tuple[int, int], np.float32]]
+Select = Callable[[RankRequests], dict[tuple[int, int], np.float32]]
 """What reads the tensors for those |tau|, and returns the largest float32 below each."""
 
 
@@ -100,7 +100,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedMethod:
     """A method made ready for one merge.
 
     factors: float64 (tensors, agents), lambda: what is asked to multiply tau where only one agent
@@ -167,7 +167,7 @@ def changed_by(taus: Float64[Tensor, "agents n"]) -> Int64[Tensor, " n"]:
     return active
 
 
-def moved(base: Float64[Tensor, " n"], change: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+def add_change(base: Float64[Tensor, " n"], change: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
     """Return base + change; where the change is 0 the base stays, bit for bit (-0.0 too)."""
     import torch
 
@@ -211,16 +211,16 @@ class Method:
     formula: str
     source: str
     settings: type[MethodSettings]
-    prepare: Callable[[Any, Facts], Prepared] = Prepared
+    prepare: Callable[[Any, Facts], PreparedMethod] = PreparedMethod
     needs: Callable[[Any], frozenset[str]] = lambda settings: frozenset()
-    rule: Callable[[Prepared, int, str], Rule] | None = None
-    merge_block: Callable[[BlockInput, Prepared], BlockOutput] | None = None
+    rule: Callable[[PreparedMethod, int, str], Rule] | None = None
+    merge_block: Callable[[BlockInput, PreparedMethod], BlockOutput] | None = None
     whole: Callable[[Any, str, tuple[int, ...]], bool] = lambda settings, name, shape: False
     is_experiment: bool = False
     takes_weights: bool = True
     draws: Callable[[Any], bool] = lambda settings: False
 
-    def merge(self, block: BlockInput, prepared: Prepared) -> BlockOutput:
+    def merge(self, block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
         """Merge one block with torch: by ``merge_block``, or by the rule."""
         if self.merge_block is not None:
             return self.merge_block(block, prepared)

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Drawing, Rule
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, Prepared
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, PreparedMethod
 from ram_studio.algorithm.methods.task_arithmetic import (
     Normalize,
     Scale,
@@ -61,7 +61,7 @@ class DareTiesSettings(TiesSettings, _Dropping):
     """Settings of DARE followed by TIES."""
 
 
-def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+def _rule(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     settings, facts = prepared.settings, prepared.facts
     n, weights, factor = len(facts.agents), facts.weights_of(tensor), scale_of(settings, facts)
     rates = (settings.drop_rate,) * n
@@ -76,7 +76,7 @@ def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
     else:
         rule = weighted_sum_rule(n, factor, weights, normalize=settings.normalize)
     if not is_even:
-        rule = _rescaled(rule, rates)
+        rule = _rescale_rule(rule, rates)
     if not any(rates):
         return rule
     keys = tuple(stream_key(facts.seed, f"dare:{agent}", name) for agent in facts.agents)
@@ -85,7 +85,7 @@ def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
     return rule._replace(drawing=Drawing(keys, cuts))
 
 
-def _rescaled(rule: Rule, rates: tuple[float, ...]) -> Rule:
+def _rescale_rule(rule: Rule, rates: tuple[float, ...]) -> Rule:
     """Return the rule with what is left of each agent divided by its own share."""
     n = len(rates)
     own = rule.weights or (1.0,) * n
@@ -98,7 +98,7 @@ def _rescaled(rule: Rule, rates: tuple[float, ...]) -> Rule:
     return rule._replace(weights=weights)
 
 
-def _prepare_ties(settings: DareTiesSettings, facts: Facts) -> Prepared:
+def _prepare_ties(settings: DareTiesSettings, facts: Facts) -> PreparedMethod:
     survive: Any = 1.0 - settings.drop_rate
     if facts.densities is not None:
         survive = np.maximum(facts.densities, np.finfo(float).tiny)

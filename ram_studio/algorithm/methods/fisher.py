@@ -24,7 +24,7 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Need,
-    Prepared,
+    PreparedMethod,
     changed_by,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
@@ -50,7 +50,7 @@ class FisherSettings(MethodSettings):
     ] = 64
 
 
-def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+def merge_block(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
     """Merge one block; every element that some agent changed counts as active."""
     import torch
 

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import MergekitSum, Rule, float32_total
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Prepared
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, PreparedMethod
 from ram_studio.algorithm.methods.task_arithmetic import sum_rule
 from ram_studio.errors import SettingsError
 
@@ -47,7 +47,7 @@ class LinearSettings(MethodSettings):
     ] = 1.0
 
 
-def _prepare(settings: LinearSettings, facts: Facts) -> Prepared:
+def _prepare(settings: LinearSettings, facts: Facts) -> PreparedMethod:
     """Return what an agent's weight is multiplied by, for every tensor and agent."""
     fading = _fading(settings, len(facts.agents))
     shape = len(facts.tensors), len(fading)
@@ -61,10 +61,12 @@ def _prepare(settings: LinearSettings, facts: Facts) -> Prepared:
             f"linear: the weights of {facts.tensors[bad[0]]} add up to {total[bad[0]]:g}; they "
             f"must add up to {expected}."
         )
-    return Prepared(settings, facts, fading / np.where(settings.normalize, total, 1.0)[:, None])
+    return PreparedMethod(
+        settings, facts, fading / np.where(settings.normalize, total, 1.0)[:, None]
+    )
 
 
-def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+def _rule(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     facts = prepared.facts
     assert prepared.factors is not None, "made ready with them"
     own = facts.weights_of(tensor) or (1.0,) * len(facts.agents)

@@ -16,9 +16,9 @@ from ram_studio.algorithm.methods.base import (
     BlockOutput,
     Method,
     MethodSettings,
-    Prepared,
+    PreparedMethod,
+    add_change,
     changed_by,
-    moved,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 
@@ -32,7 +32,7 @@ class MagMaxSettings(MethodSettings):
     scale: Scale = Field(default=1.0, description="Factor on the largest tau.")
 
 
-def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+def merge_block(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
     """Merge one block; every element that some agent changed counts as active."""
     import torch
 
@@ -47,7 +47,7 @@ def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     def own(t: int) -> Tensor:
         return torch.where(best == t, step, 0.0)
 
-    return BlockOutput(moved(x, step), active, own)
+    return BlockOutput(add_change(x, step), active, own)
 
 
 MAGMAX = Method(

@@ -35,7 +35,7 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Need,
-    Prepared,
+    PreparedMethod,
 )
 
 Shared = Annotated[
@@ -87,18 +87,20 @@ def _needs_magnitudes(settings: RamSettings) -> frozenset[str]:
     return counts | {Need.MAGNITUDE_RATIOS} if counts else counts
 
 
-def _prepare(rule: str) -> Callable[[RamSettings, Facts], Prepared]:
-    def prepare(settings: RamSettings, facts: Facts) -> Prepared:
+def _prepare(rule: str) -> Callable[[RamSettings, Facts], PreparedMethod]:
+    def prepare(settings: RamSettings, facts: Facts) -> PreparedMethod:
         if facts.ratios is None:
-            return Prepared(settings, facts, facts.uniform_factors(1.0))
+            return PreparedMethod(settings, facts, facts.uniform_factors(1.0))
         alpha = getattr(settings, "alpha", scaling.DEFAULT_ALPHA)
         r = getattr(settings, "r", 0.0)
-        return Prepared(settings, facts, scaling.scaling_factors(facts.ratios, rule, r, alpha))
+        return PreparedMethod(
+            settings, facts, scaling.scaling_factors(facts.ratios, rule, r, alpha)
+        )
 
     return prepare
 
 
-def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
+def rule_of(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     """Return Eq. 7 with a tensor's lambda."""
     assert prepared.factors is not None, "made ready with them"
     factors, settings = tuple(prepared.factors[tensor].tolist()), prepared.settings

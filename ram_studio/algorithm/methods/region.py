@@ -34,7 +34,7 @@ from ram_studio.algorithm.methods.base import (
     Facts,
     Method,
     MethodSettings,
-    Prepared,
+    PreparedMethod,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 from ram_studio.errors import SettingsError
@@ -59,14 +59,14 @@ class RegionSettings(MethodSettings):
     epsilon: Epsilon = DEFAULT_EPSILON
 
 
-def _prepare(settings: RegionSettings, facts: Facts) -> Prepared:
+def _prepare(settings: RegionSettings, facts: Facts) -> PreparedMethod:
     if settings.agent is not None and settings.agent not in facts.agents:
         raise SettingsError(
             f"The region is of agent {settings.agent!r}; the agents are {', '.join(facts.agents)}."
         )
     factors = facts.uniform_factors(0.0)
     factors[:, place_of(settings, facts.agents)] = settings.scale
-    return Prepared(settings, facts, factors)
+    return PreparedMethod(settings, facts, factors)
 
 
 def place_of(settings: Any, agents: tuple[str, ...]) -> int:
@@ -74,7 +74,7 @@ def place_of(settings: Any, agents: tuple[str, ...]) -> int:
     return 0 if settings.agent is None else agents.index(settings.agent)
 
 
-def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+def merge_block(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
     """Return one block; the region counts as active, in this agent alone."""
     import torch
 
@@ -82,18 +82,18 @@ def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     part, scale = settings.part, settings.scale
     agent = place_of(settings, prepared.facts.agents)
     changed = (block.agents - block.base).abs() > float(float32_threshold(settings.epsilon))
-    kept = changed[agent]
+    in_region = changed[agent]
     if part != "whole":
         is_alone = changed.sum(0) == 1
-        kept = kept & (is_alone if part == "unique" else ~is_alone)
+        in_region = in_region & (is_alone if part == "unique" else ~is_alone)
     x, y = block.base.double(), block.agents[agent].double()
     # Exactly the agent's element at full strength: base + tau could round away from it.
     scaled = y if scale == 1.0 else x + scale * (y - x)
 
     def own(t: int) -> Tensor:
-        return torch.where(kept & (t == agent), scale * (y - x), 0.0)
+        return torch.where(in_region & (t == agent), scale * (y - x), 0.0)
 
-    return BlockOutput(torch.where(kept, scaled, x), kept.long() << agent, own)
+    return BlockOutput(torch.where(in_region, scaled, x), in_region.long() << agent, own)
 
 
 REGION = Method(
@@ -121,7 +121,7 @@ class TwoRegionsSettings(MethodSettings):
     epsilon: Epsilon = DEFAULT_EPSILON
 
 
-def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
+def rule_of(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     """Return a tensor's rule."""
     settings, n = prepared.settings, len(prepared.facts.agents)
     epsilon = float(float32_threshold(settings.epsilon))
@@ -136,7 +136,7 @@ TWO_REGIONS = Method(
     formula="unique: unique_scale * tau_t; shared: shared_scale * mean of the active tau",
     source="ours",
     settings=TwoRegionsSettings,
-    prepare=lambda s, facts: Prepared(s, facts, facts.uniform_factors(s.unique_scale)),
+    prepare=lambda s, facts: PreparedMethod(s, facts, facts.uniform_factors(s.unique_scale)),
     rule=rule_of,
     is_experiment=True,
 )

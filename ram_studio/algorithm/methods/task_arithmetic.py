@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import MergekitSum, Rule, float32_total
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Prepared
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, PreparedMethod
 
 Scale = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
 
@@ -60,12 +60,12 @@ def weighted_sum_rule(
     return rule._replace(as_mergekit=MergekitSum(own, factor, near))
 
 
-def prepare(settings: Any, facts: Facts) -> Prepared:
+def prepare(settings: Any, facts: Facts) -> PreparedMethod:
     """Return a method made ready whose lambda is its scale, for every tensor and agent."""
-    return Prepared(settings, facts, facts.uniform_factors(scale_of(settings, facts)))
+    return PreparedMethod(settings, facts, facts.uniform_factors(scale_of(settings, facts)))
 
 
-def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+def _rule(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     facts, settings = prepared.facts, prepared.settings
     n, factor, weights = len(facts.agents), scale_of(settings, facts), facts.weights_of(tensor)
     return weighted_sum_rule(n, factor, weights, normalize=settings.normalize)

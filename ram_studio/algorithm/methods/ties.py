@@ -25,9 +25,9 @@ import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import MergekitSum, Rule, means
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, Prepared
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, PreparedMethod
 from ram_studio.algorithm.methods.task_arithmetic import Normalize, Scale, prepare
-from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
+from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, trim_thresholds
 
 
 class TiesSettings(MethodSettings):
@@ -66,20 +66,20 @@ def elected_rule(
     )
 
 
-def prepare_trimmed(settings: Any, facts: Facts, density: Any) -> Prepared:
+def prepare_trimmed(settings: Any, facts: Facts, density: Any) -> PreparedMethod:
     """Return a method made ready that trims to a density, a number or one by tensor and agent."""
     assert facts.magnitudes is not None, "its needs name them"
     select = facts.select if settings.scope == "tensor" else None
-    thresholds = keep_thresholds(facts.magnitudes, density, select)
+    thresholds = trim_thresholds(facts.magnitudes, density, select)
     return replace(prepare(settings, facts), thresholds=thresholds)
 
 
-def _prepare(settings: TiesSettings, facts: Facts) -> Prepared:
+def _prepare(settings: TiesSettings, facts: Facts) -> PreparedMethod:
     density = settings.density if facts.densities is None else facts.densities
     return prepare_trimmed(settings, facts, density)
 
 
-def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+def _rule(prepared: PreparedMethod, tensor: int, name: str) -> Rule:
     assert prepared.thresholds is not None, "it was made ready for trimming"
     settings, weights = prepared.settings, prepared.facts.weights_of(tensor)
     return elected_rule(

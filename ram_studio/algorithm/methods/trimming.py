@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.epsilon_grid import edge_value, float32_threshold
-from ram_studio.algorithm.methods.base import Magnitudes, Select, Wanted
+from ram_studio.algorithm.methods.base import Magnitudes, RankRequests, Select
 from ram_studio.algorithm.shapes import Float32
 
 Density = Annotated[
@@ -45,12 +45,12 @@ ScopeOfTrimming = Annotated[
 ]
 
 
-def kept_count(density: float, total: int) -> int:
+def retained_count(density: float, total: int) -> int:
     """Return k = int(density * total), at least 1 where there is any element."""
     return min(max(int(density * total), 1), total)
 
 
-def keep_thresholds(
+def trim_thresholds(
     magnitudes: Magnitudes, density: float | np.ndarray, select: Select | None = None
 ) -> Float32[np.ndarray, "tensors agents"]:
     """Return the threshold per tensor and agent: kept is |tau| > threshold, strictly.
@@ -61,13 +61,13 @@ def keep_thresholds(
     agents, group_of = magnitudes.bins.shape[1], magnitudes.group_of
     densities = np.broadcast_to(density, (len(group_of), agents))
     thresholds = np.zeros((len(group_of), agents), dtype=np.float32)
-    wanted: Wanted = {}
+    wanted: RankRequests = {}
 
     @cache  # most tensors have one group and one density
     def threshold(group: int, agent: int, share: float) -> np.float32:
         if share == 0:
             return np.float32(np.inf)
-        k = kept_count(min(share, 1.0), int(magnitudes.totals[group]))
+        k = retained_count(min(share, 1.0), int(magnitudes.totals[group]))
         # How many elements lie in this bin or a higher one, per bin: it falls from left on.
         at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
         reaching = np.flatnonzero(at_least >= k)

@@ -27,7 +27,7 @@ from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
-from ram_studio.engine.reading.sampling import Sampled, other_bases, sample_changes
+from ram_studio.engine.reading.sampling import ChangeSample, other_bases, sample_changes
 from ram_studio.errors import CompatibilityError, HubError
 
 BASE = "base"
@@ -84,7 +84,7 @@ def cautions_of(fit: CompatibilityReport, analysis: Analysis) -> tuple[str, ...]
     Another base first: nothing that is merged then is of use.
     """
     report = storage_report(fit, analysis)
-    sampled: dict[str, Sampled] = {}
+    sampled: dict[str, ChangeSample] = {}
     with contextlib.suppress(HubError):  # what was counted must not be lost for a sample
         sampled = sample_changes(fit)
     findings = (*other_bases(sampled), *report.findings)

@@ -13,7 +13,7 @@ from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.relation_preview import rounding_preview, rounding_warning
 from ram_studio.algorithm.meters.rounding_meter import rounding_advice
 from ram_studio.algorithm.scaling import RULES, has_lambda
-from ram_studio.algorithm.verdict import lost_in
+from ram_studio.algorithm.verdict import find_lost_agents
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
 from ram_studio.app.session.session import Loaded, Merged, Session
@@ -81,7 +81,7 @@ def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) 
 
 def epsilon_caution(loaded: Loaded, recipe: Recipe) -> str:
     """Return a sentence where the recipe's epsilon leaves nothing of agents, "" elsewhere."""
-    lost = lost_in(loaded.analysis, snap(recipe.settings.get("epsilon", 0.0)))
+    lost = find_lost_agents(loaded.analysis, snap(recipe.settings.get("epsilon", 0.0)))
     return "" if lost is None else lost.finding.text
 
 

@@ -267,8 +267,8 @@ def _method(label: str, seen: ProbeResult, base: np.ndarray) -> dict[str, Any]:
         "formula": [w.expression for w in seen.worked],
         "result": ["" if w.is_base else number(w.value, digits + 2) for w in seen.worked],
         "note": [w.note for w in seen.worked],
-        "asked": [_steps(x) for x in asked],
-        "kept": [_steps(x) for x in retained],
+        "requested": [_steps(x) for x in asked],
+        "effective": [_steps(x) for x in retained],
     }
 
 

@@ -14,7 +14,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.storage import (
     AgentStorage,
     Finding,
-    combined,
+    combine_findings,
     pass_findings,
     storage_verdicts,
     texts,
@@ -110,7 +110,7 @@ def storage_report(
             name: replace(agent, dtypes=dtypes.get(name, {}))
             for name, agent in storage_verdicts(analysis, point).items()
         },
-        findings=combined(report.findings, pass_findings(analysis, point)),
+        findings=combine_findings(report.findings, pass_findings(analysis, point)),
         epsilon=EPSILON_GRID[point],
         is_complete=True,
     )

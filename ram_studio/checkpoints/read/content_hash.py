@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.errors import CheckpointError, told_as
+from ram_studio.errors import CheckpointError, raise_as
 
 PIECE_BYTES = 1 << 20
 """So much is read and hashed at a time: it stays in a core's cache in between."""
@@ -74,7 +74,7 @@ def make_hasher(algorithm: str) -> Hasher:
 
 def _reading(path: Path) -> AbstractContextManager[None]:
     advice = "check the disk, or fetch the file again"
-    return told_as(CheckpointError, f"{printable(path)} cannot be read", advice)
+    return raise_as(CheckpointError, f"{printable(path)} cannot be read", advice)
 
 
 def blake3_of(path: Path) -> str:

@@ -13,7 +13,7 @@ from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.header import Header, read_header
 from ram_studio.checkpoints.read.json_files import check_link, read_bounded, read_json_object
-from ram_studio.errors import CheckpointError, told_as
+from ram_studio.errors import CheckpointError, raise_as
 
 Span = tuple[int, int]
 """Where some bytes of a file begin, and how many they are."""
@@ -91,7 +91,7 @@ class Folder(Files):
         return str(self.folder / name) if name else str(self.folder)
 
     def names(self) -> list[str]:
-        with told_as(CheckpointError, f"{self.who}{printable(self.folder)} cannot be listed"):
+        with raise_as(CheckpointError, f"{self.who}{printable(self.folder)} cannot be listed"):
             return sorted(os.listdir(self.folder))
 
     def sizes(self) -> dict[str, int]:
@@ -103,7 +103,7 @@ class Folder(Files):
         return read_header(path, self.who)
 
     def fetch(self, name: str, start: int, length: int) -> bytes:
-        told = told_as(CheckpointError, f"{self.who}{printable(self.at(name))} cannot be read")
+        told = raise_as(CheckpointError, f"{self.who}{printable(self.at(name))} cannot be read")
         with told, open(self.folder / name, "rb", buffering=0) as file:
             file.seek(start)
             data = file.read(length)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_shape
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS, TensorInfo, element_count
-from ram_studio.errors import CheckpointError, told_as
+from ram_studio.errors import CheckpointError, raise_as
 
 HEADER_METADATA = "__metadata__"
 LENGTH_BYTES = 8
@@ -59,7 +59,7 @@ def read_header(path: str | Path, who: str = "") -> Header:
     path = Path(path)
     at = f"{who}{printable(path)}"
     advice = "check that the file exists and that you may read it"
-    with told_as(CheckpointError, f"{at} cannot be read", advice):
+    with raise_as(CheckpointError, f"{at} cannot be read", advice):
         # A pipe or a device under a shard's name would block or never end: look before opening.
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):

@@ -15,7 +15,7 @@ from typing import Any
 from ram_studio.checkpoints.read.content_hash import blob_of
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
 from ram_studio.checkpoints.read.header import unique_pairs
-from ram_studio.errors import CheckpointError, told_as
+from ram_studio.errors import CheckpointError, raise_as
 
 MAX_JSON_BYTES = 256_000_000
 MAX_CONFIG_BYTES = 16_000_000
@@ -60,7 +60,7 @@ def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
 
     Raises: CheckpointError when the file cannot be read or is larger.
     """
-    with told_as(CheckpointError, f"{at}{printable(path)} cannot be read"):
+    with raise_as(CheckpointError, f"{at}{printable(path)} cannot be read"):
         if not path.is_file():
             raise CheckpointError(f"{at}{printable(path)} is missing or is not a regular file.")
         with open(path, "rb") as file:

@@ -39,7 +39,7 @@ from ram_studio.checkpoints.read.content_hash import hash_bytes
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.analysis_packing import pack, require, unpack
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import AnalysisError, OutputError, told_as
+from ram_studio.errors import AnalysisError, OutputError, raise_as
 
 ANALYSIS_FORMAT = 2
 _DAMAGED = (
@@ -80,7 +80,7 @@ def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Pat
     told = json.dumps(header | {"blake3": hash_bytes(body)}, sort_keys=True)
     data = save({_PACKED: np.frombuffer(body, np.uint8)}, metadata={_HEADER: told})
     what = f"The analysis {printable(path)} cannot be written"
-    with told_as(OutputError, what, "choose another place"):
+    with raise_as(OutputError, what, "choose another place"):
         write_whole(path, data)
     return path
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
-from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
+from ram_studio.algorithm.meters.rounding_meter import LOSS_LIMIT, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import has_lambda
 from ram_studio.checkpoints.fit.licenses import License
@@ -213,7 +213,7 @@ def _overshot(provenance: Provenance) -> list[str]:
         if a.scaling_factor is not None
         and a.scaling_factor > 1
         and a.effective_scaling_factor is not None
-        and a.effective_scaling_factor - 1 > (1 + LOST) * (a.scaling_factor - 1)
+        and a.effective_scaling_factor - 1 > (1 + LOSS_LIMIT) * (a.scaling_factor - 1)
     ]
 
 
@@ -222,7 +222,7 @@ def _is_dominated(agent: AgentRecord) -> bool:
     asked, interval = agent.scaling_factor, agent.effective_interval
     if asked is None or asked <= 1 or interval is None:
         return False
-    return interval[1] - interval[0] > 2 * LOST * (asked - 1)
+    return interval[1] - interval[0] > 2 * LOSS_LIMIT * (asked - 1)
 
 
 def _stored_factor(agent: AgentRecord) -> str:

@@ -20,7 +20,7 @@ from ram_studio.checkpoints.read.url_folder import KnownHeaders
 from ram_studio.checkpoints.record.provenance import Count, Record
 from ram_studio.checkpoints.record.recipe import Recipe, describe_validation
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import OutputError, PlanError, told_as
+from ram_studio.errors import OutputError, PlanError, raise_as
 
 MAX_PLAN_BYTES = 64_000_000
 
@@ -106,7 +106,7 @@ def save_plan(plan: PartPlan, path: str | Path) -> None:
 
     Raises: OutputError when the file cannot be written.
     """
-    with told_as(OutputError, f"The plan {printable(path)} cannot be written"):
+    with raise_as(OutputError, f"The plan {printable(path)} cannot be written"):
         write_whole(Path(path), plan.to_json())
 
 
@@ -119,7 +119,7 @@ def load_plan(path: str | Path) -> PartPlan:
     path = Path(path)
     where = f"The plan {printable(path)}"
     advice = "make it with `ram-studio plan`"
-    with told_as(PlanError, f"{where} cannot be read", advice), open(path, "rb") as file:
+    with raise_as(PlanError, f"{where} cannot be read", advice), open(path, "rb") as file:
         data = file.read(MAX_PLAN_BYTES + 1)
     try:
         plan = PartPlan.model_validate_json(data)

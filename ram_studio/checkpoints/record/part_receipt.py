@@ -54,7 +54,7 @@ class ReceiptHeader(Record):
         plan: its digest.
         hashes: content hashes of source files, by checkpoint and file name.
         device: that merged the part, without its number.
-        is_along: see ``engine.passes.plan.Merged``.
+        is_along: see ``engine.passes.plan.MergedBlock``.
         bytes_read: from the sources.
     """
 

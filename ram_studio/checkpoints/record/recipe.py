@@ -54,7 +54,7 @@ from ram_studio.checkpoints.record.filters import (
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.checkpoints.virtual.expert_adapters import Packing
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import SettingsError, did_you_mean, told_as
+from ram_studio.errors import SettingsError, did_you_mean, raise_as
 
 MAX_RECIPE_BYTES = 64_000
 
@@ -280,7 +280,7 @@ def load_recipe(path: str | Path) -> Recipe:
         raise SettingsError(
             f"{where} is a folder; give a recipe's file, or the ram_studio.json of a merge."
         )
-    with told_as(SettingsError, f"{where} cannot be read"), open(path, "rb") as file:
+    with raise_as(SettingsError, f"{where} cannot be read"), open(path, "rb") as file:
         data = file.read(MAX_RECIPE_BYTES + 1)
     if len(data) > MAX_RECIPE_BYTES:
         raise SettingsError(f"{where} is larger than {MAX_RECIPE_BYTES} bytes; not a recipe.")
@@ -323,5 +323,5 @@ def dump_recipe(recipe: Recipe, path: str | Path) -> None:
 
     Raises: SettingsError when the file cannot be written.
     """
-    with told_as(SettingsError, f"{printable(path)} cannot be written"):
+    with raise_as(SettingsError, f"{printable(path)} cannot be written"):
         write_whole(Path(path), recipe_yaml(recipe).encode())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
-from ram_studio.errors import BusyError, OutputError, told_as
+from ram_studio.errors import BusyError, OutputError, raise_as
 
 # Room for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
@@ -43,7 +43,7 @@ def check_output(
     """
     out = absolute(out)
     what = f"{printable(out)} cannot be used for the output"
-    with told_as(OutputError, what, "choose another folder"):
+    with raise_as(OutputError, what, "choose another folder"):
         if not may_exist:
             _refuse_existing(out)
         for source in sources:
@@ -68,7 +68,7 @@ def check_file(path: str | Path) -> None:
     Raises: OutputError.
     """
     path = absolute(path)
-    with told_as(OutputError, f"{printable(path)} cannot be written", "choose another place"):
+    with raise_as(OutputError, f"{printable(path)} cannot be written", "choose another place"):
         if path.is_dir():
             raise OutputError(f"{printable(path)} is a folder; name a file in it.")
         _writable_parent(path)

@@ -20,10 +20,10 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
     """
     from ram_studio.algorithm.epsilon_grid import snap
     from ram_studio.algorithm.meters.relation_preview import relation_preview, rounding_preview
-    from ram_studio.algorithm.verdict import lost_in
+    from ram_studio.algorithm.verdict import find_lost_agents
 
     point = snap(described["epsilon"])
-    lost = lost_in(analysis, point)
+    lost = find_lost_agents(analysis, point)
     factors = {name: _requested(described, name) for name in described["agents"]}
     return described | {
         "relations": relation_preview(analysis, point),

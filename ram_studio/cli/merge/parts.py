@@ -106,11 +106,11 @@ def merge(
 ) -> None:
     """Write the files of one part; how: keywords of ``merge_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan
-    from ram_studio.engine.parts.planning import naming
+    from ram_studio.engine.parts.planning import name_part
     from ram_studio.engine.parts.steps import merge_part
 
     whole = load_plan(plan)
-    with naming(whole, part):
+    with name_part(whole, part):
         loaded = options.known_analysis(analysis)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         result = merge_part(

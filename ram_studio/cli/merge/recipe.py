@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ram_studio.cli.tables import print_warnings
-from ram_studio.errors import OutputError, told_as
+from ram_studio.errors import OutputError, raise_as
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.record.mopd import Trainer
@@ -45,7 +45,7 @@ def recipe(
         return
     if os.path.lexists(out):
         raise OutputError(f"{out} exists; choose another name or remove it first.")
-    with told_as(OutputError, f"{out} cannot be written"):
+    with raise_as(OutputError, f"{out} cannot be written"):
         write_whole(out, text.encode())
 
 

@@ -25,7 +25,7 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.microscope.worked_example import (
     ElementInput,
-    Worked,
+    WorkedExample,
     number,
     worked_example,
 )
@@ -58,7 +58,7 @@ class ProbeResult:
     stored: np.ndarray | None = None
     exact: np.ndarray | None = None
     step: np.ndarray | None = None
-    worked: tuple[Worked, ...] = ()
+    worked: tuple[WorkedExample, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the method's part of ``microscope --json``."""
@@ -104,7 +104,7 @@ class ElementProbe:
         self.recipe = recipe
         self.settings = make_settings(recipe.method, recipe.settings)
         every = (make_settings(recipe.method, own) for own in recipe.every_settings)
-        reasons = (_missing(recipe, own, tensor, analysis) for own in every)
+        reasons = (_missing_reason(recipe, own, tensor, analysis) for own in every)
         self.reason = next((reason for reason in reasons if reason is not None), None)
         if self.reason is not None:
             return
@@ -135,7 +135,7 @@ class ElementProbe:
         if merged is None:
             self.reason = "These elements hold NaN or Inf: this tensor cannot be merged."
             return read
-        self._stored.append(backend.stored(merged))
+        self._stored.append(backend.stored_elements(merged))
         self._arithmetics += [self._plan.arithmetic_of(piece)] * piece.n
         return read
 
@@ -148,7 +148,7 @@ class ElementProbe:
         row = self._plan.rows[self.tensor.name]
         bits = np.concatenate(self._stored)
         factors = self._plan.factors
-        worked = self._worked(index, base, agents)
+        worked = self._worked_examples(index, base, agents)
         return ProbeResult(
             method=self.recipe.method,
             settings=settings,
@@ -162,9 +162,9 @@ class ElementProbe:
             worked=worked,
         )
 
-    def _worked(
+    def _worked_examples(
         self, index: np.ndarray, base: np.ndarray, agents: np.ndarray
-    ) -> tuple[Worked, ...]:
+    ) -> tuple[WorkedExample, ...]:
         plan = self._plan
         row = plan.rows[self.tensor.name]
         prepared = plan.rule(self.tensor) or plan.prepared_for(row)
@@ -172,7 +172,7 @@ class ElementProbe:
         fisher = np.concatenate(self._fisher, axis=1) if self._fisher else None
         if self.recipe.method in OWN and not isinstance(prepared, Rule):
             places = range(len(index))
-            return tuple(self._brought(i, index[i], base, agents, fisher) for i in places)
+            return tuple(self._own_example(i, index[i], base, agents, fisher) for i in places)
         return tuple(
             worked_example(
                 self.recipe.method,
@@ -189,9 +189,9 @@ class ElementProbe:
             for i in range(len(index))
         )
 
-    def _brought(
+    def _own_example(
         self, i: int, index: int, base: np.ndarray, agents: np.ndarray, fisher: np.ndarray | None
-    ) -> Worked:
+    ) -> WorkedExample:
         """Return what a method of one's own makes of element i; its formula is not known here."""
         import torch
 
@@ -203,7 +203,7 @@ class ElementProbe:
         merged = get_method(self.recipe.method).merge(own, self._plan.prepared_for(row))
         taus = ", ".join(number(float(tau)) for tau in agents[:, i] - base[i])
         text = f"{self.recipe.method} of {number(float(base[i]))} and the changes {taus}"
-        return Worked(text, float(merged.values[0]))
+        return WorkedExample(text, float(merged.values[0]))
 
 
 def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
@@ -219,7 +219,7 @@ def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
     return np.stack(rows)
 
 
-def _missing(
+def _missing_reason(
     recipe: Recipe, settings: Any, tensor: MergeTensor, analysis: Analysis | None
 ) -> str | None:
     """Return what a method would need beyond the bytes shown and the analysis, or None."""

@@ -28,7 +28,7 @@ UNIQUE = "unique:"
 SEARCH_ELEMENTS = 1 << 16
 
 
-class Found(NamedTuple):
+class Hit(NamedTuple):
     """An element: its flat index, and the mass that cancels there (0 unless a conflict)."""
 
     index: int  # type: ignore[assignment]
@@ -57,7 +57,7 @@ def find_element(
     epsilon: float = DEFAULT_EPSILON,
     start: int = 0,
     limit: int | None = None,
-) -> Found | None:
+) -> Hit | None:
     """Return the first element from ``start`` on that is what was asked for, or None.
 
     target: "shared" (two or more agents changed it by more than epsilon), "unique:NAME" (only that
@@ -70,7 +70,7 @@ def find_element(
     names = tuple(agent.name for agent in report.agents)
     check_target(target, names)
     threshold = float32_threshold(epsilon)
-    best = Found(-1)
+    best = Hit(-1)
     with Sources(*report.checkpoints) as sources:
         reader = BlockReader(sources, SEARCH_ELEMENTS)
         seen = 0
@@ -92,20 +92,20 @@ def find_element(
             else:
                 hits = (count == 1) & changed[names.index(target.removeprefix(UNIQUE))]
             if hits.any():
-                return Found(block.start + int(np.argmax(hits)))
+                return Hit(block.start + int(np.argmax(hits)))
         sources.check_unchanged()
     return best if best.index >= 0 else None
 
 
-def _strongest(block: Block, taus: np.ndarray, changed: np.ndarray, count: np.ndarray) -> Found:
-    kept = np.where(changed & (count >= 2), taus, np.float32(0)).astype(np.float64)
-    cancelled = np.abs(kept).sum(0) - np.abs(kept.sum(0))
+def _strongest(block: Block, taus: np.ndarray, changed: np.ndarray, count: np.ndarray) -> Hit:
+    shared_taus = np.where(changed & (count >= 2), taus, np.float32(0)).astype(np.float64)
+    cancelled = np.abs(shared_taus).sum(0) - np.abs(shared_taus.sum(0))
     place = int(np.argmax(cancelled))
     strength = float(cancelled[place])
     # Same signs cancel nothing; float64 sums of float32 numbers leave at most a trace.
-    if strength <= 1e-12 * float(np.abs(kept[:, place]).sum()):
-        return Found(-1)
-    return Found(block.start + place, strength)
+    if strength <= 1e-12 * float(np.abs(shared_taus[:, place]).sum()):
+        return Hit(-1)
+    return Hit(block.start + place, strength)
 
 
 def _blocks(tensor: MergeTensor, start: int) -> Iterator[Block]:

@@ -18,7 +18,7 @@ import numpy as np
 from ram_studio.algorithm.epsilon_grid import float32_threshold
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
-from ram_studio.algorithm.methods import Prepared
+from ram_studio.algorithm.methods import PreparedMethod
 from ram_studio.algorithm.methods.region import place_of
 from ram_studio.algorithm.methods.task_arithmetic import sum_rule
 from ram_studio.algorithm.methods.whole.matrices import other_factor
@@ -51,7 +51,7 @@ class ElementInput:
         return bool(abs(tau) > np.float32(threshold))
 
 
-class Worked(NamedTuple):
+class WorkedExample(NamedTuple):
     """A formula with its numbers: the text, its float64 value before rounding, and a remark.
 
     is_base: the base stays, so the text is a number already.
@@ -68,7 +68,9 @@ def number(value: float, digits: int = 6) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def worked_example(method: str, prepared: Rule | Prepared, element: ElementInput) -> Worked:
+def worked_example(
+    method: str, prepared: Rule | PreparedMethod, element: ElementInput
+) -> WorkedExample:
     """Return one element's merge by a method, worked out.
 
     prepared: the tensor's Rule, or for a method without one what its ``prepare`` returned. Raises:
@@ -96,8 +98,8 @@ def _factor_text(factor: float) -> str:
     return "" if factor == 1.0 else f"{number(factor, 4)} × "
 
 
-def _stays(element: ElementInput, note: str) -> Worked:
-    return Worked(number(element.base), element.base, note, is_base=True)
+def _base_stays(element: ElementInput, note: str) -> WorkedExample:
+    return WorkedExample(number(element.base), element.base, note, is_base=True)
 
 
 def _total(terms: Sequence[Any]) -> Any:
@@ -105,22 +107,22 @@ def _total(terms: Sequence[Any]) -> Any:
     return reduce(lambda total, term: total + term, terms)
 
 
-def _lost(element: ElementInput, lost: Sequence[int], how: str) -> str:
+def _lost_text(element: ElementInput, lost: Sequence[int], how: str) -> str:
     return f"{', '.join(element.agents[t] for t in lost)} {how}" if lost else ""
 
 
-def _by_rule(rule: Rule, element: ElementInput) -> Worked:
+def _by_rule(rule: Rule, element: ElementInput) -> WorkedExample:
     kind, taus = np.dtype(element.arithmetic).type, element.taus
     changed = [t for t in range(len(taus)) if element.exceeds(t, rule.epsilon)]
     limits = rule.thresholds or (rule.epsilon,) * len(taus)
     large = [t for t in range(len(taus)) if element.exceeds(t, limits[t])]
     if not changed and not large:
         above = "no change above epsilon" if rule.epsilon else "no agent changed it"
-        return _stays(element, f"{above}: the base stays")
-    kept = [t for t in large if element.survives is None or element.survives[t]]
+        return _base_stays(element, f"{above}: the base stays")
+    included = [t for t in large if element.survives is None or element.survives[t]]
     notes = [
-        _lost(element, [t for t in changed if t not in large], "trimmed as too small"),
-        _lost(element, [t for t in large if t not in kept], "dropped at random"),
+        _lost_text(element, [t for t in changed if t not in large], "trimmed as too small"),
+        _lost_text(element, [t for t in large if t not in included], "dropped at random"),
     ]
     if math.inf in limits:
         notes = ["a filter keeps it as it is"]
@@ -128,23 +130,23 @@ def _by_rule(rule: Rule, element: ElementInput) -> Worked:
     own = [
         tau if rule.weights is None else kind(w) * tau for w, tau in zip(weights, taus, strict=True)
     ]
-    voters = kept
-    if rule.elect_sign and kept:
-        balance = _total([own[t] for t in kept])
-        voters = [t for t in kept if own[t] * balance > 0]
+    voters = included
+    if rule.elect_sign and included:
+        balance = _total([own[t] for t in included])
+        voters = [t for t in included if own[t] * balance > 0]
     total = _total([kind(0), *(own[t] for t in voters)])
     count, divisor = len(voters), kind(1)
     if rule.divisors is not None:
         divisor = _total([kind(0), *(kind(rule.divisors[t]) for t in voters)]) or kind(1)
-    weight = kind(rule.factors[kept[0]] if len(kept) == 1 else rule.shares[count])
+    weight = kind(rule.factors[included[0]] if len(included) == 1 else rule.shares[count])
     if weight * total == 0:
-        notes.append("the changes cancel: the base stays" if kept else "")
-        return _stays(element, _joined(notes) or "the base stays")
+        notes.append("the changes cancel: the base stays" if included else "")
+        return _base_stays(element, _join_notes(notes) or "the base stays")
     is_mean = count > 1 and rule.shares[count] != rule.shares[1]
     if len(changed) == 1:
         notes.append(f"only {element.agents[changed[0]]} changed it")
-    elif count < len(kept):
-        notes.append(f"mean of the {count} of {len(kept)} changes that agree in sign")
+    elif count < len(included):
+        notes.append(f"mean of the {count} of {len(included)} changes that agree in sign")
     elif count > 1:
         notes.append(f"{'mean' if is_mean else 'sum'} of {count} changes")
     factor = rule.shares[1] if is_mean else float(weight)
@@ -156,9 +158,9 @@ def _by_rule(rule: Rule, element: ElementInput) -> Worked:
     text = f"{number(element.base)} + {_factor_text(factor)}{terms}"
     text += f" ÷ {number(float(divisor), 4)}" if divisor != 1 else f" ÷ {count}" if is_mean else ""
     value = kind(element.base) + weight * (total / divisor)
-    if len(kept) == 1 and weight == 1 and kind(weights[kept[0]]) == divisor:
-        value = element.values[kept[0]]
-    return Worked(text, float(value), _joined(notes))
+    if len(included) == 1 and weight == 1 and kind(weights[included[0]]) == divisor:
+        value = element.values[included[0]]
+    return WorkedExample(text, float(value), _join_notes(notes))
 
 
 def _as_mergekit(rule: Rule, element: ElementInput) -> float:
@@ -167,22 +169,22 @@ def _as_mergekit(rule: Rule, element: ElementInput) -> float:
     pairs = zip(element.values, alive, strict=True)
     base, *agents = (
         np.array([value], dtype=np.float32)
-        for value in (element.base, *(own if kept else element.base for own, kept in pairs))
+        for value in (element.base, *(own if is_alive else element.base for own, is_alive in pairs))
     )
     merged, pattern = np.empty_like(base), np.empty(1, dtype=cpu.pattern_dtype(len(agents)))
     cpu.merge(rule._replace(drawing=None), base, tuple(agents), merged, pattern)
     return float(merged[0])
 
 
-def _joined(notes: Sequence[str]) -> str:
+def _join_notes(notes: Sequence[str]) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def _fisher(settings: Any, element: ElementInput) -> Worked:
+def _fisher(settings: Any, element: ElementInput) -> WorkedExample:
     assert element.fisher is not None, "the engine reads what the method declared"
     x, taus = element.base, element.taus
     if not any(taus):
-        return _stays(element, "no agent changed it: the base stays")
+        return _base_stays(element, "no agent changed it: the base stays")
     weight = float(_total(element.fisher))
     if weight > 0:
         mean = _total([f * tau for f, tau in zip(element.fisher, taus, strict=True)]) / weight
@@ -195,42 +197,42 @@ def _fisher(settings: Any, element: ElementInput) -> Worked:
         mean = _total(taus) / len(taus)
         text, note = f"{_sum_text(taus)} ÷ {len(taus)}", "no Fisher information here: plain mean"
     scale = settings.scale
-    return Worked(f"{number(x)} + {_factor_text(scale)}{text}", x + scale * mean, note)
+    return WorkedExample(f"{number(x)} + {_factor_text(scale)}{text}", x + scale * mean, note)
 
 
-def _matrix(settings: Any, element: ElementInput) -> Worked:
+def _matrix(settings: Any, element: ElementInput) -> WorkedExample:
     factor = other_factor(settings, len(element.values))
     if factor == 0:
-        return _stays(element, "left as in the base")
+        return _base_stays(element, "left as in the base")
     return _by_rule(sum_rule(len(element.values), factor), element)
 
 
-def _region(settings: Any, element: ElementInput) -> Worked:
+def _region(settings: Any, element: ElementInput) -> WorkedExample:
     agent, scale = place_of(settings, element.agents), settings.scale
     x, tau, name = element.base, element.taus[agent], element.agents[agent]
     epsilon = float32_threshold(settings.epsilon)
     active = [t for t in range(len(element.values)) if element.exceeds(t, float(epsilon))]
     if agent not in active:
-        return _stays(element, f"not changed by {name}: the base stays")
+        return _base_stays(element, f"not changed by {name}: the base stays")
     part = "unique" if len(active) == 1 else "shared"
     if settings.part not in ("whole", part):
-        return _stays(element, f"in the {part} region of {name}: the base stays")
+        return _base_stays(element, f"in the {part} region of {name}: the base stays")
     text = f"{number(x)} + {_factor_text(scale)}{_sum_text([tau])}"
     value = element.values[agent] if scale == 1.0 else x + scale * tau
-    return Worked(text, value, f"in the {part} region of {name}")
+    return WorkedExample(text, value, f"in the {part} region of {name}")
 
 
-def _largest(settings: Any, element: ElementInput) -> Worked:
+def _largest(settings: Any, element: ElementInput) -> WorkedExample:
     taus = element.taus
     if not any(taus):
-        return _stays(element, "no agent changed it: the base stays")
+        return _base_stays(element, "no agent changed it: the base stays")
     best = max(range(len(taus)), key=lambda t: abs(taus[t]))  # the first of equal ones
     x, scale = element.base, settings.scale
     text = f"{number(x)} + {_factor_text(scale)}{_sum_text([taus[best]])}"
-    return Worked(text, x + scale * taus[best], f"{element.agents[best]} moved it furthest")
+    return WorkedExample(text, x + scale * taus[best], f"{element.agents[best]} moved it furthest")
 
 
-_FORMULAS: dict[str, Callable[[Any, ElementInput], Worked]] = {
+_FORMULAS: dict[str, Callable[[Any, ElementInput], WorkedExample]] = {
     "fisher": _fisher,
     **dict.fromkeys(("wudi", "tsv-m", "iso-c", "resmerge", "project"), _matrix),
     "region": _region,

@@ -11,7 +11,7 @@ from typing import Unpack
 
 import numpy as np
 
-from ram_studio.algorithm.meters.retained import Retained
+from ram_studio.algorithm.meters.retained import RetainedShares
 from ram_studio.checkpoints.read.describe import printable, shown_list
 from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.part_plan import PartPlan
@@ -26,12 +26,12 @@ from ram_studio.checkpoints.write.parts import open_output
 from ram_studio.checkpoints.write.shard_plan import index_files
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
-from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
+from ram_studio.engine.parts.planning import OpenPlan, name_part, open_plan
 from ram_studio.engine.parts.steps import find_finished
 from ram_studio.engine.passes.counting import ROWS
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import TALLY_SUMS, MergeTally
-from ram_studio.engine.passes.plan import Merged
+from ram_studio.engine.passes.plan import MergedBlock
 from ram_studio.engine.result import MergeResult, make_provenance, measured_peak_rss_bytes
 from ram_studio.errors import PlanError
 
@@ -84,7 +84,7 @@ def finish_opened(
         _check_shards(plan, output, units, run)
     tally = MergeTally(len(job.names))
     for receipt in receipts:
-        tally.join(Merged(None, receipt.patterns, receipt.sums, receipt.header.is_along))
+        tally.join(MergedBlock(None, receipt.patterns, receipt.sums, receipt.header.is_along))
     check_counts(headers[0].facts, tally)
     agents = job.results(headers[0].facts, tally)
     hashes: dict[str, dict[str, str]] = {}
@@ -115,7 +115,7 @@ def result_of(
     return MergeResult(
         out=out,
         method=plan.recipe.method,
-        agents={name: _told(record) for name, record in provenance.agents.items()},
+        agents={name: _agent_result(record) for name, record in provenance.agents.items()},
         bytes_read=bytes_read,
         bytes_written=sum(part.nbytes for part in plan.parts),
         seconds=time.monotonic() - start,
@@ -124,7 +124,7 @@ def result_of(
     )
 
 
-def _told(record: AgentRecord) -> AgentResult:
+def _agent_result(record: AgentRecord) -> AgentResult:
     """Return an agent's numbers as the provenance has them."""
     assert record.changed is not None, "a merge counts"
     assert record.unique is not None, "a merge counts"
@@ -132,7 +132,7 @@ def _told(record: AgentRecord) -> AgentResult:
     if record.retained is not None and record.interference is not None:
         parts = record.retained.model_dump(exclude={"total"})
         rest = record.interference, record.interference_rounding or 0.0
-        retained = Retained(
+        retained = RetainedShares(
             record.retained.total, **parts, interference=rest[0], interference_rounding=rest[1]
         )
     return AgentResult(
@@ -163,7 +163,7 @@ def read_receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
         )
     receipts: dict[str, Receipt] = {}
     for unit, (part, names, data) in units.items():
-        with naming(plan, part):
+        with name_part(plan, part):
             receipt = read_receipt(data or b"", f"{output.out}: {unit}")
             header = receipt.header
             if (header.plan, header.part) != (plan.digest, part):
@@ -222,7 +222,7 @@ def _check_shards(
             if output.receipt(unit) is not None:
                 output.forget(unit)  # so that merging it again is not taken for done
         meter.add(record.nbytes, name, index)
-        meter.tell(run.on_progress)
+        meter.report_progress(run.on_progress)
     if wrong:
         raise PlanError(
             f"{plan.text(*sorted(set(wrong.values()))).capitalize()}: "

@@ -30,8 +30,8 @@ from ram_studio.engine.parts.planning import divisible_job, memory_of_parts, pla
 from ram_studio.engine.parts.ray_cluster import (
     alive_nodes,
     check_room,
-    check_seen,
-    connected,
+    check_visible,
+    connect_ray,
     cores_of_a_node,
     gather,
     task_options,
@@ -43,7 +43,7 @@ from ram_studio.engine.result import MergeResult
 PARTS_PER_NODE = 4
 """So that a node that is done early, or a part that begins anew, holds up little."""
 
-_TELL_SECONDS = 0.5
+_REPORT_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
 
 
@@ -62,10 +62,10 @@ def analyze_on_ray(
     Raises: SettingsError for Ray that is not there; what ``analyze_part`` raises.
     """
     recipe = recipe.model_copy(update={"other_base": "accept"})  # looking is free
-    with connected(address) as ray:
+    with connect_ray(address) as ray:
         parts = PARTS_PER_NODE * alive_nodes(ray)
         job = divisible_job(recipe, cancel=run.get("cancel"))
-        check_seen(ray, _local_paths(recipe))
+        check_visible(ray, _local_paths(recipe))
         # These shards are never written: as many of them as parts, and a few to balance with.
         whole = plan_of(job, 1, max_shard_bytes=DEFAULT_MAX_SHARD_BYTES, hash_sources=False)
         size = max(1, whole.parts[0].nbytes // (4 * parts))
@@ -95,10 +95,10 @@ def merge_on_ray(
     """
     start = time.monotonic()
     out = str(out) if is_url(out) else str(Path(out).absolute())
-    with connected(address) as ray:
+    with connect_ray(address) as ray:
         job = divisible_job(recipe, cancel=run.get("cancel"))
-        with _marked(out) as mark:
-            check_seen(ray, [*_local_paths(recipe), *mark])
+        with _put_mark(out) as mark:
+            check_visible(ray, [*_local_paths(recipe), *mark])
         plan = plan_of(job, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
         cluster = _Cluster(ray, job, plan, run)
         if analysis is None and job.needs & {Need.RATIOS, Need.MAGNITUDES}:
@@ -128,7 +128,7 @@ def _local_paths(recipe: Recipe) -> list[str]:
 
 
 @contextlib.contextmanager
-def _marked(out: str) -> Iterator[list[str]]:
+def _put_mark(out: str) -> Iterator[list[str]]:
     """Put a file where the output goes, by which nodes see that its disk is the same one."""
     if is_url(out):
         yield []
@@ -154,13 +154,13 @@ def _merge(
     return merge_part(plan, part, out, analysis=analysis, **run)
 
 
-class _Watch:
+class _ProgressActor:
     """An actor that hears from tasks how far they are."""
 
     def __init__(self) -> None:
         self._fractions: dict[int, float] = {}
 
-    def tell(self, part: int, fraction: float) -> None:
+    def record_progress(self, part: int, fraction: float) -> None:
         """Take note of a part's progress."""
         self._fractions[part] = fraction
 
@@ -173,15 +173,15 @@ def _in_worker(
     watch: Any, work: Callable, device: str, threads: int, plan: PartPlan, part: int, *args: Any
 ) -> Any:
     """Do one part's work, telling the watch now and then."""
-    told = -math.inf
+    reported_at = -math.inf
 
-    def tell(progress: Progress) -> None:
-        nonlocal told
-        if watch is not None and time.monotonic() - told > _TELL_SECONDS:
-            told = time.monotonic()
-            watch.tell.remote(part, progress.fraction)
+    def report_progress(progress: Progress) -> None:
+        nonlocal reported_at
+        if watch is not None and time.monotonic() - reported_at > _REPORT_SECONDS:
+            reported_at = time.monotonic()
+            watch.record_progress.remote(part, progress.fraction)
 
-    return work(plan, part, *args, device=device, threads=threads, on_progress=tell)
+    return work(plan, part, *args, device=device, threads=threads, on_progress=report_progress)
 
 
 def _on_parts(cluster: _Cluster, stage: str, work: Callable, *args: Any) -> list[Any]:
@@ -191,23 +191,23 @@ def _on_parts(cluster: _Cluster, stage: str, work: Callable, *args: Any) -> list
     # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
     device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
     threads = run.get("threads") or cores_of_a_node(ray)
-    start, told, watch = time.monotonic(), -math.inf, None
+    start, reported_at, watch = time.monotonic(), -math.inf, None
     if on_progress is not None:
         # Beside the driver: then it does not die with a node that works.
         near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         )
-        watch = ray.remote(num_cpus=0, scheduling_strategy=near)(_Watch).remote()
+        watch = ray.remote(num_cpus=0, scheduling_strategy=near)(_ProgressActor).remote()
     total = sum(part.nbytes for part in plan.parts)
 
     def poll() -> None:
-        nonlocal told
+        nonlocal reported_at
         cancel.raise_if_cancelled()
-        if on_progress is None or watch is None or time.monotonic() - told < _TELL_SECONDS:
+        if on_progress is None or watch is None or time.monotonic() - reported_at < _REPORT_SECONDS:
             return
-        told = time.monotonic()
+        reported_at = time.monotonic()
         with contextlib.suppress(ray.exceptions.RayError):
-            shares = ray.get(watch.read.remote(), timeout=_TELL_SECONDS)
+            shares = ray.get(watch.read.remote(), timeout=_REPORT_SECONDS)
             done = sum(int(shares.get(part.part, 0.0) * part.nbytes) for part in plan.parts)
             last, begun = f"part {max(shares, default=0)}", len(shares)
             seconds = time.monotonic() - start

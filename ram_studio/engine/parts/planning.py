@@ -97,7 +97,9 @@ def plan_of(
         max_shard_bytes=max_shard_bytes,
         sources={
             c.name: PlannedSource(
-                fingerprint=c.fingerprint, nbytes=c.nbytes, known=_known(c) if parts != 1 else None
+                fingerprint=c.fingerprint,
+                nbytes=c.nbytes,
+                known=_known_headers(c) if parts != 1 else None,
             )
             for c in report.checkpoints
         },
@@ -117,7 +119,7 @@ def plan_of(
     ).with_digest()
 
 
-def _known(checkpoint: Checkpoint) -> KnownHeaders | None:
+def _known_headers(checkpoint: Checkpoint) -> KnownHeaders | None:
     """Return what parts may take in place of a URL's headers, None for other sources."""
     place = checkpoint.remote.get(checkpoint.shards[0])
     if not isinstance(place, UrlFolder):
@@ -132,18 +134,18 @@ def cut(sizes: Sequence[int], parts: int) -> list[range]:
     """
     runs, start, left = [], 0, sum(sizes)
     for others in reversed(range(parts)):
-        stop, taken = start, 0
+        stop, run_size = start, 0
         most = max(start + 1, len(sizes) - others)
         # Up to the size where the middle of the next one lies beyond an equal share.
         while stop < min(most, len(sizes)) and (
-            stop == start or 2 * taken + sizes[stop] <= 2 * left / (others + 1)
+            stop == start or 2 * run_size + sizes[stop] <= 2 * left / (others + 1)
         ):
-            taken += sizes[stop]
+            run_size += sizes[stop]
             stop += 1
         if not others:
             stop = len(sizes)
         runs.append(range(start, stop))
-        start, left = stop, left - taken
+        start, left = stop, left - run_size
     return runs
 
 
@@ -278,7 +280,7 @@ def open_plan(
 
 
 @contextlib.contextmanager
-def naming(plan: PartPlan, part: int) -> Iterator[None]:
+def name_part(plan: PartPlan, part: int) -> Iterator[None]:
     """Have every error of the block say which part it is of."""
     text = plan.text(part).capitalize()
     try:

@@ -23,7 +23,7 @@ RETRIES = 3
 """So often a task begins anew when its worker or node dies."""
 
 _POLL_SECONDS = 0.2
-_KNOCK_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
 JOIN_SECONDS = 60.0
 """So long a process may take to join a cluster; Ray itself tries for minutes, without a word."""
 
@@ -38,7 +38,7 @@ _END_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[Any]:
+def connect_ray(address: str) -> Iterator[Any]:
     """Yield the module `ray`, connected: to a cluster, or to one made here for "local".
 
     A connection that this process has already is used, and kept.
@@ -61,7 +61,7 @@ def connected(address: str) -> Iterator[Any]:
         options |= {"include_dashboard": False}
     with _own_signals():
         try:
-            _knock(address)
+            _check_listening(address)
             _try_to_join(address)
             ray.init(address=address, **options)
         except (OSError, RuntimeError, ValueError) as error:
@@ -76,11 +76,11 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def _check_listening(address: str) -> None:
     """Raise OSError where nobody listens at host:port: Ray itself tries that for minutes."""
     host, separator, port = address.rpartition(":")
     if separator and "/" not in address:
-        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
 
 
 def _try_to_join(address: str) -> None:
@@ -171,29 +171,29 @@ def check_room(ray: Any, name: str, options: Mapping[str, Any]) -> None:
     )
 
 
-def unseen(paths: Sequence[str]) -> list[str]:
+def find_unseen(paths: Sequence[str]) -> list[str]:
     """Return the paths that a worker does not see."""
     return [path for path in paths if not Path(path).expanduser().exists()]
 
 
-def check_seen(ray: Any, paths: Sequence[str]) -> None:
+def check_visible(ray: Any, paths: Sequence[str]) -> None:
     """Make sure that every node that works sees some paths, by a small task on each.
 
     Raises: SettingsError naming the nodes and what they do not see.
     """
-    task = ray.remote(num_cpus=0, max_retries=RETRIES)(unseen)
+    task = ray.remote(num_cpus=0, max_retries=RETRIES)(find_unseen)
     near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    asked = {
+    tasks = {
         task.options(scheduling_strategy=near(node["NodeID"], soft=False)).remote(
             paths
         ): f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get("CPU")
     }
-    missing = dict(zip(asked.values(), gather(ray, asked, lambda: None), strict=True))
-    if told := [f"{node} does not see {', '.join(n)}" for node, n in missing.items() if n]:
+    missing = dict(zip(tasks.values(), gather(ray, tasks, lambda: None), strict=True))
+    if problems := [f"{node} does not see {', '.join(n)}" for node, n in missing.items() if n]:
         raise SettingsError(
-            f"{shown_list(told)}. All nodes must see models and output under the same paths: "
+            f"{shown_list(problems)}. All nodes must see models and output under the same paths: "
             "put them on a shared disk or into object storage."
         )
 

@@ -26,11 +26,11 @@ from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.engine.analyze import partial_analysis
 from ram_studio.engine.events import Progress, ProgressCallback
 from ram_studio.engine.job import refuse_counts
-from ram_studio.engine.parts.planning import OpenPlan, deal_files, naming, open_plan, tensors_in
+from ram_studio.engine.parts.planning import OpenPlan, deal_files, name_part, open_plan, tensors_in
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.source_hashes import SourceHasher
-from ram_studio.engine.result import shard_records, waiting
+from ram_studio.engine.result import shard_records, wait_hook
 from ram_studio.errors import AnalysisError, PlanError, RamStudioError
 
 _LOG = logging.getLogger(__name__)
@@ -76,11 +76,11 @@ def analyze_part(
     """
     options = RunOptions.of(**run)
     plan.part(part)
-    with naming(plan, part):
+    with name_part(plan, part):
         opened = open_plan(plan, options, on_download=on_download)
         if relations is None:
             relations = Need.MAGNITUDE_RATIOS in opened.job.needs
-        found = _analyzed(plan, part, file)
+        found = _load_analysis(plan, part, file)
         if found is not None and (found.sums is not None) == relations:
             return found
         names = tensors_in(opened.shards_of(plan.part(part).shards))
@@ -92,7 +92,7 @@ def analyze_part(
         return found
 
 
-def _analyzed(plan: PartPlan, part: int, file: str | Path | None) -> PartialAnalysis | None:
+def _load_analysis(plan: PartPlan, part: int, file: str | Path | None) -> PartialAnalysis | None:
     """Return the part's analysis in a file, None where there is another or nothing."""
     with contextlib.suppress(AnalysisError):
         found = None if file is None else load_partial(file)
@@ -124,7 +124,7 @@ def merge_part(
     options = RunOptions.of(**run)
     own = plan.part(part)
     start = time.monotonic()
-    with naming(plan, part), open_output(out, in_parts=True) as output:
+    with name_part(plan, part), open_output(out, in_parts=True) as output:
         done = PartResult(output.out, part, len(plan.parts), tuple(own.shards), 0, 0, 0.0, True)
         if find_finished(plan, output) is not None:
             return done
@@ -149,23 +149,23 @@ def merge_units(opened: OpenPlan, part: int, output: Output) -> int:
     every = {unit: opened.shards_of(names) for unit, names in units.items()}
     dealt = deal_files(opened.job.report, list(every.values()))
     there = {u for u, shards in every.items() if _is_merged(opened, part, output, u, shards)}
-    _tell_what_is_there(output, every, there)
+    _log_found_units(output, every, there)
     written = done = 0
     for (unit, shards), files in zip(every.items(), dealt, strict=True):
         size = sum(shard.file_size for shard in shards)
         if unit not in there:
             hashed = {path: "" for c, path in files if path.name in own.hashes.get(c.name, ())}
-            tell = share_of(run.on_progress, done, size, own.nbytes)
-            opened.job.options = replace(run, on_progress=tell)
+            report_progress = scale_progress(run.on_progress, done, size, own.nbytes)
+            opened.job.options = replace(run, on_progress=report_progress)
             _merge_unit(opened, part, output, unit, shards, hashed)
             written += size
         done += size
     opened.job.options = run
-    output.wait(waiting("upload", run))
+    output.wait(wait_hook("upload", run))
     return written
 
 
-def _tell_what_is_there(
+def _log_found_units(
     output: Output, every: Mapping[str, Sequence[Shard]], there: Collection[str]
 ) -> None:
     """Say what a run before this one left, and what is still to do."""
@@ -215,23 +215,23 @@ def _merge_unit(
         )
         run.cancel.raise_if_cancelled()
         receipt = Receipt(header, total.patterns, total.sums).to_bytes()
-        output.keep(unit, writer, receipt, waiting("flush", run, writer.nbytes, len(shards)))
+        output.keep(unit, writer, receipt, wait_hook("flush", run, writer.nbytes, len(shards)))
 
 
-def share_of(
+def scale_progress(
     on_progress: ProgressCallback | None, before: int, own: int, total: int
 ) -> ProgressCallback | None:
     """Return what tells a unit's progress as that of its part; sizes: bytes of shards."""
     if on_progress is None or own == total:
         return on_progress
-    tell, start = on_progress, time.monotonic()
+    report_progress, start = on_progress, time.monotonic()
 
-    def share(progress: Progress) -> None:
+    def report_share(progress: Progress) -> None:
         done = before + int(progress.fraction * own)
         seconds = time.monotonic() - start
-        tell(replace(progress, done_bytes=done, total_bytes=total, seconds=seconds))
+        report_progress(replace(progress, done_bytes=done, total_bytes=total, seconds=seconds))
 
-    return share
+    return report_share
 
 
 def find_finished(plan: PartPlan, output: Output) -> Provenance | None:

@@ -219,7 +219,7 @@ class Counter:
         self._tally = tally
         self._backend = backend
         self._lock = lock or Lock()
-        self._held = 0
+        self._pending = 0
         self._place: Any = None
         self._histograms: list[Any] = []
 
@@ -227,13 +227,13 @@ class Counter:
         """Count a block of a tensor; return a flag, see ``Backend.count``."""
         tally = self._tally
         place = (tensor, getattr(base, "device", None))
-        if place != self._place or self._held + len(base) > FOLD_ELEMENTS:
+        if place != self._place or self._pending + len(base) > FOLD_ELEMENTS:
             self.close()
             self._place = place
         if not self._histograms:
             shapes = [ROWS[kind](tally.n_agents) for kind in tally.histograms]
             self._histograms = [self._backend.zeros(shape, base) for shape in shapes]
-        self._held += len(base)
+        self._pending += len(base)
         flags = [
             self._backend.count(kind, histogram, tally.grid, base, agents)
             for kind, histogram in zip(tally.histograms, self._histograms, strict=True)
@@ -242,13 +242,13 @@ class Counter:
 
     def close(self) -> None:
         """Hand over what is held."""
-        if self._held:
+        if self._pending:
             counted = [self._backend.take(histogram) for histogram in self._histograms]
             with self._lock:
                 self._tally.add(self._place[0], *counted)
             for histogram in self._histograms:
                 histogram[:] = 0
-        self._held = 0
+        self._pending = 0
 
 
 def fold_bins(histogram: np.ndarray, grid: Thresholds) -> np.ndarray:

@@ -13,7 +13,7 @@ from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Rule
 from ram_studio.algorithm.rounding import STORAGE
-from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
+from ram_studio.engine.passes.plan import Histogram, MergedBlock, Plan, overflow_error
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 
 Agents = tuple[np.ndarray, ...]
@@ -32,7 +32,7 @@ class CpuBackend:
         self._size = block_elements
         self._check = check
         self._buffers: dict[tuple[str, np.dtype], np.ndarray] = {}
-        self._known: tuple[str, Rule | None] | None = None
+        self._last_rule: tuple[str, Rule | None] | None = None
 
     def zeros(self, shape: tuple[int, ...], base: np.ndarray) -> np.ndarray:
         return np.zeros(shape, dtype=np.int32)
@@ -68,7 +68,7 @@ class CpuBackend:
             for array, source in zip(agents, block.agents, strict=True)
         )
 
-    def stored(self, merged: Merged) -> np.ndarray:
+    def stored_elements(self, merged: MergedBlock) -> np.ndarray:
         return merged.stored
 
     def on_host(self, base: np.ndarray, agents: Agents) -> tuple[np.ndarray, Agents]:
@@ -81,19 +81,19 @@ class CpuBackend:
         base: np.ndarray,
         agents: Agents,
         fisher: np.ndarray | None = None,
-    ) -> Merged | None:
+    ) -> MergedBlock | None:
         """See Backend; the result is overwritten by the next."""
         rule = self._rule(plan, block)
         if rule is None:
             from ram_studio.engine.passes.torch_backend import TorchBackend
 
             on_torch = TorchBackend(self._check)
-            merged = on_torch.merge(plan, block, *on_torch.taken_in(base, agents), fisher)
-            return merged and replace(merged, stored=on_torch.stored(merged))
+            merged = on_torch.merge(plan, block, *on_torch.to_tensors(base, agents), fisher)
+            return merged and replace(merged, stored=on_torch.stored_elements(merged))
         tensor, n = block.tensor, len(agents)
         dtype, kind = plan.dtypes[tensor.name], plan.arithmetic_of(block)
         if kind == "float32" and cpu.is_copy(base, agents):
-            return Merged(base) if cpu.is_finite(base) else None
+            return MergedBlock(base) if cpu.is_finite(base) else None
         pattern = self._pattern(n, block.n)
         # bfloat16 and float32 are rounded inside the loop, unless drawn at random.
         is_direct = plan.rounding == "nearest" and dtype != "F16"
@@ -113,19 +113,19 @@ class CpuBackend:
             if not cpu.is_finite(stored):
                 raise overflow_error(dtype, block)
         if not tensor.is_counted:
-            return Merged(stored)
+            return MergedBlock(stored)
         cuts = [0, *(part.stop for part in block.groups)]
         sums = cpu.measure(rule, base, agents, stored, (pattern, voters), cuts, arithmetic=kind)
-        return Merged(stored, cpu.count_patterns(pattern, n), sums)
+        return MergedBlock(stored, cpu.count_patterns(pattern, n), sums)
 
     def _pattern(self, n_agents: int, n: int) -> np.ndarray:
         return self._buffer("pattern", cpu.pattern_dtype(n_agents), n)
 
     def _rule(self, plan: Plan, block: Block) -> Rule | None:
         """Return the tensor's rule; the last one is kept, as its blocks follow each other."""
-        if self._known is None or self._known[0] != block.tensor.name:
-            self._known = block.tensor.name, plan.rule(block.tensor)
-        return self._known[1]
+        if self._last_rule is None or self._last_rule[0] != block.tensor.name:
+            self._last_rule = block.tensor.name, plan.rule(block.tensor)
+        return self._last_rule[1]
 
     def _buffer(self, use: str, dtype: np.dtype, n: int) -> np.ndarray:
         if (use, dtype) not in self._buffers or len(self._buffers[use, dtype]) < n:

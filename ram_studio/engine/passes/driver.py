@@ -14,7 +14,7 @@ from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.passes.cpu_backend import CpuBackend
 from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-from ram_studio.engine.reading.devices import choose_device, devices_of, one_torch_thread, settled
+from ram_studio.engine.reading.devices import choose_device, devices_of, one_torch_thread, settling
 from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.reading.residence import Residence, fitting_block, plan_residence
 from ram_studio.engine.reading.sources import Sources
@@ -154,12 +154,12 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     read = sum(block.nbytes for block in work.blocks(run.block_elements))
     meter = Meter(work.stage, read, len(work.tensors))
     opened = Sources(*report.checkpoints, check=run.cancel.raise_if_cancelled)
-    with opened as sources, settled(run.devices), one_torch_thread(run.device):
-        _run_threads(_Thread(work, run, sources, meter, _Locked(work.blocks(run.block_elements))))
+    with opened as sources, settling(run.devices), one_torch_thread(run.device):
+        _run_threads(_Thread(work, run, sources, meter, _Queue(work.blocks(run.block_elements))))
         sources.check_unchanged()
         if run.residence is not None:
             read -= run.residence.fill(work.blocks(run.block_elements), sources)
-    meter.tell(run.on_progress)
+    meter.report_progress(run.on_progress)
     return read
 
 
@@ -171,7 +171,7 @@ class _Thread:
     run: RunOptions
     sources: Sources
     meter: Meter
-    queue: _Locked
+    queue: _Queue
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, number: int) -> None:
@@ -221,7 +221,7 @@ def _run_threads(thread: _Thread) -> None:
                 done, pending = wait(pending, REPORT_SECONDS, return_when=FIRST_EXCEPTION)
                 if any(future.exception() for future in done):
                     break
-                thread.meter.tell(run.on_progress)
+                thread.meter.report_progress(run.on_progress)
         finally:
             thread.stop.set()
     run.cancel.raise_if_cancelled()
@@ -229,7 +229,7 @@ def _run_threads(thread: _Thread) -> None:
         future.result()
 
 
-class _Locked:
+class _Queue:
     """An iterator that several threads may share."""
 
     def __init__(self, items: Iterator[Block]) -> None:

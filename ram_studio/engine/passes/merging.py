@@ -13,10 +13,10 @@ import numpy as np
 
 from ram_studio.algorithm.exact_sums import LANES, ExactTotal, exact_product, rounded
 from ram_studio.algorithm.kernels.cpu import SUMS
-from ram_studio.algorithm.meters.retained import Retained
+from ram_studio.algorithm.meters.retained import RetainedShares
 from ram_studio.algorithm.overlap import shared_of_patterns
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.engine.passes.plan import Backend, Merged, Plan
+from ram_studio.engine.passes.plan import Backend, MergedBlock, Plan
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.fisher_files import FisherFiles
 
@@ -46,29 +46,29 @@ class MergeTally:
         self._patterns: Any = 0
         self._sums = ExactTotal((n_agents, TALLY_SUMS))
         self._waiting: list[np.ndarray] = []
-        self._known: np.ndarray | None = None
+        self._cached_sums: np.ndarray | None = None
         self._is_along = False
         self._lock = threading.Lock()
 
-    def add(self, merged: Merged) -> None:
+    def add(self, merged: MergedBlock) -> None:
         """Add one block's counts and sums."""
         if merged.patterns is None or merged.sums is None:
             return
         with self._lock:
             self._patterns = self._patterns + merged.patterns
             self._waiting.append(merged.sums)
-            self._known = None
+            self._cached_sums = None
             self._is_along |= merged.is_along
             if len(self._waiting) >= LANES:
                 self._fold()
 
-    def join(self, total: Merged) -> None:
+    def join(self, total: MergedBlock) -> None:
         """Add the total of another tally."""
         if total.patterns is None or total.sums is None:
             return
         self._patterns = self._patterns + total.patterns
         self._sums.join(total.sums)
-        self._known = None
+        self._cached_sums = None
         self._is_along |= total.is_along
 
     def _fold(self) -> None:
@@ -77,11 +77,11 @@ class MergeTally:
             self._waiting.clear()
 
     @property
-    def total(self) -> Merged:
+    def total(self) -> MergedBlock:
         """All that was added; its ``sums`` are exact, (terms, agents, TALLY_SUMS)."""
         if isinstance(self._patterns, int):
-            return Merged(None)
-        return Merged(None, self._patterns, self._packed(), self._is_along)
+            return MergedBlock(None)
+        return MergedBlock(None, self._patterns, self._packed_sums(), self._is_along)
 
     @property
     def shared(self) -> np.ndarray:
@@ -91,15 +91,15 @@ class MergeTally:
         found = self._patterns
         return shared_of_patterns(found) if found.ndim == 1 else found
 
-    def _packed(self) -> np.ndarray:
+    def _packed_sums(self) -> np.ndarray:
         self._fold()
-        if self._known is None:
-            self._known = self._sums.packed()
-        return self._known
+        if self._cached_sums is None:
+            self._cached_sums = self._sums.packed()
+        return self._cached_sums
 
     def _of(self, agent: int) -> list[float]:
         """Return an agent's sums, see ``TALLY_SUMS``, each rounded once."""
-        return rounded(self._packed()[:, agent]).tolist()
+        return rounded(self._packed_sums()[:, agent]).tolist()
 
     def effective_factor(self, agent: int) -> float | None:
         """Return sum((stored - base) tau) / sum(tau**2) over the agent's unique region.
@@ -120,26 +120,26 @@ class MergeTally:
         if factor is None or count < 2:
             return None
         # sum((top - factor bottom)**2), multiplied out: exact, for it may be far below its terms.
-        terms = self._packed()[:, agent, SUMS + 1 :].reshape(-1, 3).T.tolist()
+        terms = self._packed_sums()[:, agent, SUMS + 1 :].reshape(-1, 3).T.tolist()
         squares, mixed, bottoms = (sum(map(Fraction, column)) for column in terms)
         spread = squares - 2 * Fraction(factor) * mixed + Fraction(factor) ** 2 * bottoms
         half = 1.96 * math.sqrt(float(spread) * count / (count - 1)) / bottom
         return factor - half, factor + half
 
-    def retained(self, agent: int) -> Retained | None:
+    def retained(self, agent: int) -> RetainedShares | None:
         """Return what was stored of an agent's update, see ``meters.retained``.
 
         None when it changed nothing.
         """
-        top, unique, missed, along, shared, off, norm2, rest, asked = self._of(agent)[:SUMS]
+        top, unique, missed, along, shared, off, norm2, rest, exact = self._of(agent)[:SUMS]
         if not norm2:
             return None
         if self._is_along:
             rest -= (top + along + off) ** 2 / norm2
-            asked -= (top - missed + along) ** 2 / norm2
-        return Retained.of(
+            exact -= (top - missed + along) ** 2 / norm2
+        return RetainedShares.of(
             norm2,
-            asked,
+            exact,
             stored_rest=rest,
             unique=unique / norm2,
             boost=(top - missed - unique) / norm2,
@@ -209,7 +209,7 @@ class _MergingWorker:
         if not isinstance(merged.stored, np.ndarray) and hasattr(work.sink, "put"):
             work.sink.put(block, merged.stored)
             return True
-        stored = self._backend.stored(merged)
+        stored = self._backend.stored_elements(merged)
         work.sink.write(block.tensor.name, block.start * stored.itemsize, stored.data)
         return True
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.epsilon_grid import Thresholds
-from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic, keeping
-from ram_studio.algorithm.methods import Facts, Method, Prepared
+from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic, keep_rule
+from ram_studio.algorithm.methods import Facts, Method, PreparedMethod
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.checkpoints.read.describe import BASE_NAME
@@ -26,7 +26,7 @@ them ``fill_chain`` up to six agents, beyond ``fill_steps``; ``count_sizes``."""
 
 
 @dataclass(frozen=True)
-class Known:
+class CollectedFacts:
     """The facts of a merge, and what they were made of.
 
     counts: per counted tensor, at the method's epsilon, or None; rho_m: each agent's ratio by
@@ -53,14 +53,14 @@ class Plan:
     """
 
     method: Method
-    prepared: Prepared
-    known: Known
+    prepared: PreparedMethod
+    known: CollectedFacts
     dtypes: dict[str, str]
     rows: dict[str, int]
     rounding: rounding.Rounding
     device: str = "cpu"
     choices: Sequence[TensorChoice] | None = None
-    filtered: Mapping[int, Prepared] = field(default_factory=dict)
+    filtered: Mapping[int, PreparedMethod] = field(default_factory=dict)
 
     @property
     def facts(self) -> Facts:
@@ -80,7 +80,7 @@ class Plan:
         """What the recipe says of one of Facts.tensors."""
         return TensorChoice() if self.choices is None else self.choices[row]
 
-    def prepared_for(self, row: int) -> Prepared:
+    def prepared_for(self, row: int) -> PreparedMethod:
         """Return what one of Facts.tensors is merged with."""
         found = self.choice(row).filter
         return self.prepared if found is None else self.filtered.get(found, self.prepared)
@@ -101,7 +101,7 @@ class Plan:
             return rule._replace(is_as_mergekit=is_exact)
         ones = (1.0,) * self.n_agents
         agent = None if keep == BASE_NAME else self.facts.agents.index(keep)
-        return keeping(rule or Rule(0.0, ones, (0.0, *ones)), agent)
+        return keep_rule(rule or Rule(0.0, ones, (0.0, *ones)), agent)
 
     @cached_property
     def factors(self) -> np.ndarray | None:
@@ -133,7 +133,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedBlock:
     """One block, merged.
 
     stored: elements of the output's dtype, in the backend's memory; patterns: how many elements
@@ -182,7 +182,7 @@ class Backend(Protocol):
 
     def merge(
         self, plan: Plan, block: Block, base: Any, agents: Any, fisher: np.ndarray | None = None
-    ) -> Merged | None:
+    ) -> MergedBlock | None:
         """Merge and measure a block; None when some task vector is not finite.
 
         fisher: float32 (agents, n) for methods that need it. The result may be overwritten by the
@@ -191,7 +191,7 @@ class Backend(Protocol):
         Raises: SettingsError for a merged element beyond the output dtype's range.
         """
 
-    def stored(self, merged: Merged) -> np.ndarray:
+    def stored_elements(self, merged: MergedBlock) -> np.ndarray:
         """Return the stored elements of a merged block as numpy holds them."""
 
     def as_base(self, block: Block, agents: Any) -> Any:

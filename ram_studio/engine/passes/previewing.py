@@ -9,7 +9,7 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.analysis import Analysis, Scope
 from ram_studio.algorithm.epsilon_grid import find_grid_index
-from ram_studio.algorithm.meters.weighted import Applied
+from ram_studio.algorithm.meters.weighted import GroupSettings
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.overlap import counts_dict
 from ram_studio.checkpoints.read.describe import BASE_NAME
@@ -48,25 +48,25 @@ def preview_recipe(analysis: Analysis, recipe: Recipe) -> dict[str, Any]:
     points = np.array([_point(settings) for settings in every])
     lambdas = _lambdas(analysis, recipe.method, every, points)
     shared = np.array([choice.weights or (1.0,) * len(analysis.agents) for choice in choices])
-    kept = np.full(len(choices), -1)
+    keep = np.full(len(choices), -1)
     for row, choice in enumerate(choices):
         if choice.keep is not None:
             shared[row] = 0.0
-            kept[row] = -1 if choice.keep == BASE_NAME else analysis.agents.index(choice.keep)
-    applied = Applied(points, shared * lambdas, shared, kept)
-    told = analysis.merged_retained(applied)
+            keep[row] = -1 if choice.keep == BASE_NAME else analysis.agents.index(choice.keep)
+    by_tensor = GroupSettings(points, shared * lambdas, shared, keep)
+    retained = analysis.merged_retained(by_tensor)
     counts = analysis.counts.shared[np.arange(len(points)), points]
     agents = {
         name: counts_dict(own, analysis.total)
         for name, own in zip(analysis.agents, counts.sum(0).tolist(), strict=True)
     }
     unique = counts[:, :, 0]
-    asked = applied.unique.copy()
-    asked[kept >= 0, kept[kept >= 0]] = 1.0
+    requested = by_tensor.unique.copy()
+    requested[keep >= 0, keep[keep >= 0]] = 1.0
     for t, (name, agent) in enumerate(agents.items()):
         total = unique[:, t].sum()
-        mean = float((unique[:, t] * asked[:, t]).sum() / total) if total else 1.0
-        agent |= {"lambda": mean, **told[name]}
+        mean = float((unique[:, t] * requested[:, t]).sum() / total) if total else 1.0
+        agent |= {"lambda": mean, **retained[name]}
     return {"agents": agents, "filters": caught_by(analysis.names, recipe.filters, choices)}
 
 
@@ -90,7 +90,7 @@ def _lambdas(
     """Return lambda by tensor and agent: rho over the scope, each tensor at its own epsilon."""
     magnitude = None
     if method == scaling.MAGNITUDE_RULE:
-        magnitude = analysis.known_relations().magnitude[np.arange(len(points)), points]
+        magnitude = analysis.require_relations().magnitude[np.arange(len(points)), points]
     scopes: list[Scope] = [getattr(own, "scope", "global") for own in settings]
     by_scope = {scope: analysis.ratios(points, scope, magnitude=magnitude) for scope in set(scopes)}
     rows = []

@@ -15,7 +15,7 @@ import numpy as np
 
 from ram_studio.algorithm.epsilon_grid import BIN_SHIFT
 from ram_studio.algorithm.kernels import cpu
-from ram_studio.algorithm.methods.base import Wanted
+from ram_studio.algorithm.methods.base import RankRequests
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import Block, blocks_of
@@ -29,7 +29,7 @@ class Ranking:
 
     stage = "count"
 
-    def __init__(self, tensors: Sequence[MergeTensor], wanted: Wanted) -> None:
+    def __init__(self, tensors: Sequence[MergeTensor], wanted: RankRequests) -> None:
         """Args: wanted: by index among the tensors and agent, see ``methods.base``."""
         self.wanted: dict[int, dict[int, tuple[np.float32, int]]] = defaultdict(dict)
         for (tensor, agent), one in wanted.items():

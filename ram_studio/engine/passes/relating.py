@@ -15,7 +15,7 @@ from ram_studio.algorithm import epsilon_grid, naming
 from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.exact_sums import ExactSum
 from ram_studio.algorithm.kernels.relating import (
-    Gathered,
+    ChangedElements,
     RelationSums,
     add_relations,
     gather_changed,
@@ -62,8 +62,8 @@ class RelationTally:
         self._layers = naming.sort_layers({naming.layer_of(t.name) for t in tensors})
         place = {label: i for i, label in enumerate(self._layers)}
         self._layer_of = [place[naming.layer_of(t.name)] for t in tensors]
-        kept = min(self.n_rows, self.layout.factors.stop)
-        self._table = np.zeros((len(tensors), grid.points, kept))
+        table_rows = min(self.n_rows, self.layout.factors.stop)
+        self._table = np.zeros((len(tensors), grid.points, table_rows))
         self._dots = np.zeros((len(tensors), n_agents, n_agents))
         loose = 0 if only_magnitudes else self.layout.loose.stop - self.layout.loose.start
         self._loose = ExactSum((loose, grid.points))
@@ -101,12 +101,12 @@ class RelationTally:
             return
         # A value at interval v counts at every point below v.
         points = np.cumsum(self._sums[rows, :0:-1], axis=1)[:, ::-1]
-        kept = rows < self._table.shape[2]
-        self._table[self._current][:, rows[kept]] = points[kept].T
-        if not kept.all():
-            layer, loose = self._layer_of[self._current], rows[~kept] - self.layout.loose.start
-            self._loose.add(points[~kept], loose)
-            self._layer_loose.add(points[~kept, epsilon_grid.DEFAULT_INDEX], (layer, loose))
+        in_table = rows < self._table.shape[2]
+        self._table[self._current][:, rows[in_table]] = points[in_table].T
+        if not in_table.all():
+            layer, loose = self._layer_of[self._current], rows[~in_table] - self.layout.loose.start
+            self._loose.add(points[~in_table], loose)
+            self._layer_loose.add(points[~in_table, epsilon_grid.DEFAULT_INDEX], (layer, loose))
             self._is_loose[layer, loose] = True
         self._sums[rows] = 0.0
         self._touched[rows] = False
@@ -186,18 +186,18 @@ class RelationCounter:
     def __init__(self, tally: RelationTally) -> None:
         n, grid = tally.layout.n_agents, tally.grid
         self._tally = tally
-        self._gathered = Gathered.room_for(n, GROUP_ELEMENTS)
+        self._gathered = ChangedElements.room_for(n, GROUP_ELEMENTS)
         self._sums = RelationSums.zeros(
             n, grid.edge_bits, grid.interval_of_bin, only_magnitudes=tally.only_magnitudes
         )
-        self._held: tuple[int, tuple[str, ...]] | None = None
+        self._place: tuple[int, tuple[str, ...]] | None = None
 
     def add(self, block: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> None:
         """Add a block whose task vectors are finite; arrays as BlockReader gives them."""
         dtypes = tuple(source.dtype for source in block.agents)
-        if not self._tally.only_magnitudes and self._held != (block.tensor_index, dtypes):
+        if not self._tally.only_magnitudes and self._place != (block.tensor_index, dtypes):
             self._fold_steps()
-            self._held = (block.tensor_index, dtypes)
+            self._place = (block.tensor_index, dtypes)
             self._sums.places[:] = rounding_meter.kernel_places(dtypes)
         parts, sums = [], self._sums
         for part in block.groups:
@@ -212,9 +212,9 @@ class RelationCounter:
         self._tally.add(block.index, block.tensor_index, parts)
 
     def _fold_steps(self) -> None:
-        if self._held is None:
+        if self._place is None:
             return
-        tensor, dtypes = self._held
+        tensor, dtypes = self._place
         agent, lower, exponent = np.nonzero(self._sums.stepped)
         counts = self._sums.steps[agent, lower, exponent]
         row, halves = np.nonzero(counts)
@@ -230,4 +230,4 @@ class RelationCounter:
     def close(self) -> None:
         """Hand over what is still held."""
         self._fold_steps()
-        self._held = None
+        self._place = None

@@ -52,7 +52,7 @@ class _File:
     def is_done(self) -> bool:
         return self.done >= self.size
 
-    def reached(self, fraction: float) -> int:
+    def bytes_reached(self, fraction: float) -> int:
         """Return how many bytes of it a pass has read that is so far through the model."""
         if fraction >= self.ends_at:
             return self.size
@@ -68,14 +68,14 @@ class _File:
                 self._compare(os.fstat(self._handle))
             got = os.preadv(self._handle, [buffer[:count]], self.done)
         except FileNotFoundError as error:
-            raise self._changed(f"vanished while it was read ({error.strerror})") from error
+            raise self._changed_error(f"vanished while it was read ({error.strerror})") from error
         except OSError as error:
             raise CheckpointError(
                 f"{self.label} cannot be read: {error.strerror}. Check the disk, or fetch the file "
                 "again."
             ) from error
         if got == 0:
-            raise self._changed()
+            raise self._changed_error()
         self.hasher.update(buffer[:got])
         self.done += got
         if self.is_done:
@@ -93,13 +93,13 @@ class _File:
         try:
             self._compare(os.stat(self.path))
         except OSError as error:
-            raise self._changed(f"vanished while it was read ({error.strerror})") from error
+            raise self._changed_error(f"vanished while it was read ({error.strerror})") from error
 
     def _compare(self, now: os.stat_result) -> None:
         if _state(now) != self.state:
-            raise self._changed()
+            raise self._changed_error()
 
-    def _changed(self, how: str = "changed while it was read") -> SourceChangedError:
+    def _changed_error(self, how: str = "changed while it was read") -> SourceChangedError:
         return SourceChangedError(
             f"{self.label} {how}. Leave the files alone during a run, and run again."
         )
@@ -148,7 +148,7 @@ class SourceHasher:
     def __enter__(self) -> Self:
         try:
             for checkpoint in self._checkpoints:
-                self._open(checkpoint)
+                self._open_files(checkpoint)
         except OSError as error:
             self._close()
             raise CheckpointError(
@@ -171,7 +171,7 @@ class SourceHasher:
             worker.join()
         self._close()
 
-    def _open(self, checkpoint: Checkpoint) -> None:
+    def _open_files(self, checkpoint: Checkpoint) -> None:
         total = max(1, checkpoint.nbytes)
         first: dict[Path, int] = {}
         for tensor in checkpoint.tensors.values():
@@ -218,12 +218,12 @@ class SourceHasher:
     def watch(self, on_progress: ProgressCallback | None) -> ProgressCallback:
         """Return a progress callback that also tells the hasher how far the pass has come."""
 
-        def tell(progress: Progress) -> None:
+        def report_progress(progress: Progress) -> None:
             self.advance(progress.fraction)
             if on_progress:
                 on_progress(progress)
 
-        return tell
+        return report_progress
 
     def advance(self, fraction: float) -> None:
         """Let the files be hashed as far as a pass has read them, 0 to 1."""
@@ -255,7 +255,7 @@ class SourceHasher:
         with self._lock:
             self._waiting = [f for f in self._waiting if not f.is_done or f.is_busy]
             for file in self._waiting:
-                limit = file.reached(fraction)
+                limit = file.bytes_reached(fraction)
                 is_behind = limit - file.done >= PIECE_BYTES or limit == file.size
                 if is_behind and not file.is_busy:
                     file.is_busy = True
@@ -283,7 +283,7 @@ class SourceHasher:
                     done = sum(f.done for f in self._files.values())
                     index = sum(f.is_done for f in self._files.values())
                     meter.add(done - meter.read().done_bytes, "", max(0, index - 1))
-                    meter.tell(on_progress)
+                    meter.report_progress(on_progress)
         if self._error is not None:
             raise self._error
         for file in self._files.values():
@@ -309,7 +309,7 @@ class SourceHasher:
             def check(file: FollowedHash = file, path: Path = path, index: int = index) -> None:
                 cancel.raise_if_cancelled()
                 meter.add(0, path.name, index)
-                meter.tell(on_progress)
+                meter.report_progress(on_progress)
 
             before = file.done
             self._digests[path] = file.finish(check)

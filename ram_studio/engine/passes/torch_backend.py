@@ -17,7 +17,7 @@ from ram_studio.algorithm.epsilon_grid import Thresholds
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
 from ram_studio.algorithm.methods import OWN, BlockInput, BlockOutput
-from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
+from ram_studio.engine.passes.plan import Histogram, MergedBlock, Plan, overflow_error
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
 
@@ -69,7 +69,7 @@ class TorchBackend:
         rounded = agents.to(TORCH_DTYPES[block.tensor.base.dtype]).to(agents.dtype)
         return torch.where(torch.isfinite(rounded), rounded, agents)
 
-    def taken_in(
+    def to_tensors(
         self, base: np.ndarray, agents: tuple[np.ndarray, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a block as the CPU's loops take it as tensors on the CPU."""
@@ -84,7 +84,7 @@ class TorchBackend:
         ]
         return rows[0], tuple(rows[1:])
 
-    def stored(self, merged: Merged) -> np.ndarray:
+    def stored_elements(self, merged: MergedBlock) -> np.ndarray:
         return self._numpy(merged.stored)
 
     def _numpy(self, row: torch.Tensor) -> np.ndarray:
@@ -99,7 +99,7 @@ class TorchBackend:
         base: torch.Tensor,
         agents: torch.Tensor,
         fisher: np.ndarray | None = None,
-    ) -> Merged | None:
+    ) -> MergedBlock | None:
         tensor = block.tensor
         dtype = plan.dtypes[tensor.name]
         x, y = base.float(), agents.float()
@@ -125,7 +125,7 @@ class TorchBackend:
         flags.append(torch.isfinite(stored).all())
         own_sums: list[torch.Tensor] = []
         if tensor.is_counted:
-            measured = kernels.Merged(*found)
+            measured = kernels.MergedValues(*found)
             own_sums.append(kernels.count_patterns(found.active, len(y)))
             own_sums.append(kernels.measure(x, y, stored.float(), measured, block.groups))
         [is_finite, is_stored], *known = _fetch(torch.stack(flags).long(), *own_sums)
@@ -134,9 +134,9 @@ class TorchBackend:
         if not is_stored:
             raise overflow_error(dtype, block)
         if not known:
-            return Merged(stored)
+            return MergedBlock(stored)
         patterns, sums = known
-        return Merged(stored, patterns, sums, found.own is None)
+        return MergedBlock(stored, patterns, sums, found.own is None)
 
 
 def _check_output(found: object, name: str, agents: torch.Tensor) -> None:

@@ -79,7 +79,7 @@ def free_bytes(device: str) -> int:
 
 
 @contextlib.contextmanager
-def settled(devices: Iterable[str]) -> Iterator[None]:
+def settling(devices: Iterable[str]) -> Iterator[None]:
     """Begin and end with nothing queued on these devices, also after an error.
 
     Streams do not wait for each other: what was queued before may still use memory that is handed

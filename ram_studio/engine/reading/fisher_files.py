@@ -49,7 +49,7 @@ class FisherFiles:
                 "Fisher merging needs a Fisher file of each agent, and no folder of them was "
                 "given. Estimate them with `ram-studio fisher`, then set files to that folder."
             )
-        self._headers = {a.name: _open(fisher_path(folder, a.name), a) for a in report.agents}
+        self._headers = {a.name: _header_of(fisher_path(folder, a.name), a) for a in report.agents}
         self._sources = [
             _find_tensors(self._headers[agent.name], agent, tensors, position)
             for position, agent in enumerate(report.agents)
@@ -106,7 +106,7 @@ def _state(path: Path) -> tuple[int, int]:
     return state.st_size, state.st_mtime_ns
 
 
-def _open(path: Path, agent: Checkpoint) -> Header:
+def _header_of(path: Path, agent: Checkpoint) -> Header:
     """Return the header of an agent's Fisher file."""
     if not path.is_file():
         raise SettingsError(
@@ -134,8 +134,8 @@ def _find_tensors(
 ) -> dict[str, TensorInfo]:
     """Return where each merged tensor's Fisher information lies, for tensors the agent has."""
     path, stored = header.path, header.tensors
-    told = header.metadata.get("aliases", "{}").encode()
-    aliases = parse_json_object(told, path, "Metadata of ")
+    text = header.metadata.get("aliases", "{}").encode()
+    aliases = parse_json_object(text, path, "Metadata of ")
     found = {}
     for tensor in tensors:
         own = tensor.agents[position]

@@ -26,7 +26,7 @@ BYTES_PER_SECOND = 50e6
 
 
 @dataclass(frozen=True)
-class Found:
+class HubModel:
     """One model as the Hub has it.
 
     Attributes:
@@ -76,7 +76,7 @@ class PresetReport:
     """
 
     preset: Preset
-    models: tuple[Found, ...] = ()
+    models: tuple[HubModel, ...] = ()
     refusals: tuple[str, ...] = ()
     problem: str | None = None
     sampled: dict[str, float] | None = None
@@ -136,7 +136,7 @@ def check_preset(preset: Preset) -> PresetReport:
         return PresetReport(preset, problem=str(error), free_bytes=free)
     except RamStudioError as error:
         return PresetReport(preset, refusals=(str(error),), free_bytes=free)
-    models = tuple(map(_found, preset.models, opened))
+    models = tuple(map(_hub_model, preset.models, opened))
     refusals = [text for model in models for text in _differences(model)]
     refusals += _other_bases_named(preset, opened)
     sampled: dict[str, float] | None = None
@@ -157,13 +157,13 @@ def check_preset(preset: Preset) -> PresetReport:
 
 def differences_from_list(preset: Preset, fit: CompatibilityReport) -> list[str]:
     """Return what differs from what a set lists, in checkpoints that were opened for it."""
-    models = map(_found, preset.models, fit.checkpoints)
+    models = map(_hub_model, preset.models, fit.checkpoints)
     texts = [text for model in models for text in _differences(model)]
     return texts + _other_bases_named(preset, fit.checkpoints)
 
 
-def _found(listed: Listed, opened: Checkpoint) -> Found:
-    return Found(
+def _hub_model(listed: Listed, opened: Checkpoint) -> HubModel:
+    return HubModel(
         listed,
         revision=opened.revision or "",
         license=license_of(opened).shown,
@@ -173,7 +173,7 @@ def _found(listed: Listed, opened: Checkpoint) -> Found:
     )
 
 
-def _differences(model: Found) -> list[str]:
+def _differences(model: HubModel) -> list[str]:
     listed = model.listed
     most = max(model.dtypes, key=model.dtypes.__getitem__)
     elements = sum(model.dtypes.values())

@@ -35,7 +35,7 @@ def removed_shares(report: CompatibilityReport) -> dict[str, float | None] | Non
         for tensor in linear:
             for t, own in enumerate(_sums(sources, tensor, settings)):
                 sums[t] = (sums[t][0] + own[0], sums[t][1] + own[1])
-    shares = [1.0 - kept / norm2 if norm2 else None for kept, norm2 in sums]
+    shares = [1.0 - inside / norm2 if norm2 else None for inside, norm2 in sums]
     return dict(zip((agent.name for agent in report.agents), shares, strict=True))
 
 
@@ -57,8 +57,8 @@ def _sums(
         for t, agent in enumerate(agents):
             tau = agent - base
             norm2 = float((tau * tau).sum())
-            kept = 0.0
+            inside = 0.0
             if norm2:
-                kept = float((projected(tau, directions, settings.density) * tau).sum())
-            found[t] = (found[t][0] + kept, found[t][1] + norm2)
+                inside = float((projected(tau, directions, settings.density) * tau).sum())
+            found[t] = (found[t][0] + inside, found[t][1] + norm2)
     return found

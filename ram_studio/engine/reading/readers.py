@@ -46,7 +46,7 @@ class BlockReader:
         pieces = list(block.pieces(self._block_elements))
         if len(pieces) > 1:
             return self._read_whole(block, pieces)
-        stored = self._stored(block)
+        stored = self._read_stored(block)
         if set(block.dtypes) != {"BF16"}:
             stored = [
                 self._decode(row, array, dtype)
@@ -63,7 +63,7 @@ class BlockReader:
                 row[first : first + piece.n] = as_float32(source)
         return rows[0], tuple(rows[1:])
 
-    def _stored(self, block: Block) -> list[np.ndarray]:
+    def _read_stored(self, block: Block) -> list[np.ndarray]:
         found = None if self._residence is None else self._residence.find(block)
         if found is not None:
             arrays = found.arrays(block.dtypes)

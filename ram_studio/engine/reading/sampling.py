@@ -31,7 +31,7 @@ REMOTE_PAGES = 24
 REMOTE_READERS = 8
 
 
-class Sampled(NamedTuple):
+class ChangeSample(NamedTuple):
     """What a sample of an agent's elements tells: shares.
 
     changed: elements that differ from the base at all; above: by more than 1e-5; energy_above: of
@@ -43,7 +43,7 @@ class Sampled(NamedTuple):
     energy_above: float
 
 
-def sample_changes(report: CompatibilityReport) -> dict[str, Sampled]:
+def sample_changes(report: CompatibilityReport) -> dict[str, ChangeSample]:
     """Return by agent about which share of its elements differs from the base.
 
     All elements count where there are no more than PAGES * PAGE_ELEMENTS. Base and agent are
@@ -61,7 +61,7 @@ def sample_changes(report: CompatibilityReport) -> dict[str, Sampled]:
         Sources(*report.checkpoints, read_ahead=False) as sources,
         ThreadPoolExecutor(1 if report.is_local else REMOTE_READERS) as pool,
     ):
-        for counted in pool.map(lambda page: _changed(sources, *page), pages):
+        for counted in pool.map(lambda page: _sum_page(sources, *page), pages):
             sums += counted
     elements, changed, above, energy, energy_above = sums
     shares = np.stack(
@@ -71,10 +71,12 @@ def sample_changes(report: CompatibilityReport) -> dict[str, Sampled]:
             np.divide(energy_above, energy, out=np.ones_like(energy), where=energy > 0),
         ]
     )
-    return {a.name: Sampled(*own) for a, own in zip(report.agents, shares.T.tolist(), strict=True)}
+    return {
+        a.name: ChangeSample(*own) for a, own in zip(report.agents, shares.T.tolist(), strict=True)
+    }
 
 
-def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
+def _sum_page(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
     """Return sums over a page: (5, agents).
 
     Elements that an agent has, that it changed, and by more than 1e-5; squares of these changes.
@@ -86,7 +88,7 @@ def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> n
         own = sources.decoded(agent, start, n)
         coarser = min(tensor.base.dtype, agent.dtype, key=PRECISION.__getitem__)
         with np.errstate(invalid="ignore", over="ignore"):
-            moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
+            moved = np.abs(_in_dtype(own, coarser) - _in_dtype(base[:n], coarser))
             is_above = ~(moved <= EPSILON_GRID[DEFAULT_INDEX])
             square = np.where(np.isfinite(moved), moved, 0).astype(np.float64) ** 2
             found[:, t] = (
@@ -99,13 +101,13 @@ def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> n
     return found
 
 
-def other_bases(found: Mapping[str, Sampled]) -> tuple[Finding, ...]:
+def other_bases(found: Mapping[str, ChangeSample]) -> tuple[Finding, ...]:
     """Return a warning for each agent that changed nearly all of the elements sampled."""
     dense = {name: own.above for name, own in found.items() if own.above > DENSE}
     return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
 
 
-def sample_findings(found: Mapping[str, Sampled], total: int) -> tuple[Finding, ...]:
+def sample_findings(found: Mapping[str, ChangeSample], total: int) -> tuple[Finding, ...]:
     """Return what a sample has to warn of: other bases, and agents that 1e-5 leaves nothing of.
 
     total: elements of all merged tensors.
@@ -160,5 +162,5 @@ def _few_pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, i
         yield tensor, (tensor.numel - size) // 2, size
 
 
-def _as(values: np.ndarray, dtype: str) -> np.ndarray:
+def _in_dtype(values: np.ndarray, dtype: str) -> np.ndarray:
     return rounding.decode(rounding.store(values, dtype), dtype)

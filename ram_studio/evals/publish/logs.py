@@ -23,7 +23,7 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import OutputError, told_as
+from ram_studio.errors import OutputError, raise_as
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_result import EvalResult, ModelDetails
 from ram_studio.evals.report.score import DomainScore
@@ -122,7 +122,7 @@ def _file_name(text: str) -> str:
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
     what = f"The logs cannot be written to {printable(folder)}"
-    with told_as(OutputError, what, "check that the folder above exists and is writable"):
+    with raise_as(OutputError, what, "check that the folder above exists and is writable"):
         os.stat(folder.absolute().parent)  # one that is not there is rather a slip than a wish
         for name, data in files.items():
             write_whole(folder / name, data)

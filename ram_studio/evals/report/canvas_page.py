@@ -27,7 +27,7 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import EvaluationError, OutputError, told_as
+from ram_studio.errors import EvaluationError, OutputError, raise_as
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path, asset_text, templates
@@ -213,7 +213,7 @@ def export_canvas(source: str, out: str | Path) -> Path:
                 "remove them."
             )
     what = f"The page cannot be written to {printable(target)}"
-    with told_as(OutputError, what, "check that the folder is writable"):
+    with raise_as(OutputError, what, "check that the folder is writable"):
         for file, text in files.items():
             write_whole(file, text.encode())
     return next(iter(files))

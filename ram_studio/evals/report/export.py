@@ -16,7 +16,7 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.write.output_folder import write_whole
-from ram_studio.errors import EvalSettingsError, OutputError, told_as
+from ram_studio.errors import EvalSettingsError, OutputError, raise_as
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
@@ -41,7 +41,7 @@ def export_report(result: EvalResult, path: str | Path) -> None:
             f"The format of {target.name!r} is not known. End the name in {', '.join(FORMATS)}."
         )
     what = f"The report cannot be written to {printable(target)}"
-    with told_as(OutputError, what, "check that the folder exists and is writable"):
+    with raise_as(OutputError, what, "check that the folder exists and is writable"):
         # A folder that is not there is rather a slip than a wish.
         os.stat(target.parent)
         write_whole(target, exported(result, ending).encode("utf-8", "replace"))

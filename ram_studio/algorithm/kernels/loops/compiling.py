@@ -18,10 +18,10 @@ _SOURCES = hashlib.sha256(
     )
 ).hexdigest()
 
-_told: list[str] = []
+_logged_errors: list[str] = []
 
 
-class _KeptCode(caching.FunctionCache):
+class _CodeCache(caching.FunctionCache):
     """Compiled code of a loop, kept until any file of this folder changes.
 
     numba keeps it until the file of that loop changes, and would not see an edit of another loop
@@ -51,10 +51,10 @@ def loop(function=None, **options):
     }
     compiled = njit(nogil=True, error_model="numpy", **entries, **options)(function)
     try:
-        compiled._cache = _KeptCode(function)  # what njit(cache=True) does, with numba's own
+        compiled._cache = _CodeCache(function)  # what njit(cache=True) does, with numba's own
     except RuntimeError as error:  # no folder to write to: neither the package's nor the user's
-        if not _told:
-            _told.append(str(error))
+        if not _logged_errors:
+            _logged_errors.append(str(error))
             logging.getLogger(__name__).warning(
                 "Compiled loops cannot be kept (%s): each start compiles them anew, in seconds. "
                 "Set NUMBA_CACHE_DIR to a folder that can be written.",

@@ -24,14 +24,14 @@ def random_words(key, start, out):
 
 
 @loop
-def draw(keys, cuts, start, kept):
-    for i in range(kept.shape[0]):
+def draw(keys, cuts, start, survivors):
+    for i in range(survivors.shape[0]):
         index = start + np.uint64(i)
         found = np.uint32(0)
         for t in range(len(keys)):
             is_selected = (word(keys[t], index) >> np.uint64(11)) >= cuts[t]
             found |= np.uint32(1 << t) if is_selected else np.uint32(0)
-        kept[i] = found
+        survivors[i] = found
 
 
 @loop

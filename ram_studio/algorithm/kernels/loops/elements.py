@@ -32,7 +32,7 @@ def as_float(typing_context, bits):
 
 
 @intrinsic
-def fused(typing_context, a, b, c):
+def fma(typing_context, a, b, c):
     """Return a b + c of float32, rounded once."""
     single = types.float32
     return single(single, single, single), lambda c, builder, s, numbers: builder.fma(*numbers)
@@ -49,12 +49,12 @@ def _load(stored):
     return lambda stored: np.float32(stored)
 
 
-def like(value, example):
+def cast_like(value, example):
     """Return a number in the type of another, float32 or float64: the arithmetic asked for."""
 
 
-@overload(like)
-def _like(value, example):
+@overload(cast_like)
+def _cast_like(value, example):
     if example == types.float32:
         return lambda value, example: np.float32(value)
     return lambda value, example: np.float64(value)
@@ -74,19 +74,19 @@ def _is_wide(example):
 def nearest_bfloat16(value):
     """Round a finite float32 to the nearest bfloat16, ties to even; overflow gives infinity."""
     bits = np.uint32(as_bits(value))
-    odd = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
-    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+    last_bit = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
+    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + last_bit) >> np.uint32(16))
 
 
-def rounded(value, array):
+def round_like(value, array):
     """Return a number as an element of an array: bfloat16 bits, float32 or float64."""
 
 
-@overload(rounded)
-def _rounded(value, array):
+@overload(round_like)
+def _round_like(value, array):
     if array.dtype == types.uint16:
         return lambda value, array: nearest_bfloat16(np.float32(value))
-    return lambda value, array: like(value, array[0])
+    return lambda value, array: cast_like(value, array[0])
 
 
 @loop

@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from ram_studio.algorithm.kernels.loops.compiling import loop
-from ram_studio.algorithm.kernels.loops.elements import TILE, like, load, plus_product, size_of
+from ram_studio.algorithm.kernels.loops.elements import TILE, cast_like, load, plus_product, size_of
 
 
 @loop
-def find_voters(base, agents, kept, limits, voters, voting):
+def find_voters(base, agents, survivors, limits, voters, voting):
     """Write whose tau is among those that agree with the elected sign, see ``merge_elected``."""
-    zero = like(0, limits[1])
+    zero = cast_like(0, limits[1])
     for i in range(base.shape[0]):
         x = load(base[i])
         balance, up, down = zero, np.uint32(0), np.uint32(0)
         for t in range(len(agents)):
             tau = load(agents[t][i]) - x
             is_changed = size_of(tau) > size_of(np.float32(limits[0][t]))
-            if kept is not None:
-                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
-            wide = like(load(agents[t][i]), zero) - like(x, zero)
+            if survivors is not None:
+                is_changed &= (np.uint32(survivors[i]) & np.uint32(1 << t)) != 0
+            wide = cast_like(load(agents[t][i]), zero) - cast_like(x, zero)
             if voting is not None:
                 wide *= voting[0][t]
             balance += wide if is_changed else zero
@@ -35,14 +35,14 @@ def _find_error(base, agents, stored, part, masks, scales, voting, rows):
     pattern, voters, bits = masks
     factors, shares = scales
     wide, change, weight, error = rows
-    zero, one = like(0, wide[0]), like(1, wide[0])
+    zero, one = cast_like(0, wide[0]), cast_like(1, wide[0])
     for i in range(part.stop - part.start):
         at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
-        x, mask, votes = like(load(base[at]), zero), np.uint32(pattern[at]), voters[at]
+        x, mask, votes = cast_like(load(base[at]), zero), np.uint32(pattern[at]), voters[at]
         total, count, own, divisor = zero, zero, zero, zero
         for t in range(len(agents)):
             is_voter = (votes & bits[t]) != 0
-            tau = like(load(agents[t][at]), zero) - x if is_voter else zero
+            tau = cast_like(load(agents[t][at]), zero) - x if is_voter else zero
             if voting is None:
                 total += tau
             else:
@@ -53,11 +53,11 @@ def _find_error(base, agents, stored, part, masks, scales, voting, rows):
         # The factor holds where an agent alone changed the element, not where it alone was elected.
         is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
         for c in range(1, len(agents) + 1):
-            own = shares[c] if is_shared & (count == like(c, one)) else own
+            own = shares[c] if is_shared & (count == cast_like(c, one)) else own
         if voting is not None:
             divisor += voting[2]
             own /= divisor if divisor != zero else one
-        step = like(load(stored[at]), zero) - x
+        step = cast_like(load(stored[at]), zero) - x
         wide[i], change[i], weight[i], error[i] = x, step, own, step - own * total
 
 
@@ -66,13 +66,13 @@ def _measure_agent(agent, bit, part, masks, scale, rows):
     """Return one agent's sums over a tile, see ``cpu.measure``."""
     pattern, voters = masks[0], masks[1]
     wide, change, weight, error = rows
-    zero = like(0, wide[0])
+    zero = cast_like(0, wide[0])
     alone, alone2, missed, along, along2, off = zero, zero, zero, zero, zero, zero
     norm, rest, unrounded = zero, zero, zero
     for i in range(part.stop - part.start):
         at = np.uint64(part.start + i)
         mask = pattern[at]
-        tau = like(load(agent[at]), zero) - wide[i]
+        tau = cast_like(load(agent[at]), zero) - wide[i]
         own = weight[i] * tau if (voters[at] & bit) != 0 else zero
         if scale is not None:
             own *= scale
@@ -86,9 +86,9 @@ def _measure_agent(agent, bit, part, masks, scale, rows):
         off = plus_product(off, error[i], shared)
         norm = plus_product(norm, tau, tau)
         stored = change[i] - own
-        asked = stored - error[i]
+        exact = stored - error[i]
         rest = plus_product(rest, stored, stored)
-        unrounded = plus_product(unrounded, asked, asked)
+        unrounded = plus_product(unrounded, exact, exact)
     return alone, alone2, missed, along, along2, off, norm, rest, unrounded
 
 

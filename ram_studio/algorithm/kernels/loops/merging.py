@@ -10,11 +10,11 @@ from ram_studio.algorithm.kernels.loops.compiling import loop
 from ram_studio.algorithm.kernels.loops.elements import (
     INFINITE,
     OVERFLOWING,
-    fused,
+    cast_like,
+    fma,
     is_wide,
-    like,
     load,
-    rounded,
+    round_like,
     size_of,
 )
 
@@ -30,14 +30,14 @@ def _limit_of(array):
 
 
 @loop
-def merge_mean(base, agents, merged, pattern, kept, epsilon, scales, voting):
+def merge_mean(base, agents, merged, pattern, survivors, epsilon, scales, voting):
     """scales: factors and shares; voting: None, or of it the agents' weights come first."""
     factors, shares = scales
-    zero, one = like(0, factors[0]), like(1, factors[0])
+    zero, one = cast_like(0, factors[0]), cast_like(1, factors[0])
     largest, limit = np.int32(0), size_of(epsilon)
     for i in range(base.shape[0]):
         near = load(base[i])
-        x = like(near, one)
+        x = cast_like(near, one)
         found = np.uint32(0)
         count, total, weight, own, alone = zero, zero, zero, x, one
         for t in range(len(agents)):
@@ -45,11 +45,11 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, scales, voting):
             size = size_of(value - near)
             is_changed = size > limit
             found |= np.uint32(1 << t) if is_changed else np.uint32(0)
-            if is_wide(one) or kept is not None:  # else an infinite tau shows in the result
+            if is_wide(one) or survivors is not None:  # else an infinite tau shows in the result
                 largest = max(largest, size)
-            if kept is not None:
-                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
-            y = like(value, one)
+            if survivors is not None:
+                is_changed &= (np.uint32(survivors[i]) & np.uint32(1 << t)) != 0
+            y = cast_like(value, one)
             count += one if is_changed else zero
             if voting is None:
                 total += y - x if is_changed else zero
@@ -63,28 +63,28 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, scales, voting):
         if voting is not None:
             is_own &= alone == one
         for c in range(2, len(agents) + 1):
-            weight = shares[c] if count == like(c, one) else weight
+            weight = shares[c] if count == cast_like(c, one) else weight
         step = weight * total
         result = own if is_own else x + step
         result = result if step != zero else x  # also where it is -0
         largest = max(largest, size_of(result))
-        merged[i] = rounded(result, merged)
+        merged[i] = round_like(result, merged)
         pattern[i] = found
     return largest < _limit(merged)
 
 
 @loop
-def merge_elected(base, agents, merged, pattern, kept, limits, scales, voting):
+def merge_elected(base, agents, merged, pattern, survivors, limits, scales, voting):
     """limits: epsilon, then the agents' thresholds; scales: factors and shares.
 
     voting: None, or the agents' weights, their divisors, and what the divisors are added to.
     """
     factors, shares = scales
-    zero, one = like(0, factors[0]), like(1, factors[0])
+    zero, one = cast_like(0, factors[0]), cast_like(1, factors[0])
     largest, limit = np.int32(0), size_of(limits[0])
     for i in range(base.shape[0]):
         near = load(base[i])
-        x = like(near, one)
+        x = cast_like(near, one)
         found = np.uint32(0)
         count, weight, own = zero, zero, x
         up, down, n_up = zero, zero, zero
@@ -95,9 +95,9 @@ def merge_elected(base, agents, merged, pattern, kept, limits, scales, voting):
             largest = max(largest, size)
             found |= np.uint32(1 << t) if size > limit else np.uint32(0)
             is_changed = size > size_of(limits[t + 1])
-            if kept is not None:
-                is_changed &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
-            y = like(value, one)
+            if survivors is not None:
+                is_changed &= (np.uint32(survivors[i]) & np.uint32(1 << t)) != 0
+            y = cast_like(value, one)
             tau = y - x if is_changed else zero
             if voting is not None:
                 tau *= voting[0][t]
@@ -118,7 +118,7 @@ def merge_elected(base, agents, merged, pattern, kept, limits, scales, voting):
         voters = n_up if total > zero else n_down
         share = zero
         for c in range(1, len(agents) + 1):
-            share = shares[c] if voters == like(c, one) else share
+            share = shares[c] if voters == cast_like(c, one) else share
         if voting is not None:
             part = voting[2] + (part_up if total > zero else part_down)
             part = part if part != zero else one
@@ -130,13 +130,13 @@ def merge_elected(base, agents, merged, pattern, kept, limits, scales, voting):
         result = own if is_own else x + step
         result = result if step != zero else x
         largest = max(largest, size_of(result))
-        merged[i] = rounded(result, merged)
+        merged[i] = round_like(result, merged)
         pattern[i] = found
     return largest < _limit(merged)
 
 
 @loop
-def merge_as_mergekit(base, agents, merged, pattern, kept, limits, numbers, parts):
+def merge_as_mergekit(base, agents, merged, pattern, survivors, limits, numbers, parts):
     """Float32 output as mergekit computes it, see ``rules.MergekitSum``.
 
     limits: epsilon, then the agents' thresholds; numbers: weights, divisor, factor.
@@ -153,10 +153,10 @@ def merge_as_mergekit(base, agents, merged, pattern, kept, limits, numbers, part
             size = size_of(tau)
             largest = max(largest, size)
             found |= np.uint32(1 << t) if size > limit else np.uint32(0)
-            is_kept = size > size_of(limits[t + 1])
-            if kept is not None:
-                is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
-            tau = weights[t] * tau if is_kept else zero
+            is_included = size > size_of(limits[t + 1])
+            if survivors is not None:
+                is_included &= (np.uint32(survivors[i]) & np.uint32(1 << t)) != 0
+            tau = weights[t] * tau if is_included else zero
             total += tau
             if parts is not None:
                 up += tau if tau > zero else zero
@@ -190,7 +190,7 @@ def average_as_mergekit(base, agents, merged, pattern, epsilon, numbers):
             size = size_of(value - near)
             largest = max(largest, size)
             found |= np.uint32(1 << t) if size > limit else np.uint32(0)
-            total = fused(value, weights[t], total)
+            total = fma(value, weights[t], total)
         total /= divisor
         largest = max(largest, size_of(total))
         merged[i] = total

@@ -346,7 +346,7 @@ def _dot(x, y):
 def _add_pair(a, b, pair, to):
     """Add the elements that exactly agents a < b changed, without a branch on their signs.
 
-    pair: their part of ``relating.Gathered``.
+    pair: their part of ``relating.ChangedElements``.
     """
     rows, mask = to.rows, (1 << a) | (1 << b)
     own = to.pairs + 4 * pair_index(a, b, to.dots.shape[0])

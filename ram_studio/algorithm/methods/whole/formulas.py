@@ -9,16 +9,16 @@ from ram_studio.algorithm.methods.base import (
     BlockInput,
     BlockOutput,
     Method,
-    Prepared,
+    PreparedMethod,
+    add_change,
     changed_by,
-    moved,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **told: Any) -> Method:
+def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **fields: Any) -> Method:
     """Return the method that merges each tensor, of any shape, by ``merge_one``.
 
     Args:
@@ -29,10 +29,10 @@ def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **tol
     Elements where the merged task vector is 0 stay as in the base.
     """
 
-    def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+    def merge_block(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
         base, taus = block.task_vectors()
         weights = taus.new_tensor(block.weights or (1.0,) * len(taus))
         merged = merge_one(base, taus, prepared.settings, weights)
-        return BlockOutput(moved(base, merged), changed_by(taus))
+        return BlockOutput(add_change(base, merged), changed_by(taus))
 
-    return Method(**told, merge_block=merge_block, whole=lambda settings, name, shape: True)
+    return Method(**fields, merge_block=merge_block, whole=lambda settings, name, shape: True)

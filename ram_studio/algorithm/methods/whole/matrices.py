@@ -20,9 +20,9 @@ from ram_studio.algorithm.methods.base import (
     BlockOutput,
     Method,
     MethodSettings,
-    Prepared,
+    PreparedMethod,
+    add_change,
     changed_by,
-    moved,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale, sum_rule
 from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
@@ -82,7 +82,7 @@ class Layer(NamedTuple):
     densities: tuple[float, ...] | None = None
 
 
-def matrix_method(merge_one: Callable[[Layer], Tensor], **told: Any) -> Method:
+def matrix_method(merge_one: Callable[[Layer], Tensor], **fields: Any) -> Method:
     """Return the method that merges each linear layer by ``merge_one``.
 
     Args:
@@ -91,7 +91,7 @@ def matrix_method(merge_one: Callable[[Layer], Tensor], **told: Any) -> Method:
         told: name, title, formula, source and settings of the method.
     """
 
-    def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+    def merge_block(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
         settings = prepared.settings
         if not is_linear(settings, block.name, block.shape):
             from ram_studio.algorithm.kernels import torch as kernels
@@ -105,7 +105,7 @@ def matrix_method(merge_one: Callable[[Layer], Tensor], **told: Any) -> Method:
         own = None if densities is None else tuple(densities[block.tensor].tolist())
         return merge_matrices(block, settings, merge_one, own)
 
-    return Method(**told, merge_block=merge_block, whole=is_linear)
+    return Method(**fields, merge_block=merge_block, whole=is_linear)
 
 
 def merge_matrices(
@@ -130,6 +130,6 @@ def merge_matrices(
         ).task_vectors()
         own = block.weighted(taus).view(-1, rows, columns)
         layer = Layer(base.view(rows, columns), own, settings, block.name, block.check, densities)
-        values[part] = moved(base, merge_one(layer).reshape(-1))
+        values[part] = add_change(base, merge_one(layer).reshape(-1))
         active[part] = changed_by(taus)
     return BlockOutput(values, active)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from ram_studio.algorithm.methods.base import Facts, MethodSettings, Prepared
+from ram_studio.algorithm.methods.base import Facts, MethodSettings, PreparedMethod
 from ram_studio.algorithm.methods.whole.formulas import tensor_method
 from ram_studio.errors import SettingsError
 
@@ -42,10 +42,10 @@ def pull_back(base: Tensor, taus: Tensor, settings: ModelStockSettings, weights:
     return n * cosine / (1 + (n - 1) * cosine) * taus.mean(0)
 
 
-def _prepare(settings: ModelStockSettings, facts: Facts) -> Prepared:
+def _prepare(settings: ModelStockSettings, facts: Facts) -> PreparedMethod:
     if len(facts.agents) < 2:
         raise SettingsError("model-stock compares agents with each other; give at least two.")
-    return Prepared(settings, facts)
+    return PreparedMethod(settings, facts)
 
 
 MODEL_STOCK = tensor_method(

@@ -50,8 +50,8 @@ def strongest(matrix: Float64[Tensor, "a b"], share: float) -> tuple[Tensor, Ten
     import torch
 
     u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
-    kept = min(max(1, int(share * len(s))), int((s > ZERO * s[0]).sum())) if len(s) else 0
-    return u[:, :kept], s[:kept], vt[:kept]
+    rank = min(max(1, int(share * len(s))), int((s > ZERO * s[0]).sum())) if len(s) else 0
+    return u[:, :rank], s[:rank], vt[:rank]
 
 
 def projected(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import Facts, MethodSettings, Prepared
+from ram_studio.algorithm.methods.base import Facts, MethodSettings, PreparedMethod
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 from ram_studio.algorithm.methods.whole.formulas import tensor_method
 from ram_studio.errors import SettingsError
@@ -84,13 +84,13 @@ def spherical_mean(base: Tensor, taus: Tensor, settings: WarpSettings, weights: 
     return settings.scale * mean
 
 
-def _prepare(settings: Any, facts: Facts) -> Prepared:
+def _prepare(settings: Any, facts: Facts) -> PreparedMethod:
     if len(facts.agents) != 1:
         raise SettingsError(
             f"slerp takes the base and one agent, not {len(facts.agents)}: choose "
             "one, or use warp for several."
         )
-    return Prepared(settings, facts)
+    return PreparedMethod(settings, facts)
 
 
 SLERP = tensor_method(

@@ -44,10 +44,10 @@ def merge_tasks(taus: Float64[Tensor, "agents rows columns"]) -> Float64[Tensor,
     left, values, right = [], [], []
     for tau in taus:
         u, s, vt = torch.linalg.svd(tau, full_matrices=False)
-        kept = min(rank, int((s > ZERO * s[0]).sum())) if len(s) else 0
-        left.append(u[:, :kept])
-        values.append(s[:kept])
-        right.append(vt[:kept])
+        own_rank = min(rank, int((s > ZERO * s[0]).sum())) if len(s) else 0
+        left.append(u[:, :own_rank])
+        values.append(s[:own_rank])
+        right.append(vt[:own_rank])
     u, s, vt = torch.cat(left, 1), torch.cat(values), torch.cat(right)
     if not len(s):
         return torch.zeros_like(taus[0])
@@ -76,10 +76,10 @@ def flatten_spectrum(total: Float64[Tensor, "rows columns"]) -> Float64[Tensor, 
     import torch
 
     u, s, vt = torch.linalg.svd(total, full_matrices=False)
-    kept = s > ZERO * s.max() if len(s) else s > 0
-    if not kept.any():
+    is_nonzero = s > ZERO * s.max() if len(s) else s > 0
+    if not is_nonzero.any():
         return torch.zeros_like(total)
-    return s.mean() * (u[:, kept] @ vt[kept])
+    return s.mean() * (u[:, is_nonzero] @ vt[is_nonzero])
 
 
 ISO = matrix_method(

@@ -110,9 +110,9 @@ def minimum(
     import torch
 
     values, vectors = torch.linalg.eigh(a)
-    kept = values > EIGENVALUE_CUTOFF * values.max().clamp(min=0)
-    vectors = vectors[:, kept]
-    return start + (b - start @ a) @ vectors / values[kept] @ vectors.T
+    is_large = values > EIGENVALUE_CUTOFF * values.max().clamp(min=0)
+    vectors = vectors[:, is_large]
+    return start + (b - start @ a) @ vectors / values[is_large] @ vectors.T
 
 
 def merge_layer(layer: Layer) -> Float64[Tensor, "out in"]:
