@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ram_studio.checkpoints.hub.presets import presets
-from ram_studio.checkpoints.hub.push import Pushed
+from ram_studio.checkpoints.hub.push import PushResult
 from ram_studio.engine.reading.preset_check import Found, PresetReport
 from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.report.eval_result import EvalResult
@@ -18,7 +18,7 @@ PRINTED = {
     EvalResult: "`evaluate`, `history RUN`",
     ExperimentResult: "`compare`, `sweep`",
     StoredRun: "`history`, a list",
-    Pushed: "`push`",
+    PushResult: "`push`",
     PresetReport: "`presets`, a list under this key",
 }
 # Kinds that a key's name tells.

@@ -107,7 +107,7 @@ class Answering:
         return ask(sources, settings, **hooks)
 
 
-@options.grouped
+@options.expand_groups
 def evaluate(
     models: Models,
     *,
@@ -127,13 +127,13 @@ def evaluate(
     # Before hours are spent: what is only needed at the end must be right, too.
     check_exports(export)
     judging.check(sources)
-    with storing.open() as store, status_line(quiet=as_json) as tell:
+    with storing.open_store() as store, status_line(quiet=as_json) as show_text:
         report = answering.ask(
             sources,
             settings,
             store=store,
             rerun=storing.rerun,
-            on_progress=lambda model, domain, done, n: tell(f"{model}: {domain} {done}/{n}"),
+            on_progress=lambda model, domain, done, n: show_text(f"{model}: {domain} {done}/{n}"),
         )
     if report.until:
         print(report.until.sentence, file=sys.stderr if as_json else sys.stdout)

@@ -97,7 +97,7 @@ class Running:
 
         setup: dict[str, Any] = {"rerun": storing.rerun}
         setup["analysis"] = options.known_analysis(self.analysis)
-        with storing.open() as answers, _live(quiet=self.as_json) as hooks:
+        with storing.open_store() as answers, _live(quiet=self.as_json) as hooks:
             result = run_experiment(plan, store=answers, **setup, **hooks)
         if self.csv is not None:
             write_csv(result.to_frame(), self.csv)
@@ -106,10 +106,10 @@ class Running:
         else:
             print_experiment(result)
         if result.ending == "stopped":
-            raise storing.stopped()
+            raise storing.stopped_error()
 
 
-@options.grouped
+@options.expand_groups
 def compare(
     *,
     base: options.Base = None,
@@ -152,7 +152,7 @@ def compare(
     running.report(plan, storing)
 
 
-@options.grouped
+@options.expand_groups
 def sweep(
     model: Positional = None,
     *,
@@ -244,24 +244,24 @@ def print_experiment(result: ExperimentResult) -> None:
 def _outcome(row: Row, result: ExperimentResult) -> str:
     from ram_studio.evals.experiment.result import STATUS_TEXTS
 
-    said = f"same as {row.same_as}" if row.same_as else STATUS_TEXTS[row.status]
+    text = f"same as {row.same_as}" if row.same_as else STATUS_TEXTS[row.status]
     if row.label in (result.winner, result.reference):
-        said = "best" if result.is_sweep else "reference"
+        text = "best" if result.is_sweep else "reference"
     elif row.versus is not None:
-        said = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
+        text = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
     elif not result.is_sweep and row.status == "finished":
-        said = "-"
+        text = "-"
     if row.loss is not None and row.status == "dropped":
-        said = f"dropped after {row.loss.items}"
-    return f"{said}, start" if row.is_start else said
+        text = f"dropped after {row.loss.items}"
+    return f"{text}, start" if row.is_start else text
 
 
 @contextlib.contextmanager
 def _live(*, quiet: bool) -> Iterator[dict[str, Any]]:
     """Yield hooks of `run_experiment` that draw how far it is; elsewhere lines tell it."""
     if not is_drawn(quiet):
-        with status_line(quiet=True) as tell:
-            yield {"on_progress": lambda label, done, n: tell(f"{label}: {done} of {n}")}
+        with status_line(quiet=True) as show_text:
+            yield {"on_progress": lambda label, done, n: show_text(f"{label}: {done} of {n}")}
         return
     from rich.console import Console, Group
     from rich.live import Live

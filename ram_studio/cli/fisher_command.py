@@ -47,7 +47,7 @@ def fisher(
         chosen = [line for line in lines if line.strip()][:examples]
     for own in agents:
         path = fisher_path(out, own.name)
-        with status_line() as tell:
-            done = estimate_fisher(own, path, chosen, seed=seed, device=device, on_text=tell)
+        with status_line() as show_text:
+            done = estimate_fisher(own, path, chosen, seed=seed, device=device, on_text=show_text)
         print(f"{own.name}: {done}")
     print(f"Next: ram-studio merge ... --method fisher --set files={out}")

@@ -13,7 +13,7 @@ from ram_studio.cli.settings import Store
 from ram_studio.cli.tables import print_table
 
 
-@options.grouped
+@options.expand_groups
 def history(
     runs: Annotated[
         list[int] | None,

@@ -169,9 +169,9 @@ def _one_json_object() -> Iterator[None]:
         with contextlib.redirect_stdout(printed):
             yield
     except (Exception, SystemExit) as error:
-        told = _as_json(error)
-        if told is not None and not printed.getvalue():
-            print(json.dumps({"error": told}))
+        found = _as_json(error)
+        if found is not None and not printed.getvalue():
+            print(json.dumps({"error": found}))
         raise
     finally:
         sys.stdout.write(printed.getvalue())
@@ -184,8 +184,10 @@ def _as_json(error: BaseException) -> dict[str, object] | None:
         return error.to_dict()
     code, message = "internal_error", f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
-        said = getattr(error.__context__, "format_message", None)  # the parser's own error
-        if said is None:
+        format_message = getattr(
+            error.__context__, "format_message", None
+        )  # the parser's own error
+        if format_message is None:
             return None
-        code, message = "usage_error", said()
+        code, message = "usage_error", format_message()
     return {"code": code, "message": " ".join(message.split()), "retry": False, "part": None}

@@ -100,7 +100,7 @@ class _DataclassOptions:
         return self._kind(**given)
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a group in the place of each parameter that is one.
 
     A group is a dataclass, or what else an annotation has that knows its ``parameters`` and how to
@@ -161,8 +161,10 @@ def parse_weights(pairs: list[str] | None) -> dict[str, float | list[float]]:
             if not all(map(math.isfinite, numbers)):
                 raise ValueError
         except ValueError:
-            said = f"the weight of {name} is {text!r}; give numbers, as {name}=0.7 or {name}=0.2,1"
-            raise typer.BadParameter(said, param_hint="--weight") from None
+            message = (
+                f"the weight of {name} is {text!r}; give numbers, as {name}=0.7 or {name}=0.2,1"
+            )
+            raise typer.BadParameter(message, param_hint="--weight") from None
         found[name] = numbers if len(numbers) > 1 else numbers[0]
     return found
 
@@ -252,8 +254,8 @@ def refuse_beside_plan(**given: object) -> None:
 
     Raises: typer.BadParameter (exit code 2).
     """
-    told = [name for name, value in given.items() if value is not None and value is not False]
-    named = [name.strip("_").replace("_", "-") for name in told]
+    set_names = [name for name, value in given.items() if value is not None and value is not False]
+    named = [name.strip("_").replace("_", "-") for name in set_names]
     if named:
         raise typer.BadParameter(
             f"the plan already sets it: leave out --{', --'.join(named)}", param_hint="--plan"

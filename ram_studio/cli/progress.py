@@ -23,30 +23,30 @@ class _Lines:
         self._seconds = JSON_SECONDS if form == "json" else LINE_SECONDS
 
     def on_progress(self, progress: Any) -> None:
-        self._tell(progress.stage, progress, progress.tensor)
+        self._report(progress.stage, progress, progress.tensor)
 
     def on_download(self, progress: Any) -> None:
-        self._tell(f"fetch {progress.name}", progress, progress.source)
+        self._report(f"fetch {progress.name}", progress, progress.source)
 
     def on_text(self, text: str) -> None:
         """Tell a line about work that is not counted in bytes."""
         self._print({"text": text}, time.monotonic() - self._start, text)
 
-    def _tell(self, stage: str, progress: Any, what: str) -> None:
+    def _report(self, stage: str, progress: Any, what: str) -> None:
         done, total = progress.done_bytes, progress.total_bytes
-        told = {"stage": stage, "done_bytes": done, "total_bytes": total, "what": what}
+        event = {"stage": stage, "done_bytes": done, "total_bytes": total, "what": what}
         share = f"{done / total:.0%}" if total else "0%"
         text = f"{stage} {share} of {total / 1e9:.2f} GB, {what}"
-        self._print(told, progress.seconds, text)
+        self._print(event, progress.seconds, text)
 
-    def _print(self, told: dict[str, Any], seconds: float, text: str) -> None:
+    def _print(self, event: dict[str, Any], seconds: float, text: str) -> None:
         now = time.monotonic()
         if now - self._last < self._seconds:
             return
         self._last = now
         line = f"ram-studio: {text}"
         if form == "json":
-            line = json.dumps({"progress": told | {"seconds": round(seconds, 1)}})
+            line = json.dumps({"progress": event | {"seconds": round(seconds, 1)}})
         print(line, file=sys.stderr, flush=True)
 
 

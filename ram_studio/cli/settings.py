@@ -86,7 +86,7 @@ class Storing:
     ] = False
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[AnswerStore | None]:
+    def open_store(self) -> Iterator[AnswerStore | None]:
         """Yield the store of answers, None when none is to be written."""
         from ram_studio.evals.store import AnswerStore
 
@@ -96,7 +96,7 @@ class Storing:
         with AnswerStore(self.store) as answers:
             yield answers
 
-    def stopped(self) -> Stopped:
+    def stopped_error(self) -> Stopped:
         """Return the error of an experiment that was stopped, with or without a store."""
         what = "no answers were stored" if self.no_store else "finished answers are stored"
         return Stopped(f"Stopped; {what}. Run the same command again to continue.")

@@ -28,11 +28,11 @@ def read_dcp(folder: Path, key: str | None, at: str) -> tuple[dict[str, TensorIn
     `choose_names`.
     """
     data = read_bounded(folder / METADATA, "", limit=MOST_PICKLE_BYTES)
-    [told] = describe_pickles("metadata", [data], f"{at}/{METADATA}")
-    tensors: dict[str, Any] = told["tensors"]
-    keys: dict[Keys, str] = {tuple(told["keys"].get(name) or (name,)): name for name in tensors}
+    [metadata] = describe_pickles("metadata", [data], f"{at}/{METADATA}")
+    tensors: dict[str, Any] = metadata["tensors"]
+    keys: dict[Keys, str] = {tuple(metadata["keys"].get(name) or (name,)): name for name in tensors}
     names = {keys[path]: name for path, name in choose_names(keys.keys(), key, at).items()}
-    boxes = _boxes(folder, [p for p in told["places"] if p[0] in names], at)
+    boxes = _boxes(folder, [p for p in metadata["places"] if p[0] in names], at)
     found = {}
     for stored, name in names.items():
         where = f"{at}: tensor {quoted(stored)}"
@@ -48,7 +48,7 @@ def read_dcp(folder: Path, key: str | None, at: str) -> tuple[dict[str, TensorIn
                 f"{whole.dtype} of {list(whole.shape)}; files of another save lie among these."
             )
         found[name] = whole.renamed(name)
-    return found, sorted(told["others"])
+    return found, sorted(metadata["others"])
 
 
 def _boxes(folder: Path, places: list[Any], at: str) -> dict[str, list[Box]]:

@@ -79,7 +79,7 @@ _MOST_ENTRIES = 1_000_000
 """Of all dictionaries: one that lies in another many times is read as often."""
 
 
-class Refused(Exception):
+class RefusedPickle(Exception):
     """A pickle asks for something, or holds something, that is not read; its text says what."""
 
 
@@ -125,7 +125,9 @@ class Reader(pickle.Unpickler):
         if name == "getattr":  # how older protocols name a class inside of another
             return self.inner
         if name not in ALLOWED.get(module, ()):
-            raise Refused(f"asks for {module}.{name}, which is not on the list of what is read")
+            raise RefusedPickle(
+                f"asks for {module}.{name}, which is not on the list of what is read"
+            )
         if (module, name) not in self.made:
             self.made[module, name] = type(name, (Record,), {"name": name})
         return self.made[module, name]
@@ -139,7 +141,7 @@ class Reader(pickle.Unpickler):
     def persistent_load(self, key: Any) -> Any:
         """Return a storage: ("storage", kind, number, device, elements)."""
         if not (isinstance(key, tuple) and len(key) == 5 and key[0] == "storage"):
-            raise Refused("refers to something that is not a storage of a tensor")
+            raise RefusedPickle("refers to something that is not a storage of a tensor")
         return key
 
 
@@ -154,7 +156,7 @@ def numbers(value: Any) -> list[int]:
         value = value.arguments[0] if value.arguments else ()
     found = list(value)
     if not all(type(number) is int for number in found):
-        raise Refused("has a shape that is not made of whole numbers")
+        raise RefusedPickle("has a shape that is not made of whole numbers")
     return found
 
 
@@ -169,7 +171,7 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
     if name == "_rebuild_from_type_v2":
         function, _, arguments, state = given
         if name_of(function) == "_rebuild_wrapper_subclass":
-            return sharded(arguments, state)
+            return describe_dtensor(arguments, state)
         return tensor_of(function(*arguments))
     if name == "ShardedTensor":
         return pieces_of(value.state)
@@ -179,10 +181,10 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
     dtype = given[6] if name == "_rebuild_tensor_v3" else kind
     # Last of all torch says that the numbers are to be negated, or conjugated, when they are read.
     if any(given[7 if name == "_rebuild_tensor_v3" else 6 :]):
-        raise Refused("holds a negated or conjugated view of a tensor, which is not read")
+        raise RefusedPickle("holds a negated or conjugated view of a tensor, which is not read")
     start, size, stride = given[1:4]
     if type(start) is not int:
-        raise Refused("has a tensor offset that is not an integer")
+        raise RefusedPickle("has a tensor offset that is not an integer")
     shape, steps = numbers(size), numbers(stride)
     return {
         "key": str(key),
@@ -193,12 +195,14 @@ def tensor_of(value: Any) -> dict[str, Any] | None:
     }
 
 
-def sharded(arguments: Any, state: Any) -> dict[str, Any]:
+def describe_dtensor(arguments: Any, state: Any) -> dict[str, Any]:
     """Return a DTensor: this rank's part, the whole shape, and how it was cut."""
     if name_of(arguments[0]) == "ShardedTensor":
         return pieces_of(state)
     if name_of(arguments[0]) != "DTensor":
-        raise Refused(f"holds a tensor of the class {name_of(arguments[0])}, which is not read")
+        raise RefusedPickle(
+            f"holds a tensor of the class {name_of(arguments[0])}, which is not read"
+        )
     held = state[1] if isinstance(state, tuple) else state
     spec = held["_spec"]
     cuts = []
@@ -228,7 +232,7 @@ def pieces_of(state: Any) -> dict[str, Any]:
 def walk(value: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
     """Yield what nested dictionaries hold, by the keys that lead to it."""
     if len(path) > _MOST_DEPTH:
-        raise Refused("is nested too deeply")
+        raise RefusedPickle("is nested too deeply")
     yield path, value
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -241,7 +245,7 @@ def describe_torch(value: Any) -> list[Any]:
     found: list[Any] = []
     for number, (path, inner) in enumerate(walk(value, [])):
         if number > _MOST_ENTRIES:
-            raise Refused(f"holds more than {_MOST_ENTRIES} entries")
+            raise RefusedPickle(f"holds more than {_MOST_ENTRIES} entries")
         if (tensor := tensor_of(inner)) is not None:
             found.append([path, tensor])
     return found
@@ -250,7 +254,7 @@ def describe_torch(value: Any) -> list[Any]:
 def describe_metadata(value: Any) -> dict[str, Any]:
     """Return what .metadata of a distributed checkpoint says of tensors, and where parts lie."""
     if name_of(value) != "Metadata":
-        raise Refused("is not the metadata of a distributed checkpoint")
+        raise RefusedPickle("is not the metadata of a distributed checkpoint")
     tensors, others = {}, []
     for name, entry in value.get("state_dict_metadata").items():
         if name_of(entry) != "TensorStorageMetadata":
@@ -267,7 +271,9 @@ def describe_metadata(value: Any) -> dict[str, Any]:
         if index.get("fqn") not in tensors:
             continue
         if info.get("transform_descriptors"):
-            raise Refused("was written with a compression or another transform, which is not read")
+            raise RefusedPickle(
+                "was written with a compression or another transform, which is not read"
+            )
         span = [info.get("relative_path"), info.get("offset"), info.get("length")]
         places.append([index.get("fqn"), numbers(index.get("offset") or ()), *span])
     keys = {n: [str(k) for k in p] for n, p in paths.items() if isinstance(p, tuple | list)}
@@ -283,7 +289,7 @@ def main() -> None:
         for text in request["pickles"]:
             found.append(describe(Reader(io.BytesIO(base64.b64decode(text))).load()))
         json.dump({"found": found}, sys.stdout)
-    except Refused as refused:
+    except RefusedPickle as refused:
         json.dump({"refused": str(refused)}, sys.stdout)
     except Exception as error:
         json.dump({"refused": f"is damaged ({type(error).__name__}: {error})"}, sys.stdout)

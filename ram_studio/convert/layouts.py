@@ -55,7 +55,7 @@ def find_layout(source: Path) -> Layout:
         raise CheckpointError(
             f"{printable(source)} is neither a folder nor a file here; check the spelling."
         )
-    found = _look(source, depth=2)
+    found = _find_layouts(source, depth=2)
     if len(found) == 1:
         return found[0]
     if found:
@@ -96,9 +96,9 @@ def find_config(layout: Layout, source: Path, given: Path | None) -> Path | None
     return next((folder for folder in both if (folder / CONFIG_FILE).is_file()), None)
 
 
-def _look(folder: Path, depth: int) -> list[Layout]:
+def _find_layouts(folder: Path, depth: int) -> list[Layout]:
     """Return the models right in a folder or, where there is none, in the folders inside of it."""
-    own = _own(folder)
+    own = _layout_of(folder)
     if own is not None:
         return [own]
     if not depth:
@@ -112,12 +112,12 @@ def _look(folder: Path, depth: int) -> list[Layout]:
             f"{shown_list([printable(path.name) for path in steps], 6)}. Give the folder of one."
         )
     for name in _PREFERRED:
-        if (folder / name) in inside and (found := _look(folder / name, depth - 1)):
+        if (folder / name) in inside and (found := _find_layouts(folder / name, depth - 1)):
             return found
-    return [layout for path in inside for layout in _look(path, depth - 1)]
+    return [layout for path in inside for layout in _find_layouts(path, depth - 1)]
 
 
-def _own(folder: Path) -> Layout | None:
+def _layout_of(folder: Path) -> Layout | None:
     """Return the model that lies right in a folder, None where there is none."""
     names = Folder(folder).names()
     _refuse_zarr(folder, names)

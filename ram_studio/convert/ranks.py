@@ -59,7 +59,7 @@ def read_ranks(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
         for keys, part in _parts_of(path, rank, printable(path)):
             parts.setdefault(keys, []).append(part)
     names = choose_names(parts.keys(), key, at)
-    return {name: _joined(name, parts[keys], at) for keys, name in names.items()}
+    return {name: _join_parts(name, parts[keys], at) for keys, name in names.items()}
 
 
 def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, TensorInfo]:
@@ -84,37 +84,37 @@ def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
 def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Part]]:
     """Yield what a rank's file holds, by the keys that lead to it."""
     archive = open_torch_file(path, at)
-    for told_keys, told in describe_pickles("torch", [archive.pickle], at)[0]:
-        keys = tuple(told_keys)
+    for stored_keys, stored in describe_pickles("torch", [archive.pickle], at)[0]:
+        keys = tuple(stored_keys)
         if not keys:
             raise CheckpointError(f"{at} holds one tensor without a name, not a model.")
         name = ".".join(keys)
-        if "parts" in told:
-            found = [(archive.tensor(name, part, at), offsets) for part, offsets in told["parts"]]
+        if "parts" in stored:
+            found = [(archive.tensor(name, part, at), offsets) for part, offsets in stored["parts"]]
             boxes = tuple(Box(info, tuple(offsets), info.shape) for info, offsets in found)
-            yield keys, Shards(boxes, tuple(told["shape"]))
-        elif "local" in told:
-            yield keys, _cut(archive, name, told, rank, at)
+            yield keys, Shards(boxes, tuple(stored["shape"]))
+        elif "local" in stored:
+            yield keys, _cut(archive, name, stored, rank, at)
         else:
-            yield keys, archive.tensor(name, told, at)
+            yield keys, archive.tensor(name, stored, at)
 
 
-def _cut(archive: TorchFile, name: str, told: Mapping[str, Any], rank: int, at: str) -> Cut:
-    cuts = tuple((kind, dim, split) for kind, dim, split in told["cuts"])
-    odd = next((c for c in cuts if c[0] not in ("Shard", "_StridedShard", "Replicate")), None)
-    coordinate = told["coordinate"]
+def _cut(archive: TorchFile, name: str, stored: Mapping[str, Any], rank: int, at: str) -> Cut:
+    cuts = tuple((kind, dim, split) for kind, dim, split in stored["cuts"])
+    unknown = next((c for c in cuts if c[0] not in ("Shard", "_StridedShard", "Replicate")), None)
+    coordinate = stored["coordinate"]
     if coordinate is None and len(cuts) == 1:
         coordinate = [rank]
-    if odd or told["local"] is None or coordinate is None or len(coordinate) != len(cuts):
+    if unknown or stored["local"] is None or coordinate is None or len(coordinate) != len(cuts):
         raise CheckpointError(
-            f"{at}: tensor {quoted(name)} has placement {odd[0] if odd else 'unknown'}; expected "
-            "Shard or Replicate on every dimension of the mesh. Save the full state dict."
+            f"{at}: tensor {quoted(name)} has placement {unknown[0] if unknown else 'unknown'}; "
+            "expected Shard or Replicate on every dimension of the mesh. Save the full state dict."
         )
-    part = archive.tensor(name, told["local"], at)
-    return Cut(part, tuple(told["shape"]), cuts, tuple(coordinate))
+    part = archive.tensor(name, stored["local"], at)
+    return Cut(part, tuple(stored["shape"]), cuts, tuple(coordinate))
 
 
-def _joined(name: str, parts: list[Part], at: str) -> TensorInfo:
+def _join_parts(name: str, parts: list[Part], at: str) -> TensorInfo:
     """Return the whole of a tensor's parts."""
     at = f"{at}: tensor {quoted(name)}"
     first, *others = parts

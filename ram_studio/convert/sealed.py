@@ -37,10 +37,10 @@ def describe_pickles(
             f"{at} is a pickle, which is opened only in a sealed process; this machine has none. "
             "Convert it on Linux with Landlock and seccomp, not on a public Space."
         )
-    return [found for batch in _batches(pickles) for found in _described(kind, batch, at)]
+    return [found for batch in _batches(pickles) for found in _describe_locked(kind, batch, at)]
 
 
-def _described(kind: str, pickles: list[bytes], at: str) -> list[Any]:
+def _describe_locked(kind: str, pickles: list[bytes], at: str) -> list[Any]:
     request = {"kind": kind, "pickles": [base64.b64encode(one).decode() for one in pickles]}
     try:
         ended = run_program(_INSIDE.read_text("utf-8"), json.dumps(request), limits=_LIMITS)

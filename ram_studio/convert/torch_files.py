@@ -56,28 +56,28 @@ class TorchFile:
     pickle: bytes
     storages: dict[str, tuple[int, int]]
 
-    def tensor(self, name: str, told: Mapping[str, Any], at: str) -> TensorInfo:
+    def tensor(self, name: str, stored: Mapping[str, Any], at: str) -> TensorInfo:
         """Return the tensor that a description (see ``inside``) is of.
 
         Raises: CheckpointError when it does not fit the archive, or is not stored row by row.
         """
-        dtype = DTYPES.get(told["dtype"])
-        shape = tuple(told["shape"])
-        if dtype is None or told["key"] not in self.storages:
+        dtype = DTYPES.get(stored["dtype"])
+        shape = tuple(stored["shape"])
+        if dtype is None or stored["key"] not in self.storages:
             raise CheckpointError(
-                f"{at}: tensor {quoted(name)} is of the dtype {printable(told['dtype'])}, or its "
+                f"{at}: tensor {quoted(name)} is of the dtype {printable(stored['dtype'])}, or its "
                 "bytes are not in the file; save the model again."
             )
-        begin, size = self.storages[told["key"]]
+        begin, size = self.storages[stored["key"]]
         width = DTYPE_BITS[dtype] // 8
         nbytes = element_count(shape) * width
-        first = told["start"] * width
-        if min((told["start"], *shape), default=0) < 0 or first + nbytes > size:
+        first = stored["start"] * width
+        if min((stored["start"], *shape), default=0) < 0 or first + nbytes > size:
             raise CheckpointError(
                 f"{at}: tensor {quoted(name)} of shape {list(shape)} does not fit the {size} bytes "
                 "that are stored for it; the file is damaged, copy it again."
             )
-        if not _is_by_rows(shape, told["stride"]):
+        if not _is_by_rows(shape, stored["stride"]):
             raise CheckpointError(
                 f"{at}: tensor {quoted(name)} is not stored row by row; save it with .contiguous()."
             )
@@ -98,7 +98,7 @@ def open_torch_file(path: Path, at: str, span: tuple[int, int] | None = None) ->
                 "again."
             )
         try:
-            return _parsed(path, at, file.fileno(), begin, length)
+            return _parse_archive(path, at, file.fileno(), begin, length)
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
             raise CheckpointError(
                 f"{at} is not a torch.save file of torch 1.6 or newer, or is cut short "
@@ -106,7 +106,7 @@ def open_torch_file(path: Path, at: str, span: tuple[int, int] | None = None) ->
             ) from error
 
 
-def _parsed(path: Path, at: str, handle: int, begin: int, length: int) -> TorchFile:
+def _parse_archive(path: Path, at: str, handle: int, begin: int, length: int) -> TorchFile:
     with zipfile.ZipFile(io.BufferedReader(_Slice(handle, begin, length))) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         pickles = [name for name in entries if name.endswith("/data.pkl")]

@@ -38,7 +38,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConversionResult:
     """What was written.
 
     Attributes:
@@ -81,7 +81,7 @@ def convert(
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
-) -> Converted:
+) -> ConversionResult:
     """Write what a trainer left as safetensors shards, with config and tokenizer found beside.
 
     Args:
@@ -104,7 +104,7 @@ def convert(
     check_output(out, needed_bytes=0)
     layout = find_layout(source)
     folder = find_config(layout, source, None if config is None else Path(config).expanduser())
-    tensors, left_out = _read(layout, key)
+    tensors, left_out = _read_layout(layout, key)
     written = {name: _output_dtype(info.dtype, dtype) for name, info in tensors.items()}
     shards = lay_out(
         [(name, written[name], info.shape) for name, info in tensors.items()],
@@ -132,7 +132,7 @@ def convert(
         output.keep("whole", writer, b"", lambda flushed: cancel.raise_if_cancelled())
         output.complete(files)
     nbytes = sum(size for shard in shards for _, size in shard.offsets.values())
-    return Converted(
+    return ConversionResult(
         output.out,
         layout.folder,
         layout.kind,
@@ -144,7 +144,7 @@ def convert(
     )
 
 
-def _read(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[str]]:
+def _read_layout(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[str]]:
     at = printable(layout.folder)
     read = read_ranks if layout.kind == "ranks" else read_files
     left_out: list[str] = []
@@ -210,13 +210,13 @@ def _pieces(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[in
             yield start, piece
             continue
         if info.dtype == "F64":
-            values = _narrowed(piece.view(np.float64), info.name)
+            values = _narrow(piece.view(np.float64), info.name)
         else:
             values = rounding.decode(piece.view(rounding.STORAGE[info.dtype]), info.dtype)
         yield start * 4 // info.element_bytes, values.view(np.uint8)
 
 
-def _narrowed(wide: np.ndarray, name: str) -> np.ndarray:
+def _narrow(wide: np.ndarray, name: str) -> np.ndarray:
     """Return float64 elements of a tensor as float32.
 
     Raises: CheckpointError for a number that float32 does not hold.

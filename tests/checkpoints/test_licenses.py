@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from checkpoint_zoo import make, small_tensors
 
-from ram_studio.checkpoints.fit.licenses import License, combined, license_of
+from ram_studio.checkpoints.fit.licenses import License, combine_licenses, license_of
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ MIT, APACHE, TERMS = License("mit"), License("apache-2.0"), License("other", "te
     ],
 )
 def test_licenses_that_differ_are_named_together(stated, expected):
-    assert combined(stated) == expected
+    assert combine_licenses(stated) == expected

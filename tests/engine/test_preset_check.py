@@ -12,7 +12,7 @@ from engine_zoo import make_zoo
 from loopback_hub import LoopbackHub
 from safetensors.torch import load_file, save_file
 
-from ram_studio.checkpoints.hub.presets import Listed, Preset
+from ram_studio.checkpoints.hub.presets import ListedModel, Preset
 from ram_studio.engine.reading.preset_check import check_preset
 
 CARD = "---\nlicense: {license}\nbase_model:\n- {base}\n---\n"
@@ -34,7 +34,7 @@ def publish(hub: LoopbackHub, folders: dict[str, Path]) -> Preset:
         t.numel() for f in folders["base"].glob("*.safetensors") for t in load_file(f).values()
     )
     base, *agents = [
-        Listed(name, f"lab/{name}", commit, "mit", "BF16") for name, commit in commits.items()
+        ListedModel(name, f"lab/{name}", commit, "mit", "BF16") for name, commit in commits.items()
     ]
     return Preset("set", "A set", replace(base, elements=elements), tuple(agents))
 
@@ -98,6 +98,6 @@ def test_another_base_is_found_by_card_shape_and_numbers(
 
 
 def test_a_set_that_cannot_be_asked_is_no_refusal(hub: LoopbackHub) -> None:
-    report = check_preset(Preset("set", "A set", Listed("base", "lab/nothing"), ()))
+    report = check_preset(Preset("set", "A set", ListedModel("base", "lab/nothing"), ()))
     assert (report.is_fine, report.refusals) == (False, ())
     assert "lab/nothing is not on" in str(report.problem)

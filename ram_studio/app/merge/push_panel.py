@@ -14,7 +14,7 @@ from ram_studio.app.public.user import may_push
 from ram_studio.app.session.jobs import Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import Shared
-from ram_studio.checkpoints.hub.push import YES_PUBLIC, Pushed, PushProgress, push
+from ram_studio.checkpoints.hub.push import YES_PUBLIC, PushProgress, PushResult, push
 from ram_studio.errors import HubError, RamStudioError
 
 _SIGN_IN = templates.callout(
@@ -37,7 +37,7 @@ def build(shared: Shared) -> None:
         job = shared.job_controls("Push the latest merge", **ids)
 
     def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
-        def prepare() -> Work[Pushed]:
+        def prepare() -> Work[PushResult]:
             if not session.merges:
                 raise HubError("There is no merge yet; merge first.")
             folder = list(session.merges.values())[-1].folder
@@ -72,7 +72,7 @@ def _progress(event: PushProgress | None) -> str:
     )
 
 
-def _told(pushed: Pushed) -> str:
+def _told(pushed: PushResult) -> str:
     who = "everybody can read it" if pushed.is_public else "private"
     was = "Already there" if pushed.was_there else "Pushed"
     return templates.callout(f"{was}: {pushed.url} ({who}).", "good")

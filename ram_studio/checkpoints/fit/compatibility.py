@@ -25,7 +25,7 @@ from ram_studio.checkpoints.virtual.adapters import apply_adapter
 from ram_studio.checkpoints.virtual.deltas import overlay_delta
 from ram_studio.checkpoints.virtual.expert_adapters import Packing, Packings, packing_for
 from ram_studio.checkpoints.virtual.experts import in_layout_of
-from ram_studio.checkpoints.virtual.quantized import decoded, decoded_findings
+from ram_studio.checkpoints.virtual.quantized import decode_checkpoint, decoded_findings
 from ram_studio.errors import CompatibilityError, SettingsError
 
 MissingPolicy = Literal["error", "keep-base"]
@@ -252,9 +252,9 @@ def check_compatibility(
     problems += unmergeable(base, base.tensors)
     notes += [Finding("tied-head", text) for text in tied.warnings]
     for agent, tensors in zip(agents, tied.agents, strict=True):
-        found, told = match_agent(base, agent, tensors, policies)
+        found, texts = match_agent(base, agent, tensors, policies)
         problems += found
-        notes += [Finding("sources", text, (agent.name,)) for text in told]
+        notes += [Finding("sources", text, (agent.name,)) for text in texts]
     if problems:
         raise incompatible(problems)
     merged = tuple(
@@ -305,11 +305,11 @@ def _as_base_has_them(
 
     Third are notes of what was read otherwise than it is stored.
     """
-    base = decoded(base)
+    base = decode_checkpoint(base)
     _refuse_as_base(base)
     made, notes = [], []
     for agent in agents:
-        named, renaming = map_names(base, decoded(agent), policies)
+        named, renaming = map_names(base, decode_checkpoint(agent), policies)
         packing = packing_for(policies["experts_packing"], agent.name)
         whole = _whole(named, base, packing)
         laid_out, layout = in_layout_of(base, whole)

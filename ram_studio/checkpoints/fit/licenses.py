@@ -46,7 +46,7 @@ class License:
         return self.name or self.id if self.id == "other" else self.id
 
 
-def combined(licenses: Iterable[License]) -> License:
+def combine_licenses(licenses: Iterable[License]) -> License:
     """Return the license that all state; where they differ "other", by all their names.
 
     Unknown where one of them states nothing.
@@ -65,7 +65,7 @@ def license_of(checkpoint: Checkpoint) -> License:
     """
     fields = _card_fields(checkpoint, "license")
     name, link = (_text(fields.get(key)) for key in ("license_name", "license_link"))
-    return combined(License(i.lower(), name, link) for i in _texts(fields.get("license")))
+    return combine_licenses(License(i.lower(), name, link) for i in _texts(fields.get("license")))
 
 
 def bases_of(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -94,19 +94,19 @@ def _fields(card: str, prefix: str) -> dict[str, Any]:
     lines = card.removeprefix("\ufeff").splitlines()[:_MAX_FRONT_LINES]
     if not lines or lines[0].rstrip() != "---":
         return {}
-    kept: list[str] = []
+    yaml_lines: list[str] = []
     is_ours = False
     for line in lines[1:]:
         if line.rstrip() == "---":
             break
         if line[:1].strip() and not line.startswith("- "):
             is_ours = line.startswith(prefix)
-        if is_ours and len(line) <= 2 * _MAX_TEXT and len(kept) < 60:
-            kept.append(line)
+        if is_ours and len(line) <= 2 * _MAX_TEXT and len(yaml_lines) < 60:
+            yaml_lines.append(line)
     else:
         return {}  # front matter without an end is none
     try:
-        fields = yaml.safe_load("\n".join(kept))
+        fields = yaml.safe_load("\n".join(yaml_lines))
     except _DAMAGED:
         return {}
     return fields if isinstance(fields, dict) else {}

@@ -124,7 +124,7 @@ def match_agent(
     rows = policies["rows"]
     at = agent.who
     problems = unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
-    told: dict[str, list[str]] = {}  # what is told -> tensors
+    names_by_note: dict[str, list[str]] = {}  # what is told -> tensors
 
     for name, own in base.tensors.items():
         if name in tensors or _is_buffer(own):
@@ -135,7 +135,7 @@ def match_agent(
             text = f"{at}tensor {quoted(name)} is missing from {printable(agent.folder)}"
             problems.append(Mismatch("missing", text))
         else:
-            told.setdefault("missing, kept as in the base", []).append(quoted(name))
+            names_by_note.setdefault("missing, kept as in the base", []).append(quoted(name))
     for name, own in tensors.items():
         if name in base.tensors or _is_buffer(own):
             continue
@@ -143,10 +143,12 @@ def match_agent(
             text = f"{at}tensor {quoted(name)} ({printable(own.path.name)}) is not in the base"
             problems.append(Mismatch("extra", text))
         else:
-            told.setdefault("that the base does not have, left out", []).append(quoted(name))
+            names_by_note.setdefault("that the base does not have, left out", []).append(
+                quoted(name)
+            )
     warnings = [
         f"{at}{plural(len(names), 'tensor')} {what}: {shown_list(names, separator=', ')}."
-        for what, names in told.items()
+        for what, names in names_by_note.items()
     ]
 
     cropped = []

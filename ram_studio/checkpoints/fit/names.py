@@ -47,21 +47,21 @@ def map_names(
     if ours == theirs and (not is_alone or policies["missing"] == "keep-base"):
         return agent, None
     known = _modules(base.tensors)
-    names = {name: _renamed(name, theirs, ours, known) for name in agent.tensors}
+    names = {name: _base_name(name, theirs, ours, known) for name in agent.tensors}
     if not all(names.values()) or len(set(names.values())) < len(names):
         return agent, None
     found = f"it names its layers {quoted(f'{theirs}layers...')}, the base {quoted(f'{ours}...')}"
     found = found if ours != theirs else "it holds the base's language model alone"
-    kept = f"; {plural(towers, 'tensor')} of the base's other towers stay as they are"
-    kept = kept if is_alone else ""
+    towers_note = f"; {plural(towers, 'tensor')} of the base's other towers stay as they are"
+    towers_note = towers_note if is_alone else ""
     if policies["names"] != "mapped":
         raise CompatibilityError(
             f"{agent.at}: {found}. With the base's names, all its {plural(len(names), 'tensor')} "
-            f"are in the base{kept}. If it was trained from this base, "
+            f"are in the base{towers_note}. If it was trained from this base, "
             f"{OPTION_WORDS['names']} to merge it."
         )
     tensors = {str(new): agent.tensors[old].renamed(str(new)) for old, new in names.items()}
-    text = f"{agent.who}{found}; it is read by the base's names{kept}."
+    text = f"{agent.who}{found}; it is read by the base's names{towers_note}."
     return replace(agent, tensors=tensors), Finding("sources", text, (agent.name,), level="note")
 
 
@@ -88,7 +88,7 @@ def _modules(names: Iterable[str]) -> set[str]:
     return found
 
 
-def _renamed(name: str, theirs: str, ours: str, known: Container[str]) -> str | None:
+def _base_name(name: str, theirs: str, ours: str, known: Container[str]) -> str | None:
     """Return a tensor's name by the base's prefix, None where the base has none of that name.
 
     Of adapters the name of a factor, whose module must be in the base. known: see ``_modules``.

@@ -134,7 +134,7 @@ class _Pair:
         self.names = (embedding, head)
         self._equal: dict[str, bool] = {}
 
-    def stored(self, checkpoint: Checkpoint) -> list[str]:
+    def stored_names(self, checkpoint: Checkpoint) -> list[str]:
         """Return which of the two a checkpoint stores, embedding first."""
         return [name for name in self.names if name in checkpoint.tensors]
 
@@ -164,7 +164,7 @@ class _Pair:
         Stored twice: equal bytes. Stored once: what the config says, or `fallback` where it says
         nothing (a base without a stored head can only be tied).
         """
-        stored = self.stored(checkpoint)
+        stored = self.stored_names(checkpoint)
         if len(stored) == 2:
             return self.is_stored_twice(checkpoint)
         if not stored:
@@ -174,7 +174,7 @@ class _Pair:
 
     def describe(self, checkpoint: Checkpoint, fallback: bool | None = True) -> HeadStorage:
         """Return how this checkpoint stores the two."""
-        stored = self.stored(checkpoint)
+        stored = self.stored_names(checkpoint)
         kinds: dict[int, Stored] = {0: "none", 2: "both"}
         one: Stored = "embedding" if self.names[0] in stored else "head"
         is_tied = None
@@ -202,13 +202,13 @@ def resolve_tied(
     base_is_tied = pair.is_tied(base)
     found.heads = {c.name: pair.describe(c, base_is_tied) for c in agents}
     found.heads = {base.name: pair.describe(base), **found.heads}
-    stored = pair.stored(base)
+    stored = pair.stored_names(base)
     if len(stored) == 2:
         _follow_base_with_both(base, agents, pair, ignore_extra, found)
     elif len(stored) == 1:
-        kept = stored[0]
-        [other] = set(names) - {kept}
-        _follow_base_with_one(agents, pair, kept, other, base_is_tied, ignore_extra, found)
+        stored_name = stored[0]
+        [other] = set(names) - {stored_name}
+        _follow_base_with_one(agents, pair, stored_name, other, base_is_tied, ignore_extra, found)
     return found
 
 
@@ -253,7 +253,7 @@ def _follow_base_with_both(
 def _follow_base_with_one(
     agents: Sequence[Checkpoint],
     pair: _Pair,
-    kept: str,
+    stored_name: str,
     other: str,
     base_is_tied: bool,
     ignore_extra: bool,
@@ -262,11 +262,11 @@ def _follow_base_with_one(
     for agent, tensors in zip(agents, found.agents, strict=True):
         if other not in tensors:
             continue
-        if kept not in tensors:
+        if stored_name not in tensors:
             if pair.is_tied(agent, base_is_tied):
-                tensors[kept] = tensors.pop(other)
+                tensors[stored_name] = tensors.pop(other)
         elif pair.is_stored_twice(agent, base_is_tied):
             del tensors[other]
         elif base_is_tied:
             del tensors[other]
-            found.part(agent, other, kept, is_left_out=ignore_extra)
+            found.part(agent, other, stored_name, is_left_out=ignore_extra)

@@ -68,9 +68,9 @@ def stop_tokens(checkpoint: Checkpoint) -> tuple[int, ...]:
     Raises: CheckpointError when generation_config.json cannot be read.
     """
     path = checkpoint.folder / _GENERATION
-    told = read_json_object(path, checkpoint.who) if path.is_file() else {}
+    generation = read_json_object(path, checkpoint.who) if path.is_file() else {}
     text = checkpoint.config.get("text_config")
-    for source in (told, checkpoint.config, text if isinstance(text, dict) else {}):
+    for source in (generation, checkpoint.config, text if isinstance(text, dict) else {}):
         if (ids := source.get(_EOS)) is not None:
             listed = ids if isinstance(ids, list) else [ids]
             return tuple(one for one in listed if type(one) is int and one >= 0)[:MAX_STOP_TOKENS]
@@ -176,8 +176,8 @@ class _Tokenizer:
         path = self._folder / "chat_template.jinja"
         if path.is_file():
             return read_bounded(path, self._who, limit=4_000_000).decode("utf-8", "replace")
-        told = self._load("chat_template.json")
-        template = told.get("chat_template", self._settings.get("chat_template"))
+        stored = self._load("chat_template.json")
+        template = stored.get("chat_template", self._settings.get("chat_template"))
         return None if template is None else str(template)
 
     @property

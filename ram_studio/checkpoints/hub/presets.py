@@ -15,7 +15,7 @@ from ram_studio.resources import asset_path
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedModel:
     """What is known of one model; None where it is not.
 
     Attributes:
@@ -45,11 +45,11 @@ class Preset:
 
     key: str
     title: str
-    base: Listed
-    agents: tuple[Listed, ...]
+    base: ListedModel
+    agents: tuple[ListedModel, ...]
 
     @property
-    def models(self) -> tuple[Listed, ...]:
+    def models(self) -> tuple[ListedModel, ...]:
         return (self.base, *self.agents)
 
 

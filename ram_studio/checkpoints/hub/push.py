@@ -43,7 +43,7 @@ YES_PUBLIC = "--public"
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushResult:
     """What went up: the model's page, whether all may read it, files, and whether it was there.
 
     ahead: of the files, how many had gone up while the merge was written.
@@ -84,7 +84,7 @@ def check_push(repository: str, *, public: bool = False) -> None:
             "with the right to write."
         )
     with _talking_of(repository):
-        found = _found(repository)
+        found = _find_repository(repository)
     if found is not None:
         _check_visibility(repository, found, public)
 
@@ -98,7 +98,7 @@ def push(
     cancel: CancelSignal | None = None,
     ahead: Mapping[str, CommitOperationAdd] = MappingProxyType({}),
     more: Mapping[str, bytes] = MappingProxyType({}),
-) -> Pushed:
+) -> PushResult:
     """Upload a merged folder: weights, config, tokenizer, card and provenance, nothing else.
 
     Where the merge is there already, only `more` goes up.
@@ -122,7 +122,7 @@ def push(
     api = hub_api()
     url = f"{site_address()}/{repository}"
     with _talking_of(repository):
-        found = _made(repository, public)
+        found = _create_repository(repository, public)
         if _has_model(found):
             if _provenance_there(repository, found) != (folder / PROVENANCE_FILE).read_bytes():
                 raise HubError(
@@ -131,7 +131,7 @@ def push(
                 )
             _add(api, repository, more)
             nbytes = sum(map(len, more.values()))
-            return Pushed(url, not found.private, len(more), nbytes, was_there=True)
+            return PushResult(url, not found.private, len(more), nbytes, was_there=True)
         operations, done = [], 0
         for name in names:
             if cancel is not None:
@@ -152,7 +152,7 @@ def push(
             commit_message=f"Merge by {provenance.recipe.method} with RAM Studio",
         )
     went = len(ahead.keys() & sizes.keys())
-    return Pushed(url, not found.private, len(names), sum(sizes.values()), ahead=went)
+    return PushResult(url, not found.private, len(names), sum(sizes.values()), ahead=went)
 
 
 def _names(folder: Path, provenance: Provenance) -> list[str]:
@@ -238,7 +238,7 @@ class PushAhead:
 
     def _send(self, name: str, path: Path) -> None:
         if self._is_open is None:
-            found = _made(self._repository, self._public)
+            found = _create_repository(self._repository, self._public)
             self._is_open = not _has_model(found)
         if self._is_open:
             addition = CommitOperationAdd(name, str(path))
@@ -247,9 +247,9 @@ class PushAhead:
             self.sent[name] = addition
 
 
-def _made(repository: str, public: bool) -> ModelInfo:
+def _create_repository(repository: str, public: bool) -> ModelInfo:
     """Return what the Hub knows of a repository; it is made private where there is none."""
-    info = _found(repository)
+    info = _find_repository(repository)
     if info is None:
         hub_api().create_repo(repository, private=not public, exist_ok=True)
         info = hub_api().model_info(repository, timeout=REQUEST_SECONDS)
@@ -288,7 +288,7 @@ def _talking_of(repository: str) -> Iterator[None]:
             enable_progress_bars()
 
 
-def _found(repository: str) -> ModelInfo | None:
+def _find_repository(repository: str) -> ModelInfo | None:
     """Return what the Hub knows of a repository; None where there is none."""
     try:
         return hub_api().model_info(repository, timeout=REQUEST_SECONDS)

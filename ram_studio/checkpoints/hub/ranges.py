@@ -22,7 +22,7 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.remote import BUSY, FIRST_REQUEST_BYTES, RemoteFiles, Retries
 from ram_studio.errors import HubError
 
-KEPT_BYTES = 4096
+CACHED_BYTES = 4096
 """Ranges up to this size are kept."""
 
 
@@ -69,7 +69,7 @@ class HubFiles(RemoteFiles):
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, dict[int, bytes]] = {}
+        self._cache: dict[str, dict[int, bytes]] = {}
         self._retries = Retries(f"{self.who}{self.listing.repository}", self.check)
 
     def at(self, name: str) -> str:
@@ -93,27 +93,27 @@ class HubFiles(RemoteFiles):
 
     def fetch(self, name: str, start: int, length: int) -> bytes:
         with self._lock:
-            kept = sorted(self._kept.setdefault(name, {}).items())
+            cached = sorted(self._cache.setdefault(name, {}).items())
         parts = []
         at, end = start, start + length
         with hub_errors(self.listing.repository, self.listing.revision, name=self.name):
-            for first, data in (*kept, (end, b"")):
+            for first, data in (*cached, (end, b"")):
                 if at < first:
                     upto = min(first, end)
-                    parts.append(self._received(self.at(name), at, upto))
+                    parts.append(self._receive(self.at(name), at, upto))
                     at = upto
                 if first <= at < min(first + len(data), end):
                     parts.append(data[at - first : end - first])
                     at += len(parts[-1])
         found = b"".join(parts)
         # With a header data may come along.
-        if length <= (KEPT_BYTES if start else FIRST_REQUEST_BYTES):
+        if length <= (CACHED_BYTES if start else FIRST_REQUEST_BYTES):
             with self._lock:
-                if length > len(self._kept[name].get(start, b"")):
-                    self._kept[name][start] = found
+                if length > len(self._cache[name].get(start, b"")):
+                    self._cache[name][start] = found
         return found
 
-    def _received(self, url: str, begin: int, end: int) -> bytes:
+    def _receive(self, url: str, begin: int, end: int) -> bytes:
         received = bytearray()
         vain = 0
         while len(received) < end - begin:

@@ -103,8 +103,8 @@ class Folder(Files):
         return read_header(path, self.who)
 
     def fetch(self, name: str, start: int, length: int) -> bytes:
-        told = raise_as(CheckpointError, f"{self.who}{printable(self.at(name))} cannot be read")
-        with told, open(self.folder / name, "rb", buffering=0) as file:
+        reading = raise_as(CheckpointError, f"{self.who}{printable(self.at(name))} cannot be read")
+        with reading, open(self.folder / name, "rb", buffering=0) as file:
             file.seek(start)
             data = file.read(length)
             if len(data) < length:

@@ -56,7 +56,7 @@ PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 MOST_PAUSE = 120.0
 """So long is waited where a server says for how long it is busy."""
 
-SAY_SECONDS = 30.0
+LOG_SECONDS = 30.0
 _LOG = logging.getLogger(__name__)
 _PASSING = (errno.EBUSY, errno.EAGAIN, errno.EPIPE, getattr(errno, "EREMOTEIO", errno.EIO))
 # Of aiohttp and botocore, whose failures to connect are no OSError.
@@ -119,7 +119,7 @@ class Retries:
         self._place = place
         self._check = check
         self._count = 0
-        self._said = float("-inf")
+        self._logged_at = float("-inf")
         self._lock = threading.Lock()
 
     def pause(self, vain: int, failure: BaseException) -> bool:
@@ -130,19 +130,19 @@ class Retries:
         seconds = max(_asked_pause(failure), PAUSES[min(vain, TRIES) - 1])
         if vain >= TRIES or seconds > MOST_PAUSE:
             return False
-        self._say(failure, seconds)
+        self._log_retry(failure, seconds)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._check()
             time.sleep(min(left, _WAIT_SECONDS))
         return True
 
-    def _say(self, failure: BaseException, seconds: float) -> None:
+    def _log_retry(self, failure: BaseException, seconds: float) -> None:
         with self._lock:
             self._count += 1
-            if time.monotonic() - self._said < SAY_SECONDS:
+            if time.monotonic() - self._logged_at < LOG_SECONDS:
                 return
-            self._said = time.monotonic()
+            self._logged_at = time.monotonic()
         status = http_status(failure) or http_status(failure.__cause__ or failure)
         reason = f"status {status}" if status else printable(failure, 80)
         again = "requests were" if self._count > 1 else "request was"
@@ -295,14 +295,14 @@ class ReadAhead:
         while done < len(buffer):
             number = bisect.bisect_right(file.pieces, start + done, key=lambda p: p.start) - 1
             piece = file.pieces[number]
-            data = self._wait(self._ask(file, number))
+            data = self._wait(self._request(file, number))
             first = start + done - piece.start
             count = min(len(buffer) - done, piece.end - piece.start - first)
             buffer[done : done + count] = memoryview(data)[first : first + count]
             done += count
             self._count(file, piece, count)
 
-    def _ask(self, file: _File, number: int) -> Future[bytes]:
+    def _request(self, file: _File, number: int) -> Future[bytes]:
         """Return a piece's bytes to come, and have the next ones fetched too."""
         with self._lock:
             for piece in file.pieces[number : number + 1 + AHEAD]:

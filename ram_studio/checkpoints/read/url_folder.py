@@ -86,7 +86,7 @@ def url_errors(what: str) -> Iterator[None]:
 class KnownHeaders:
     """A URL's shards as somebody has read them: who sees the same listing need not do it again.
 
-    versions: by shard, see ``Stored``; fingerprint: of the checkpoint; headers: of all shards,
+    versions: by shard, see ``StoredFile``; fingerprint: of the checkpoint; headers: of all shards,
     compressed, as text.
     """
 
@@ -96,7 +96,7 @@ class KnownHeaders:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """What a store says of a file.
 
     version: size, and whatever changes when it is overwritten; tag: its ETag, "" where there is
@@ -108,11 +108,11 @@ class Stored:
     tag: str = ""
 
     @classmethod
-    def of(cls, info: dict[str, Any]) -> Stored:
+    def of(cls, info: dict[str, Any]) -> StoredFile:
         size = info.get("size") or 0
-        said = [f"{key}={info[key]}" for key in _VERSIONS if info.get(key) is not None]
+        versions = [f"{key}={info[key]}" for key in _VERSIONS if info.get(key) is not None]
         tag = str(info.get("ETag") or "")
-        return cls(size, " ".join([str(size), *said]), "" if tag.startswith("W/") else tag)
+        return cls(size, " ".join([str(size), *versions]), "" if tag.startswith("W/") else tag)
 
 
 @dataclass(eq=False)
@@ -160,38 +160,38 @@ class UrlFolder(RemoteFiles):
         return sorted(self.listed)
 
     @cached_property
-    def listed(self) -> dict[str, Stored]:
+    def listed(self) -> dict[str, StoredFile]:
         """What lay right below the folder when it was asked first; raises CheckpointError."""
         return self._list()
 
-    def _list(self) -> dict[str, Stored]:
+    def _list(self) -> dict[str, StoredFile]:
         def list_now() -> list[dict[str, Any]]:
             self.system.invalidate_cache()
             return list(self.system.ls(self.root, detail=True))
 
-        with self._told():
-            named = ((self._name(f["name"]).rstrip("/"), f) for f in self._tried(list_now))
+        with self._store_errors():
+            named = ((self._name(f["name"]).rstrip("/"), f) for f in self._retry(list_now))
             found = {name: info for name, info in named if name and "?" not in name}
             # A plain web server lists names alone.
             bare = [n for n, f in found.items() if f["size"] is None and f["type"] == "file"]
             with ThreadPoolExecutor(PARALLEL_HEADERS) as pool:
-                asked = pool.map(lambda n: self._tried(self.system.info, self._path(n)), bare)
+                asked = pool.map(lambda n: self._retry(self.system.info, self._path(n)), bare)
                 found |= dict(zip(bare, asked, strict=True))
-        return {name: Stored.of(info) for name, info in found.items()}
+        return {name: StoredFile.of(info) for name, info in found.items()}
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         now = self._list()
         for name in names:
             if now.get(name) != self.listed.get(name):
-                raise self._changed(name)
+                raise self._changed_error(name)
 
-    def _changed(self, name: str) -> SourceChangedError:
+    def _changed_error(self, name: str) -> SourceChangedError:
         return SourceChangedError(
             f"{self.who}{printable(self.at(name))} was overwritten or removed while it was read. "
             "Leave the files alone during a run, and run again."
         )
 
-    def _tried(self, call: Callable[..., T], *given: Any, **named: Any) -> T:
+    def _retry(self, call: Callable[..., T], *given: Any, **named: Any) -> T:
         """Return what a request returns, made again while the store is busy.
 
         Raises: StorageError where it stays so; whatever else the request raises.
@@ -221,24 +221,24 @@ class UrlFolder(RemoteFiles):
     def size(self, name: str) -> int:
         if self._is_opened and name in self.listed:
             return self.listed[name].size
-        with self._told(name):
-            return int(self._tried(self.system.info, self._path(name))["size"])
+        with self._store_errors(name):
+            return int(self._retry(self.system.info, self._path(name))["size"])
 
     def has(self, name: str) -> bool:
         if self._is_opened and "/" not in name:
             return name in self.listed
-        with self._told(name):
+        with self._store_errors(name):
             self.system.invalidate_cache()
             try:  # `isfile` takes every failure for an absence
-                return bool(self._tried(self.system.info, self._path(name))["type"] == "file")
+                return bool(self._retry(self.system.info, self._path(name))["type"] == "file")
             except FileNotFoundError:
                 return False
 
     def sizes(self) -> dict[str, int]:
-        with self._told():
+        with self._store_errors():
             self.system.invalidate_cache()
             try:
-                found = self._tried(self.system.find, self.root, detail=True)
+                found = self._retry(self.system.find, self.root, detail=True)
             except FileNotFoundError:
                 return {}
         names = ((self._name(path), info["size"] or 0) for path, info in found.items())
@@ -248,13 +248,13 @@ class UrlFolder(RemoteFiles):
         if not length:
             return b""  # stores are asked for the last byte, and none has a number below 0
         tag = self.listed[name].tag if self._is_opened and name in self.listed else ""
-        with self._told(name):
+        with self._store_errors(name):
             try:
-                data = self._tried(self._cat, self._path(name), start, start + length, tag)
+                data = self._retry(self._cat, self._path(name), start, start + length, tag)
             except Exception as error:
                 refusal = error if http_status(error) else error.__cause__ or error
                 if http_status(refusal) == 412:
-                    raise self._changed(name) from error
+                    raise self._changed_error(name) from error
                 raise
         if len(data) != length:
             raise CheckpointError(
@@ -347,8 +347,8 @@ class UrlFolder(RemoteFiles):
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file, in place of an older one."""
-        with self._told(name, " cannot be written"):
-            self._tried(self.system.pipe_file, self._path(name), data)
+        with self._store_errors(name, " cannot be written"):
+            self._retry(self.system.pipe_file, self._path(name), data)
 
     def upload(self, path: Path, name: str, on_bytes: Callable[[int], None]) -> None:
         """Upload a file, large ones in several pieces where the store knows that.
@@ -359,13 +359,13 @@ class UrlFolder(RemoteFiles):
         """
         import fsspec
 
-        class Told(fsspec.callbacks.Callback):
+        class ByteCounter(fsspec.callbacks.Callback):
             def relative_update(self, inc: int = 1) -> None:
                 on_bytes(inc)
 
-        with self._told(name, " cannot be written"):
+        with self._store_errors(name, " cannot be written"):
             more = _UPLOADS.get(self._scheme, {})
-            self.system.put_file(str(path), self._path(name), callback=Told(), **more)
+            self.system.put_file(str(path), self._path(name), callback=ByteCounter(), **more)
             self.system.invalidate_cache()
             arrived = self.system.info(self._path(name))["size"]
         if arrived != path.stat().st_size:
@@ -376,12 +376,12 @@ class UrlFolder(RemoteFiles):
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove files, or folders with all that is in them."""
-        with self._told("", " cannot be cleaned up"):
+        with self._store_errors("", " cannot be cleaned up"):
             self.system.invalidate_cache()
             for name in names:
                 self.system.rm(self._path(name), recursive=True)
 
-    def _told(self, name: str = "", what: str = "") -> AbstractContextManager[None]:
+    def _store_errors(self, name: str = "", what: str = "") -> AbstractContextManager[None]:
         return url_errors(f"{self.who}{printable(self.at(name))}{what}")
 
     def _path(self, name: str) -> str:

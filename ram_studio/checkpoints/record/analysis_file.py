@@ -77,8 +77,8 @@ def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Pat
         if analysis.sums is not None:
             arrays |= {f"exact.{name}": getattr(analysis.sums, name) for name in _SUMS}
     body = pack(arrays, exact=not found.is_compact)
-    told = json.dumps(header | {"blake3": hash_bytes(body)}, sort_keys=True)
-    data = save({_PACKED: np.frombuffer(body, np.uint8)}, metadata={_HEADER: told})
+    header_text = json.dumps(header | {"blake3": hash_bytes(body)}, sort_keys=True)
+    data = save({_PACKED: np.frombuffer(body, np.uint8)}, metadata={_HEADER: header_text})
     what = f"The analysis {printable(path)} cannot be written"
     with raise_as(OutputError, what, "choose another place"):
         write_whole(path, data)
@@ -149,7 +149,7 @@ def load_analysis(path: str | Path, *, only_compact: bool = False) -> Analysis:
     grid, or holds some parts of a plan only.
     """
     with _reading(path):
-        header, arrays = _read(path, only_compact=only_compact)
+        header, arrays = _read_arrays(path, only_compact=only_compact)
         if header["kind"] == "part":
             numbers = [number for number, _ in header["parts"]]
             raise AnalysisError(
@@ -165,7 +165,7 @@ def load_partial(path: str | Path) -> PartialAnalysis:
     Raises: AnalysisError when the file is missing, damaged, or a whole analysis.
     """
     with _reading(path):
-        header, arrays = _read(path)
+        header, arrays = _read_arrays(path)
         if header["kind"] != "part":
             raise AnalysisError(
                 f"The analysis {printable(path)} is not one of a part: its kind is "
@@ -209,7 +209,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _read(
+def _read_arrays(
     path: str | Path, *, only_compact: bool = False
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     where = f"The analysis {printable(path)}"
@@ -246,7 +246,9 @@ def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
     require("words", *(isinstance(word, str) for word in itertools.chain(words, pairs)))
 
     def counts(part: str, numel: np.ndarray) -> OverlapCounts:
-        found = {name: array for name, array in _own(arrays, part).items() if name != "numel"}
+        found = {
+            name: array for name, array in _part_arrays(arrays, part).items() if name != "numel"
+        }
         require(part, *((array >= 0).all() for array in found.values()))
         if "patterns" in found:
             require(part, (found["patterns"].sum(-1) == numel[:, None]).all())
@@ -257,8 +259,8 @@ def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
     def stacks(labels: list[str]) -> StackCounts:
         return StackCounts(tuple(labels), counts("stacks", arrays["stacks.numel"]))
 
-    factors = _own(arrays, "part_factors")
-    weighing = {name: _own(arrays, name) for name in _WEIGHING}
+    factors = _part_arrays(arrays, "part_factors")
+    weighing = {name: _part_arrays(arrays, name) for name in _WEIGHING}
     return Analysis(
         agents=tuple(header["agents"]),
         tensors=tuple(map(TensorEntry, header["tensors"], map(int, numel))),
@@ -267,10 +269,10 @@ def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
         fingerprints=header["fingerprints"],
         sources=header["sources"],
         dtypes=header["dtypes"],
-        rounded=counts("rounded", numel) if _own(arrays, "rounded") else None,
-        relations=_build_relations(_own(arrays, "relations"), n_agents),
+        rounded=counts("rounded", numel) if _part_arrays(arrays, "rounded") else None,
+        relations=_build_relations(_part_arrays(arrays, "relations"), n_agents),
         steps=_build_steps(arrays, header["layers"], n_agents),
-        energies=_build_energies(_own(arrays, "energies"), n_agents),
+        energies=_build_energies(_part_arrays(arrays, "energies"), n_agents),
         part_factors=PartFactors(**factors) if factors else None,
         **{name: WeightSums(**own) for name, own in weighing.items() if own},
         warnings=tuple(header["warnings"]),
@@ -279,7 +281,7 @@ def _build(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Analysis:
     )
 
 
-def _own(arrays: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
+def _part_arrays(arrays: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
     """Return the arrays of one part of an analysis by name."""
     prefix = f"{part}."
     return {n.removeprefix(prefix): array for n, array in arrays.items() if n.startswith(prefix)}

@@ -78,7 +78,7 @@ def unpack(packed: bytes, header: Mapping[str, Any]) -> dict[str, np.ndarray]:
     require("packed", len(head) == size, 0 <= total <= most)
     body = inflating.decompress(inflating.unconsumed_tail, total + 1)
     require("packed", inflating.eof)
-    arrays = _restored(load(length + head + body), exact=not is_compact)
+    arrays = _restore(load(length + head + body), exact=not is_compact)
     for name, array in arrays.items():
         require(name, array.shape == shapes.get(name, array.shape), np.isfinite(array).all())
     return arrays
@@ -101,28 +101,28 @@ def _is_turned(dtype: np.dtype, exact: bool) -> bool:
 
 def _small(arrays: Mapping[str, np.ndarray], exact: bool) -> dict[str, np.ndarray]:
     """Return arrays of bytes to deflate, and one with their shapes and dtypes as JSON."""
-    small, told = {}, {}
+    small, shapes = {}, {}
     for name, array in arrays.items():
-        kept = array
+        packed = array
         if _is_short(name, array.dtype, exact):
-            kept = array.astype(np.float32)
+            packed = array.astype(np.float32)
         elif _is_turned(array.dtype, exact):
-            kept = array.T
+            packed = array.T
         elif array.dtype == np.int64 and array.ndim > 1:
-            kept = np.diff(array, axis=_EPSILON_AXIS, prepend=0)
-            kept = (kept << 1) ^ (kept >> 63)  # small numbers of either sign
-        told[name] = [list(array.shape), str(array.dtype)]
-        raw = np.ascontiguousarray(kept)
+            packed = np.diff(array, axis=_EPSILON_AXIS, prepend=0)
+            packed = (packed << 1) ^ (packed >> 63)  # small numbers of either sign
+        shapes[name] = [list(array.shape), str(array.dtype)]
+        raw = np.ascontiguousarray(packed)
         if raw.size:
             planes = raw.reshape(-1).view(np.uint8).reshape(raw.size, raw.itemsize)
             small[name] = np.ascontiguousarray(planes.T).reshape(-1)
         else:
             small[name] = np.empty(0, dtype=np.uint8)
-    text = json.dumps(told, sort_keys=True).encode()
+    text = json.dumps(shapes, sort_keys=True).encode()
     return {**small, _SHAPES: np.frombuffer(text, np.uint8)}
 
 
-def _restored(small: dict[str, np.ndarray], *, exact: bool) -> dict[str, np.ndarray]:
+def _restore(small: dict[str, np.ndarray], *, exact: bool) -> dict[str, np.ndarray]:
     """Return the arrays that were made small, and take them out of ``small``."""
     arrays = {}
     for name, (shape, wanted) in json.loads(small[_SHAPES].tobytes()).items():
@@ -133,11 +133,11 @@ def _restored(small: dict[str, np.ndarray], *, exact: bool) -> dict[str, np.ndar
         planes = small.pop(name).reshape(stored.itemsize, -1)
         flat = np.ascontiguousarray(planes.T).reshape(-1).view(stored)
         is_turned = _is_turned(dtype, exact)
-        kept = flat.reshape(shape[::-1]).T if is_turned else flat.reshape(shape)
-        if dtype == np.int64 and kept.ndim > 1:
-            signed = (kept.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(kept & 1)
-            kept = signed.cumsum(axis=_EPSILON_AXIS)
-        arrays[name] = kept.astype(dtype)
+        array = flat.reshape(shape[::-1]).T if is_turned else flat.reshape(shape)
+        if dtype == np.int64 and array.ndim > 1:
+            signed = (array.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(array & 1)
+            array = signed.cumsum(axis=_EPSILON_AXIS)
+        arrays[name] = array.astype(dtype)
     return arrays
 
 

@@ -115,7 +115,7 @@ def _template() -> Template:
     environment.filters |= {
         "count": _count,
         "license": _license_link,
-        "link": _linked,
+        "link": _source_link,
         "papers": _linked_papers,
         "plural": plural,
     }
@@ -161,7 +161,7 @@ def _display_name(record: SourceRecord) -> str:
     return record.repository or PurePath(record.source).name or "base"
 
 
-def _linked(record: SourceRecord) -> Markdown:
+def _source_link(record: SourceRecord) -> Markdown:
     """Return a link to a source's commit on the Hub, or a local one's name."""
     name = record.repository
     if name is None:

@@ -109,7 +109,7 @@ def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _worded(low: int, high: int) -> WrapValidator:
+def _plain_number_error(low: int, high: int) -> WrapValidator:
     """Return what words an error of a number, or of a list of them, in one sentence."""
 
     def check(given: Any, validate: Callable[[Any], Any]) -> Any:
@@ -126,8 +126,8 @@ def _worded(low: int, high: int) -> WrapValidator:
 
 MOST_NUMBERS = 1000
 _Many = Field(min_length=1, max_length=MOST_NUMBERS)
-Weight = Annotated[_Number | Annotated[tuple[_Number, ...], _Many], _worded(-100, 100)]
-Density = Annotated[_Share | Annotated[tuple[_Share, ...], _Many], _worded(0, 1)]
+Weight = Annotated[_Number | Annotated[tuple[_Number, ...], _Many], _plain_number_error(-100, 100)]
+Density = Annotated[_Share | Annotated[tuple[_Share, ...], _Many], _plain_number_error(0, 1)]
 Settings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
 Pattern = Annotated[
     str, StringConstraints(min_length=1, max_length=256), AfterValidator(_check_pattern)

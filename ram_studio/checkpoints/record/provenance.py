@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from ram_studio.checkpoints.fit.licenses import License, combined, license_of
+from ram_studio.checkpoints.fit.licenses import License, combine_licenses, license_of
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes, hash_json
 from ram_studio.checkpoints.read.describe import printable
@@ -270,7 +270,7 @@ class Provenance(Record):
     @property
     def license(self) -> License:
         """What the sources' licenses are together, see ``licenses.combined``."""
-        return combined(source.license for source in self.sources.values())
+        return combine_licenses(source.license for source in self.sources.values())
 
     @property
     def placed_recipe(self) -> Recipe:

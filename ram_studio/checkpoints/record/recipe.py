@@ -219,12 +219,12 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
         settings = make_settings(recipe.method, recipe.settings).model_dump(mode="json")
         _check_filters(recipe)
     except ValidationError as error:
-        told = describe_validation(error, Recipe)
+        problem = describe_validation(error, Recipe)
         method = values.get("method", "ram+")
         if isinstance(method, str) and method not in METHODS:  # else told only after all the rest
             close = did_you_mean(method, METHODS)
-            told = f"there is no method {printable(method, 60)!r}{close}; {told}"
-        raise SettingsError(f"{where}: {told}") from error
+            problem = f"there is no method {printable(method, 60)!r}{close}; {problem}"
+        raise SettingsError(f"{where}: {problem}") from error
     except SettingsError as error:
         raise SettingsError(f"{where}: {printable(error, 600)}") from error
     return recipe.model_copy(update={"settings": settings})

@@ -38,7 +38,7 @@ from ram_studio.checkpoints.virtual.expert_adapters import (
     norms_text,
     packing_of,
 )
-from ram_studio.checkpoints.virtual.experts import Run, Transposed, as_stacks
+from ram_studio.checkpoints.virtual.experts import Run, TransposedStack, as_stacks
 from ram_studio.checkpoints.virtual.low_rank import LowRank, Read
 from ram_studio.errors import CompatibilityError
 
@@ -101,7 +101,7 @@ class Rows(VirtualTensor):
 def rank_of(tensor: TensorInfo) -> int | None:
     """Return the rank of the update of an adapter's tensor, also of its part in another layout."""
     virtual = tensor.virtual
-    while isinstance(virtual, Run | Transposed):
+    while isinstance(virtual, Run | TransposedStack):
         virtual = virtual.of.virtual
     return virtual.rank if isinstance(virtual, LowRank) else None
 
@@ -123,17 +123,17 @@ def apply_adapter(
     digest = hashlib.blake2b(digest_size=32, person=b"ram-studio-lora")
     for part in (agent.fingerprint, base.fingerprint, json.dumps(config, sort_keys=True), packing):
         digest.update(part.encode())
-    applied = agent.on_base(base, _applied(agent, config, base, packing))
+    applied = agent.on_base(base, _overlay_adapter(agent, config, base, packing))
     return replace(applied, fingerprint=digest.hexdigest())
 
 
-def _applied(
+def _overlay_adapter(
     agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint, packing: Packing
 ) -> dict[str, TensorInfo]:
     """Return an adapter's tensors on its base."""
     _check_kind(config, agent.at)
     _check_patterns(config, agent.at)
-    factors, whole = _sorted(agent)
+    factors, whole = _sort_factors(agent)
     tensors = dict(base.tensors)
     problems = []
     for name, tensor in whole.items():
@@ -146,7 +146,7 @@ def _applied(
     for nested, parts in factors.items():
         module = _NESTED_LAYER.sub("", nested)
         if (weight := tensors.get(f"{module}.weight")) is not None:
-            made = _made(module, parts, weight, config)
+            made = _build_update(module, parts, weight, config)
         else:
             tensors = as_stacks(tensors, module) or tensors
             made = _made_stack(agent, module, parts, tensors, config, packing)
@@ -177,10 +177,12 @@ def _whole_or_rows(
     weight = below.get(f"{module}.weight")
     if weight is None:
         return f"tensor {quoted(f'{module}.weight')} is not in the base"
-    told = config.get("trainable_token_indices")
-    if isinstance(told, dict):
-        told = next((own for key, own in told.items() if f".{module}".endswith(f".{key}")), None)
-    places = tuple(told) if isinstance(told, list) else ()
+    indices = config.get("trainable_token_indices")
+    if isinstance(indices, dict):
+        indices = next(
+            (own for key, own in indices.items() if f".{module}".endswith(f".{key}")), None
+        )
+    places = tuple(indices) if isinstance(indices, list) else ()
     rows = weight.shape[0] if len(weight.shape) == 2 else 0
     is_sound = all(type(one) is int and 0 <= one < rows for one in places)
     if not is_sound or tensor.shape != (len(places), *weight.shape[1:]) or not places:
@@ -229,7 +231,7 @@ def _check_kind(config: Mapping[str, Any], at: str) -> None:
         )
 
 
-def _sorted(
+def _sort_factors(
     agent: Checkpoint,
 ) -> tuple[dict[str, dict[str, TensorInfo]], dict[str, TensorInfo]]:
     """Return the factors by module and kind, and whole tensors by the base's name.
@@ -252,7 +254,7 @@ def _sorted(
     return factors, whole
 
 
-def _made(
+def _build_update(
     module: str,
     parts: Mapping[str, TensorInfo],
     weight: TensorInfo,
@@ -279,9 +281,10 @@ def _made(
         return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
     if magnitude is not None and (is_turned or magnitude.numel != weight.shape[0]):
         return f"{quoted(module)} is DoRA on a layer that is not linear"
-    if bool(told := config.get("use_dora")) != (magnitude is not None):
+    if bool(use_dora := config.get("use_dora")) != (magnitude is not None):
         which = "no" if magnitude is None else "a"
-        return f"{quoted(module)} has {which} magnitude_vector, and its config says use_dora {told}"
+        config_text = f"its config says use_dora {use_dora}"
+        return f"{quoted(module)} has {which} magnitude_vector, and {config_text}"
     scale = _scale(module, a.shape[0], config)
     if isinstance(scale, str):
         return scale

@@ -139,12 +139,12 @@ def _offsets(header: Header, who: str) -> list[tuple[int, ...]]:
     """Return where each of a file's tensors begins in the whole one, in the header's order."""
     at = f"{who}{printable(header.path)}"
     try:
-        told: Any = json.loads(header.metadata.get(SHARDING_INFO, "null"))
+        sharding: Any = json.loads(header.metadata.get(SHARDING_INFO, "null"))
     except (ValueError, RecursionError):
-        told = None
+        sharding = None
     found = []
     for tensor in header.tensors.values():
-        entry = told.get(tensor.name) if isinstance(told, dict) else None
+        entry = sharding.get(tensor.name) if isinstance(sharding, dict) else None
         offsets = entry.get(_OFFSETS) if isinstance(entry, dict) else None
         if (
             not isinstance(offsets, list)

@@ -57,7 +57,7 @@ def norms_text(stack: LowRank, other: LowRank, read: Read | None) -> str:
     """
     if read is None:
         return ""
-    told, cache = [], TensorCache()
+    texts, cache = [], TensorCache()
     for name, one in (("rank-major", stack), ("expert-major", other)):
         norms = []
         for expert in range(one.experts):
@@ -65,11 +65,11 @@ def norms_text(stack: LowRank, other: LowRank, read: Read | None) -> str:
             # |B A|^2 = tr(B'B AA'), without the matrix itself.
             norms.append(max(0.0, float(((left.T @ left) * (right @ right.T)).sum())))
         still = sum(norm == 0 for norm in norms)
-        told.append(
+        texts.append(
             f"{name} it has norm {one.scale * math.sqrt(sum(norms)):.4g} and leaves {still} of "
             f"{one.experts} experts as they are"
         )
-    return f" Update of {quoted(stack.base.name)}: {'; '.join(told)}."
+    return f" Update of {quoted(stack.base.name)}: {'; '.join(texts)}."
 
 
 def make_stack(

@@ -50,7 +50,7 @@ class Run(VirtualTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class Transposed(VirtualTensor):
+class TransposedStack(VirtualTensor):
     """Each matrix of a stack turned: (..., columns, rows) of `of` as (..., rows, columns)."""
 
     of: TensorInfo
@@ -65,7 +65,7 @@ class Transposed(VirtualTensor):
         # What it is made of may be long: its name says enough within a pass.
         key = replace(self.of, virtual=None)
 
-        def turned(number: int) -> np.ndarray:
+        def transpose_matrix(number: int) -> np.ndarray:
             raw = reader.stored(self.of, number * nbytes, nbytes)
             return np.ascontiguousarray(raw.view(dtype).reshape(rows, columns).T).reshape(-1)
 
@@ -73,7 +73,7 @@ class Transposed(VirtualTensor):
             start,
             count,
             rows * columns,
-            lambda number: reader.cache.get(key, lambda: turned(number), part=number),
+            lambda number: reader.cache.get(key, lambda: transpose_matrix(number), part=number),
         )
 
 
@@ -120,10 +120,10 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
     """
     if any(c.config.get("model_type") in _INTERLEAVED for c in (base, agent)):
         return agent, None
-    tensors = _parted(base.tensors, agent.tensors)
+    tensors = _split_fused(base.tensors, agent.tensors)
     ours, theirs, changed = _layers(base.tensors), _layers(tensors), 0
     for stem in ours.keys() & theirs.keys():
-        made = _matched(ours[stem], theirs[stem], base.tensors, tensors)
+        made = _match_layer(ours[stem], theirs[stem], base.tensors, tensors)
         if made:
             for name in (*theirs[stem].single.values(), *theirs[stem].stack.values()):
                 del tensors[name]
@@ -140,7 +140,7 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
     return replace(agent, tensors=tensors), note
 
 
-def _parted(
+def _split_fused(
     base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
     """Return an agent's tensors, gate and up of an expert apart where the base has no such pair."""
@@ -169,12 +169,12 @@ def _layers(tensors: Mapping[str, TensorInfo]) -> dict[str, _Layer]:
     return found
 
 
-def _matched(
+def _match_layer(
     ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     """Return a layer's experts by the base's names, None where they are alike or do not fit."""
     if ours.is_single and theirs.is_stacked:
-        return _unstacked(ours, theirs, base, agent)
+        return _split_stacks(ours, theirs, base, agent)
     stacks: dict[str, TensorInfo] | None = None
     if ours.is_stacked and theirs.is_single:
         stacks = _plain_stacks(theirs, agent)
@@ -236,7 +236,7 @@ def as_stacks(tensors: Mapping[str, TensorInfo], stem: str) -> dict[str, TensorI
     return rest | {name: stack.renamed(name) for name, stack in made.items()}
 
 
-def _unstacked(
+def _split_stacks(
     ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     gate, down = base[ours.single[0, 0]].shape, base[ours.single[0, 2]].shape
@@ -265,13 +265,13 @@ def _is_turned(
     """Say whether all stacks lie the other way round; None where they fit neither way."""
     if all(found[part] == shape for part, shape in plain.items()):
         return False
-    turned = all(
+    transpose_matrix = all(
         len(shape) == 3 and found[part] == (shape[0], shape[2], shape[1])
         for part, shape in plain.items()
     )
-    return True if turned else None
+    return True if transpose_matrix else None
 
 
 def _turn(stack: TensorInfo) -> TensorInfo:
     count, rows, columns = stack.shape
-    return stack.replaced_by(Transposed(stack), name=stack.name, shape=(count, columns, rows))
+    return stack.replaced_by(TransposedStack(stack), name=stack.name, shape=(count, columns, rows))

@@ -72,10 +72,10 @@ class LowRank(VirtualTensor):
                 base = reader.decoded(self.base, (above + row) * columns, (end - row) * columns)
                 base = base.reshape(-1, columns)
                 update = self.scale * (left[row:end] @ right)
-                parts.append(self._updated(reader, base, update, row).reshape(-1))
+                parts.append(self._add_update(reader, base, update, row).reshape(-1))
         return np.concatenate(parts)[start - origin * columns :][:count]
 
-    def _updated(
+    def _add_update(
         self, reader: TensorReader, base: np.ndarray, update: np.ndarray, first: int
     ) -> np.ndarray:
         """Return rows of a matrix from row `first` on with their update, as float32."""

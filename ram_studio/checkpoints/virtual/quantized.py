@@ -70,7 +70,7 @@ _FP8 = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(VirtualTensor):
+class ScaledCodes(VirtualTensor):
     """8-bit floating-point codes times a scale for each block of them, rounded to bfloat16.
 
     Attributes:
@@ -168,7 +168,7 @@ def _power(exponents: np.ndarray) -> np.ndarray:
     return np.where(exponents == 255, np.nan, powers).astype(np.float32)
 
 
-def decoded(checkpoint: Checkpoint) -> Checkpoint:
+def decode_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint with fp8 and mxfp4 tensors as bfloat16; any other as it is.
 
     Scales become part of the tensors they belong to, and its config says no longer that it is
@@ -186,21 +186,23 @@ def decoded(checkpoint: Checkpoint) -> Checkpoint:
         if tensor.dtype == "I8" and _scale_of(name, tensors) is not None
     ]
     for kind, sign in signs[:1]:
-        _refuse(at, f"{_named(checkpoint.config) or kind}, by its tensor {quoted(sign)}")
+        _refuse(
+            at, f"{_quantization_name(checkpoint.config) or kind}, by its tensor {quoted(sign)}"
+        )
     made = {}
     problems = []
     for name, tensor in checkpoint.tensors.items():
         if tensor.dtype in CODES:
-            found = _scaled(tensor, tensors, checkpoint.config)
+            found = _decode_fp8(tensor, tensors, checkpoint.config)
         elif name.endswith("_blocks") and tensor.dtype == "U8":
-            found = _microscaled(tensor, tensors)
+            found = _decode_mxfp4(tensor, tensors)
         else:
             continue
         if isinstance(found, str):
             problems.append(found)
         elif found is not None:  # else its dtype is refused like any other that is not merged
             made[found.name] = found
-    method = _named(checkpoint.config)
+    method = _quantization_name(checkpoint.config)
     if method is not None and (not (made or problems) or method.split(",")[0] not in _READ):
         _refuse(at, f"{method}, by its config.json")
     if problems:
@@ -211,13 +213,13 @@ def decoded(checkpoint: Checkpoint) -> Checkpoint:
     if not made:
         return checkpoint
     parts = {part.name for new in made.values() for part in new.stored_parts()}
-    kept = {
+    others = {
         name: tensor
         for name, tensor in tensors.items()
         if name not in parts and not _ACTIVATIONS.search(name)
     }
     config = {key: value for key, value in checkpoint.config.items() if key != QUANTIZATION}
-    return replace(checkpoint, tensors=kept | made, config=config)
+    return replace(checkpoint, tensors=others | made, config=config)
 
 
 def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
@@ -229,7 +231,7 @@ def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Fin
         if not kinds:
             continue
         count = sum(
-            isinstance(t.virtual, Scaled | Microscaled) for t in checkpoint.tensors.values()
+            isinstance(t.virtual, ScaledCodes | Microscaled) for t in checkpoint.tensors.values()
         )
         text = (
             f"{checkpoint.who}{plural(count, 'tensor')} stored in {' and '.join(kinds)}, "
@@ -254,12 +256,12 @@ def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Fin
 
 
 def _kinds(checkpoint: Checkpoint) -> list[str]:
-    titles = {Scaled: "fp8", Microscaled: "mxfp4"}
+    titles = {ScaledCodes: "fp8", Microscaled: "mxfp4"}
     made = {type(tensor.virtual) for tensor in checkpoint.tensors.values()}
     return [title for kind, title in titles.items() if kind in made]
 
 
-def _named(config: Mapping[str, Any]) -> str | None:
+def _quantization_name(config: Mapping[str, Any]) -> str | None:
     """Return how a config names its quantization, None where it names none."""
     settings = config.get(QUANTIZATION)
     if not settings:
@@ -274,7 +276,7 @@ def _refuse(at: str, what: str) -> None:
     raise CompatibilityError(f"{at} is quantized ({what}). {_ADVICE}")
 
 
-def _scaled(
+def _decode_fp8(
     codes: TensorInfo, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]
 ) -> TensorInfo | str | None:
     """Return what fp8 codes stand for, or why that is not known; None without any scale."""
@@ -288,7 +290,7 @@ def _scaled(
             f"{quoted(scale.name)} ({scale.dtype}) of shape {shown_shape(scale.shape)} does not "
             f"fit {quoted(codes.name)} of shape {shown_shape(codes.shape)}"
         )
-    made = Scaled(codes, scale, counts, block)
+    made = ScaledCodes(codes, scale, counts, block)
     return codes.replaced_by(made, name=codes.name, shape=codes.shape, dtype="BF16")
 
 
@@ -326,7 +328,7 @@ def _block(
     return tuple(block)
 
 
-def _microscaled(blocks: TensorInfo, tensors: Mapping[str, TensorInfo]) -> TensorInfo | str:
+def _decode_mxfp4(blocks: TensorInfo, tensors: Mapping[str, TensorInfo]) -> TensorInfo | str:
     """Return what mxfp4 codes stand for, or why that is not known."""
     name = blocks.name.removesuffix("_blocks")
     scales = tensors.get(f"{name}_scales")

@@ -71,16 +71,16 @@ class _PartsOutput(Output):
     plan = ""
 
     @abc.abstractmethod
-    def _told(self) -> AbstractContextManager[None]:
+    def _output_errors(self) -> AbstractContextManager[None]:
         """Tell what fails as what it means for the output."""
 
     def receipt(self, unit: str) -> bytes | None:
         name = _receipt(unit)
-        with self._told():
+        with self._output_errors():
             return self.files.read(name, MAX_RECEIPT_BYTES) if self.files.has(name) else None
 
     def forget(self, unit: str) -> None:
-        with self._told():
+        with self._output_errors():
             self.files.remove([_receipt(unit)])
 
     def complete(self, files: Mapping[str, bytes]) -> None:
@@ -88,7 +88,7 @@ class _PartsOutput(Output):
 
         Without config and index nothing loads: they come last. Doing it again gives the same.
         """
-        with self._told():
+        with self._output_errors():
             for name in sorted(files, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n)):
                 self.files.write(name, files[name])
             self._flush()
@@ -98,7 +98,7 @@ class _PartsOutput(Output):
         """Have the names of what was written on the disk too."""
 
     def clear(self) -> None:
-        with self._told():
+        with self._output_errors():
             if any(name.startswith(UNFINISHED) for name in self.files.sizes()):
                 self.files.remove([UNFINISHED])
 
@@ -133,7 +133,7 @@ class PartsFolder(_PartsOutput):
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def _told(self) -> AbstractContextManager[None]:
+    def _output_errors(self) -> AbstractContextManager[None]:
         return plain_words(f"{printable(self.out)} cannot be completed", _LEFT)
 
     def begin(self, plan: str, *, room: int = 0) -> None:
@@ -177,7 +177,7 @@ class PartsFolder(_PartsOutput):
     def keep(
         self, unit: str, writer: ShardWriter, receipt: bytes, on_wait: Callable[[int], None]
     ) -> None:
-        with self._told():
+        with self._output_errors():
             writer.place(self.out, on_wait)
             self._flush()
             self.files.write(_receipt(unit), receipt)
@@ -197,7 +197,7 @@ class PartsUrl(_PartsOutput):
 
     def __init__(self, url: str) -> None:
         """Raises: OutputError for a URL that cannot be used."""
-        with self._told():
+        with self._output_errors():
             self.files = UrlFolder.of(url)
         self.out = self.files.url
         self.uploaded: set[str] = set()
@@ -216,7 +216,7 @@ class PartsUrl(_PartsOutput):
                     self.files.remove([_mark(self.plan)])
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _output_errors(self) -> Iterator[None]:
         try:
             yield
         except CheckpointError as error:
@@ -230,7 +230,7 @@ class PartsUrl(_PartsOutput):
 
     def begin(self, plan: str, *, room: int = 0) -> None:
         """Make sure that parts of this plan may go here, and can be written."""
-        with self._told():
+        with self._output_errors():
             names = self.files.sizes()
             self.plan = plan
             if self._is_begun(names):
@@ -279,7 +279,7 @@ class PartsUrl(_PartsOutput):
         self._upload = self._pool.submit(self._send, unit, writer, receipt, writer.detach())
 
     def _send(self, unit: str, writer: ShardWriter, receipt: bytes, undo: ExitStack) -> None:
-        with undo, self._told():
+        with undo, self._output_errors():
             self._count(0)
             for shard in writer.shards:
                 self.files.upload(writer.partial(shard), shard.file_name, self._count)

@@ -51,13 +51,15 @@ def sidecar_files(
     licenses = sorted(p.name for p in base.folder.iterdir() if _LICENSE.fullmatch(p.name))
     wanted = [(base, name) for name in (CONFIG_FILE, *MODEL_FILES, *licenses)]
     wanted += [(tokenizer or base, name) for name in TOKENIZER_FILES]
-    files = {name: data for source, name in wanted if (data := _taken(source, name)) is not None}
+    files = {
+        name: data for source, name in wanted if (data := _read_sidecar(source, name)) is not None
+    }
     if CONFIG_FILE in files:
         files[CONFIG_FILE] = _with_dtype(files[CONFIG_FILE], dtype, base)
     if stop_tokens:
         path = base.folder / GENERATION_CONFIG
-        told = parse_json_object(files.get(GENERATION_CONFIG, b"{}"), path, base.who)
-        files[GENERATION_CONFIG] = _json(told | {"eos_token_id": list(stop_tokens)})
+        config = parse_json_object(files.get(GENERATION_CONFIG, b"{}"), path, base.who)
+        files[GENERATION_CONFIG] = _json(config | {"eos_token_id": list(stop_tokens)})
     return files
 
 
@@ -65,7 +67,7 @@ def _json(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
+def _read_sidecar(checkpoint: Checkpoint, name: str) -> bytes | None:
     """Return a file of a checkpoint's folder, None where there is none."""
     path, at = checkpoint.folder / name, checkpoint.who
     if not (path.exists() if name == CONFIG_FILE else path.is_file()):

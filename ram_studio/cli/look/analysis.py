@@ -33,8 +33,8 @@ def add(
     added = add_partial([load_partial(file) for file in files])
     save_analysis(added if added.missing else added.whole(), out)
     if as_json:
-        told = {"parts": list(added.parts), "of": added.of, "missing": added.missing}
-        print(json.dumps({"analysis": str(out), **told}))
+        parts = {"parts": list(added.parts), "of": added.of, "missing": added.missing}
+        print(json.dumps({"analysis": str(out), **parts}))
     elif added.missing:
         print(f"{out} holds {parts_text(added.parts, added.of)}; add the missing parts.")
     else:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ram_studio.engine.passes.driver import RunKeywords
 
 
-@options.grouped
+@options.expand_groups
 def analyze(
     *,
     base: options.Base = None,
@@ -91,10 +91,12 @@ def analyze(
     storage = storage_report(fit, result)
     if analysis is not None:
         save_analysis(result, analysis)
-    _tell(result, storage, analysis, as_json)
+    _print_counts(result, storage, analysis, as_json)
 
 
-def _tell(result: Analysis, storage: StorageReport, path: Path | None, as_json: bool) -> None:
+def _print_counts(
+    result: Analysis, storage: StorageReport, path: Path | None, as_json: bool
+) -> None:
     """Print what was counted; path: where the analysis was written."""
     described = with_parts(result, with_relations(result, result.preview()))
     if as_json:

@@ -24,7 +24,7 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
 
     point = snap(described["epsilon"])
     lost = find_lost_agents(analysis, point)
-    factors = {name: _requested(described, name) for name in described["agents"]}
+    factors = {name: _requested_lambda(described, name) for name in described["agents"]}
     return described | {
         "relations": relation_preview(analysis, point),
         "rounding": rounding_preview(analysis, point, factors),
@@ -32,7 +32,7 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
     }
 
 
-def _requested(described: dict[str, Any], name: str) -> float | None:
+def _requested_lambda(described: dict[str, Any], name: str) -> float | None:
     """Return an agent's lambda times its weight, where it is one factor of at least 1.
 
     What rounding stores is told of those alone, not of factors by layer.
@@ -233,7 +233,7 @@ def _print_rounding(described: dict[str, Any], analysis: Analysis) -> None:
         [
             (
                 name,
-                ratio(_requested(described, name)),
+                ratio(_requested_lambda(described, name)),
                 *map(_within, found.values()),
                 f"{found['bfloat16']['stochastic']:.3f}"
                 f" ± {found['bfloat16']['stochastic_error']:.1g}",

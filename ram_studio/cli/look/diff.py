@@ -12,7 +12,7 @@ from ram_studio.cli.progress import progress_bars
 from ram_studio.cli.tables import number_text, print_table
 
 
-@options.grouped
+@options.expand_groups
 def diff(
     base: Annotated[str, typer.Argument(help="The model to compare with: folder or Hub id.")],
     model: Annotated[str, typer.Argument(help="A merge, agent, adapter or delta of that model.")],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ram_studio.checkpoints.fit.storage_report import StorageReport
 
 
-@options.grouped
+@options.expand_groups
 def inspect(
     *,
     base: options.Base = None,
@@ -56,8 +56,8 @@ def inspect(
         if any(f.kind == "chat-template" and agent.name in f.agents for f in storage.findings)
     }
     if as_json:
-        told = {"sampled": sampled, "storage": storage.to_dict(), "chat_templates": templates}
-        print(json.dumps(report.to_dict() | told))
+        extra = {"sampled": sampled, "storage": storage.to_dict(), "chat_templates": templates}
+        print(json.dumps(report.to_dict() | extra))
         return
     print_table(
         ("checkpoint", "tensors", "size", "dtypes", *["changed, by a sample"] * bool(sampled)),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ram_studio.engine.microscope.view import Span, View
 
 
-@options.grouped
+@options.expand_groups
 def microscope(
     *,
     base: options.Base = None,
@@ -132,7 +132,7 @@ def _print(view: View, worked: int) -> None:
             (
                 str(view.index[i]),
                 _number(view.base[i], view.dtype),
-                *(_signed(tau) for tau in view.tau[:, i]),
+                *(_signed_text(tau) for tau in view.tau[:, i]),
                 ", ".join(
                     name
                     for name, is_changed in zip(view.agent_names, view.changed[:, i], strict=True)
@@ -148,7 +148,10 @@ def _print(view: View, worked: int) -> None:
         first = next(iter(shown.values()))
         print_table(
             ("element", *shown),
-            [(str(view.index[i]), *(_stored(seen, i) for seen in shown.values())) for i in pick],
+            [
+                (str(view.index[i]), *(_stored_text(seen, i) for seen in shown.values()))
+                for i in pick
+            ],
             title=f"Stored ({first.dtype}, {first.rounding})",
         )
         _print_worked(view, shown, worked)
@@ -171,7 +174,7 @@ def _print_worked(view: View, shown: dict[str, ProbeResult], i: int) -> None:
         print(f"  {label}: {worked.expression}{result}, stored as {stored}{note}")
 
 
-def _stored(seen: ProbeResult, i: int) -> str:
+def _stored_text(seen: ProbeResult, i: int) -> str:
     assert seen.stored is not None, "those shown are known"
     assert seen.dtype is not None, "those shown are known"
     return _number(seen.stored[i], seen.dtype)
@@ -181,5 +184,5 @@ def _number(value: float, dtype: str) -> str:
     return f"{value:.9g}" if dtype == "F32" else f"{value:.6g}"
 
 
-def _signed(tau: float) -> str:
+def _signed_text(tau: float) -> str:
     return "0" if tau == 0 else f"{tau:+.3e}"

@@ -20,7 +20,7 @@ commands = typer.Typer(
 
 
 @commands.command("make")
-@options.grouped
+@options.expand_groups
 def make(
     base: Annotated[str, typer.Argument(help="Base model: folder or Hub id.")],
     agent: Annotated[str, typer.Argument(help="An agent of it, or a merge.")],
@@ -32,8 +32,8 @@ def make(
     """Write only what an agent or a merge changed; refused if that is not smaller."""
     from ram_studio.engine.delta import make_delta
 
-    with progress_bars(quiet=as_json) as (tell, _):
-        made = make_delta(base, agent, out, on_progress=tell, **reading.fit())
+    with progress_bars(quiet=as_json) as (on_progress, _):
+        made = make_delta(base, agent, out, on_progress=on_progress, **reading.fit())
     _print(made.to_dict(), as_json)
 
 
@@ -47,8 +47,8 @@ def apply(
     """Restore the agent bit for bit, with the base's config and tokenizer."""
     from ram_studio.engine.delta import apply_delta
 
-    with progress_bars(quiet=as_json) as (tell, _):
-        folder = apply_delta(base, delta, out, on_progress=tell)
+    with progress_bars(quiet=as_json) as (on_progress, _):
+        folder = apply_delta(base, delta, out, on_progress=on_progress)
     print(json.dumps({"out": str(folder)}) if as_json else f"Written to {folder}, as it was.")
 
 
@@ -62,12 +62,12 @@ def info(
     _print(read_info(delta).to_dict(), as_json)
 
 
-def _print(told: dict[str, object], as_json: bool) -> None:
+def _print(delta: dict[str, object], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(delta))
         return
     print(
-        f"{told['path']}: {told['changed']:,} of {told['elements']:,} elements changed "
-        f"({told['density']:.2%}) in {told['tensors']} tensors; {told['nbytes']:,} bytes "
-        f"instead of {told['whole_nbytes']:,}. Base {str(told['base'])[:16]}..."
+        f"{delta['path']}: {delta['changed']:,} of {delta['elements']:,} elements changed "
+        f"({delta['density']:.2%}) in {delta['tensors']} tensors; {delta['nbytes']:,} bytes "
+        f"instead of {delta['whole_nbytes']:,}. Base {str(delta['base'])[:16]}..."
     )

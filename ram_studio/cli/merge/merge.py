@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Asked:
+class RequestedRecipe:
     """What the recipe says, or is to say instead of what a file says; None: nothing was asked."""
 
     base: options.Base = None
@@ -114,12 +114,12 @@ DryRun = Annotated[
 ]
 
 
-@options.grouped
+@options.expand_groups
 def merge(
     recipe: RecipeFile = None,
     *,
     out: Out = None,
-    asked: Asked,
+    asked: RequestedRecipe,
     device: options.Device = "auto",
     threads: options.Threads = None,
     analysis: AnalysisFile = None,
@@ -161,8 +161,11 @@ def merge(
         "analysis": options.known_analysis(analysis),
         "hash_sources": hash_sources,
     }
-    with ahead or contextlib.nullcontext(), progress_bars(quiet=as_json) as (tell, on_download):
-        passes["on_progress"] = tell
+    with (
+        ahead or contextlib.nullcontext(),
+        progress_bars(quiet=as_json) as (on_progress, on_download),
+    ):
+        passes["on_progress"] = on_progress
         if ray is None:
             from ram_studio.engine.merge import merge as run
 
@@ -187,7 +190,7 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
     return PushAhead(name, public=public)
 
 
-def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
+def _recipe(path: Path | None, asked: RequestedRecipe, fit: Fit) -> Recipe:
     from ram_studio.algorithm.methods import get_method
     from ram_studio.checkpoints.fit.compatibility import FitKeywords
     from ram_studio.checkpoints.own_methods import bring_method
@@ -213,7 +216,7 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     if asked.method is not None:
         values["method"] = bring_method(asked.method)
     if asked.from_sweep is not None:
-        found = _found(asked.from_sweep, values)
+        found = _sweep_result(asked.from_sweep, values)
         # One's own has to be given again: a sweep's file holds the name alone.
         if asked.method is not None and values["method"] != found["method"]:
             raise typer.BadParameter("the sweep names the method", param_hint="--method")
@@ -235,7 +238,7 @@ def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     return make_recipe(values, where="merge")
 
 
-def _found(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+def _sweep_result(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """Return what a sweep found, for the agents of these values."""
     from ram_studio.evals.experiment.winner import read_winner
 

@@ -43,8 +43,8 @@ def plan(
         )
     save_plan(made, out)
     if as_json:
-        told = [{**part.model_dump(include={"part", "nbytes", "shards"})} for part in made.parts]
-        print(json.dumps({"plan": str(out), "digest": made.digest, "parts": told}))
+        files = [{**part.model_dump(include={"part", "nbytes", "shards"})} for part in made.parts]
+        print(json.dumps({"plan": str(out), "digest": made.digest, "parts": files}))
         return
     print_table(
         ("part", "files", "bytes"),
@@ -91,8 +91,8 @@ def analyze(
             whole, part, analysis, on_progress=on_progress, on_download=on_download, **how
         )
     if as_json:
-        told = {"part": part, "of": found.of, "tensors": len(found.analysis.tensors)}
-        print(json.dumps({"analysis": str(analysis), **told, "elements": found.analysis.total}))
+        counts = {"part": part, "of": found.of, "tensors": len(found.analysis.tensors)}
+        print(json.dumps({"analysis": str(analysis), **counts, "elements": found.analysis.total}))
         return
     print(
         f"{whole.text(part).capitalize()}: {found.analysis.total:,} elements of "

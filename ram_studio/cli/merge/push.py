@@ -18,7 +18,7 @@ from ram_studio.cli.settings import Store, Storing
 from ram_studio.errors import HubError
 
 if TYPE_CHECKING:
-    from ram_studio.checkpoints.hub.push import PushAhead, Pushed
+    from ram_studio.checkpoints.hub.push import PushAhead, PushResult
 
 YesPublic = Annotated[
     bool,
@@ -52,10 +52,10 @@ def push(
     from ram_studio.evals.publish.hub_files import push_files
 
     check_files(Folder(folder), read_provenance(folder))
-    with Storing(store, no_store=not scores).open() as answers:
+    with Storing(store, no_store=not scores).open_store() as answers:
         more = push_files(folder, repository, store=answers, analysis=analysis)
     pushed = run(folder, repository, public=public, quiet=as_json, more=more)
-    print(json.dumps(asdict(pushed)) if as_json else told(pushed))
+    print(json.dumps(asdict(pushed)) if as_json else describe_push(pushed))
 
 
 def run(
@@ -66,7 +66,7 @@ def run(
     quiet: bool,
     ahead: PushAhead | None = None,
     more: Mapping[str, bytes] = MappingProxyType({}),
-) -> Pushed:
+) -> PushResult:
     """Push, showing how far it is.
 
     ahead: what sent shards while they were merged; more: files beside those of the folder.
@@ -76,12 +76,14 @@ def run(
 
     with status_line(quiet) as show:
 
-        def tell(progress: PushProgress) -> None:
+        def show_progress(progress: PushProgress) -> None:
             share = progress.done_bytes / max(1, progress.total_bytes)
             show(f"pushed {progress.file}, {share:.0%}")
 
         sent = {} if ahead is None else ahead.sent
-        return push(folder, repository, public=public, on_progress=tell, ahead=sent, more=more)
+        return push(
+            folder, repository, public=public, on_progress=show_progress, ahead=sent, more=more
+        )
 
 
 def push_merge(
@@ -99,10 +101,10 @@ def push_merge(
     except HubError as error:
         command = shlex.join(["ram-studio", "push", str(folder), repository])
         raise HubError(f"{error} The merge is complete in {folder}: {command}") from error
-    print(told(pushed), file=sys.stderr if quiet else sys.stdout)
+    print(describe_push(pushed), file=sys.stderr if quiet else sys.stdout)
 
 
-def told(pushed: Pushed) -> str:
+def describe_push(pushed: PushResult) -> str:
     who = "everybody can read it" if pushed.is_public else "private"
     added = f", {pushed.files} files added or renewed" if pushed.files else ""
     was = f"was there already{added}" if pushed.was_there else "pushed"

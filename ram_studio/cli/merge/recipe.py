@@ -38,7 +38,7 @@ def recipe(
         raise typer.BadParameter("give one of the three", param_hint="--from-mergekit")
     from ram_studio.checkpoints.write.output_folder import write_whole
 
-    text, warnings = _converted(source, from_mergekit, to_mergekit, to_mopd)
+    text, warnings = _convert_recipe(source, from_mergekit, to_mergekit, to_mopd)
     print_warnings(warnings)
     if out is None:
         print(text, end="")
@@ -49,7 +49,7 @@ def recipe(
         write_whole(out, text.encode())
 
 
-def _converted(
+def _convert_recipe(
     source: Path, from_mergekit: bool, to_mergekit: bool, to_mopd: Trainer | None
 ) -> tuple[str, list[str]]:
     from ram_studio.checkpoints.read.json_files import read_bounded

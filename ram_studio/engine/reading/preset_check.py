@@ -12,7 +12,7 @@ from typing import Any
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.fit.licenses import bases_of, license_of
-from ram_studio.checkpoints.hub.presets import Listed, Preset
+from ram_studio.checkpoints.hub.presets import ListedModel, Preset
 from ram_studio.checkpoints.hub.transfer import cache_folder
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ class HubModel:
         is_here: its weights are in the cache.
     """
 
-    listed: Listed
+    listed: ListedModel
     revision: str
     license: str
     dtypes: dict[str, int]
@@ -162,7 +162,7 @@ def differences_from_list(preset: Preset, fit: CompatibilityReport) -> list[str]
     return texts + _other_bases_named(preset, fit.checkpoints)
 
 
-def _hub_model(listed: Listed, opened: Checkpoint) -> HubModel:
+def _hub_model(listed: ListedModel, opened: Checkpoint) -> HubModel:
     return HubModel(
         listed,
         revision=opened.revision or "",

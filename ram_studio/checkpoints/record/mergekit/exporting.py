@@ -25,7 +25,7 @@ def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
     """
     settings = make_settings(recipe.method, recipe.settings).model_dump()
     warnings: list[str] = []
-    method, shared, own = _exported(recipe, settings, warnings)
+    method, shared, own = _export_method(recipe, settings, warnings)
     if recipe.dtype is None:
         warnings.append("The base's dtype is not known here: mergekit will write float32.")
     if recipe.rounding == "stochastic":
@@ -56,7 +56,7 @@ def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
 _Exported = tuple[str, dict[str, Any], dict[str, dict[str, Any]]]
 
 
-def _exported(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
+def _export_method(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
     """Return mergekit's method, its shared parameters and those of each model."""
     method = recipe.method
     if method not in _WEIGHTED and (recipe.weights or recipe.filters):
@@ -95,7 +95,7 @@ def _exported(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Export
         shared = {"normalize": s["normalize"], "rescale": False, "lambda": s["scale"]}
         own = _of_agents(recipe, "weights", "weight", 1.0)
         densities = _of_agents(recipe, "densities", "density", s["density"])
-        return "ties", shared, _joined(own, densities)
+        return "ties", shared, _join_parameters(own, densities)
     if method not in ("dare-ta", "dare-ties"):
         raise SettingsError(f"mergekit has no counterpart of {method}.")
     return _dare(recipe, s, warnings)
@@ -109,24 +109,24 @@ def _scale(recipe: Recipe, s: dict[str, Any]) -> float:
 
 
 def _dare(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _Exported:
-    kept, method = 1.0 - s["drop_rate"], recipe.method
+    density, method = 1.0 - s["drop_rate"], recipe.method
     if recipe.densities or any(own.densities for own in recipe.filters):
         raise SettingsError(
             "densities differ by agent; mergekit divides what DARE leaves by another number."
         )
-    densities = {name: {"density": kept} for name in recipe.agents}
+    densities = {name: {"density": density} for name in recipe.agents}
     warnings.append("mergekit draws other elements to drop, from a seed of its own.")
-    shared = {"normalize": s["normalize"], "rescale": False, "lambda": _scale(recipe, s) / kept}
+    shared = {"normalize": s["normalize"], "rescale": False, "lambda": _scale(recipe, s) / density}
     own = _of_agents(recipe, "weights", "weight", 1.0)
     if method == "dare-ta":
-        return "dare_linear", shared, _joined(own, densities)
+        return "dare_linear", shared, _join_parameters(own, densities)
     if s["density"] != 1:
         raise SettingsError("mergekit's dare_ties does not trim by magnitude; density must be 1.")
     warnings[:] = [w for w in warnings if "threshold" not in w]
-    return "dare_ties", shared, _joined(own, densities)
+    return "dare_ties", shared, _join_parameters(own, densities)
 
 
-def _joined(*parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _join_parameters(*parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {k: v for own in parts for k, v in own[name].items()} for name in parts[0]}
 
 
@@ -141,7 +141,7 @@ def _of_agents(recipe: Recipe, field: str, name: str, factor: float) -> dict[str
 
     usual, by = (factor, 1.0) if field == "densities" else (1.0, factor)
 
-    def scaled(value: Any) -> Any:
+    def scale_values(value: Any) -> Any:
         return [by * one for one in value] if isinstance(value, tuple) else by * value
 
     found = {}
@@ -161,7 +161,9 @@ def _of_agents(recipe: Recipe, field: str, name: str, factor: float) -> dict[str
                 raise SettingsError(f"Filter {i}: mergekit cannot keep {own.keep} in some tensors.")
             value = getattr(own, field).get(agent, default)
             is_base = own.keep is not None and field == "weights"
-            conditions.append({"filter": text, "value": 0.0 if is_base else scaled(value)})
-        every = [*conditions, {"value": scaled(default)}] if conditions else scaled(default)
+            conditions.append({"filter": text, "value": 0.0 if is_base else scale_values(value)})
+        every = (
+            [*conditions, {"value": scale_values(default)}] if conditions else scale_values(default)
+        )
         found[agent] = {name: every}
     return found

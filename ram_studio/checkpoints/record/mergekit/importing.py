@@ -26,9 +26,9 @@ from typing import Any
 
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
 from ram_studio.checkpoints.record.mergekit.layers import (
-    kept_layers,
+    layer_runs,
     reference,
-    unwrapped,
+    unwrap_module,
     whole_models,
 )
 from ram_studio.checkpoints.record.mergekit.parameters import (
@@ -48,8 +48,8 @@ TIES_DIFFER = (
     "vectors cancel exactly the base stays here, mergekit takes the positive ones. Among agents in "
     "bfloat16, whose changes have few different sizes, a tenth of all elements can differ."
 )
-_SAID = {"weight", "density", "lambda", "normalize", "rescale", "t", "epsilon", "r", "alpha"}
-_SAID |= {"select_topk", "int8_mask", "filter_wise"}
+_PARAMETERS = {"weight", "density", "lambda", "normalize", "rescale", "t", "epsilon", "r", "alpha"}
+_PARAMETERS |= {"select_topk", "int8_mask", "filter_wise"}
 _KEYS = {"merge_method", "base_model", "models", "slices", "modules", "parameters", "dtype", "name"}
 _KEYS |= {"out_dtype", "tokenizer", "tokenizer_source", "chat_template"}
 _NEAREST = {
@@ -82,7 +82,7 @@ def import_mergekit(text: str, *, where: str = "mergekit YAML") -> tuple[Recipe,
 
 
 def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
-    config = dict(unwrapped(config))
+    config = dict(unwrap_module(config))
     method = config.get("merge_method")
     if isinstance(method, str) and method in _NEAREST:
         raise SettingsError(f"{method} is not supported; the nearest is {_NEAREST[method]}.")
@@ -98,11 +98,11 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
         found = _configuration(config, method)
         values = _METHODS[method](found)
         for entry in (*found.entries, found.common):
-            unknown = [k for level in entry.levels for k in level if k not in _SAID]
+            unknown = [k for level in entry.levels for k in level if k not in _PARAMETERS]
             warnings += [f"The parameter {k} is left out." for k in unknown]
     base, agents = values.pop("base", found.base), values.pop("agents", None)
     if agents is None:
-        agents = _named([entry.source for entry in found.entries])
+        agents = _name_agents([entry.source for entry in found.entries])
     warnings = list(dict.fromkeys(found.warnings + warnings))
     values |= {"base": base, "agents": agents, "dtype": _dtype(config, warnings)}
     values["tokenizer"] = _tokenizer(config, base, agents, warnings)
@@ -136,7 +136,7 @@ def _configuration(config: Mapping[str, Any], method: str) -> Configuration:
     return Configuration(base, agents, own_base, ModelEntry("", (own_of_all, shared)))
 
 
-def _named(sources: list[str]) -> dict[str, str]:
+def _name_agents(sources: list[str]) -> dict[str, str]:
     agents: dict[str, str] = {}
     for source in sources:
         stem = PureWindowsPath(source.partition("@")[0]).name  # of both kinds of paths
@@ -172,7 +172,7 @@ def _by_filters(found: Configuration, of: _Numbers) -> _Values:
 
 def _sums(found: Configuration, *, has_density: bool) -> _Numbers:
     """Return what task_arithmetic, ties and dare give: weights, densities and a factor."""
-    names = list(_named([entry.source for entry in found.entries]))
+    names = list(_name_agents([entry.source for entry in found.entries]))
 
     def of(where: str | None) -> _Values:
         weights = found.numbers("weight", where=where)
@@ -188,7 +188,9 @@ def _sums(found: Configuration, *, has_density: bool) -> _Numbers:
     return of
 
 
-def _weighted(found: Configuration, *, has_density: bool, normalize: bool = False) -> _Values:
+def _weighted_values(
+    found: Configuration, *, has_density: bool, normalize: bool = False
+) -> _Values:
     """Return the values of a sum; normalize: where the configuration says nothing of it.
 
     Weights stay beside the factor, even equal ones: mergekit rounds each product.
@@ -201,7 +203,7 @@ def _weighted(found: Configuration, *, has_density: bool, normalize: bool = Fals
 
 
 def _from_task_arithmetic(found: Configuration) -> _Values:
-    return {"method": "task-arithmetic", **_weighted(found, has_density=False)}
+    return {"method": "task-arithmetic", **_weighted_values(found, has_density=False)}
 
 
 def _from_ties(found: Configuration) -> _Values:
@@ -210,7 +212,7 @@ def _from_ties(found: Configuration) -> _Values:
     if all(entry.get("density") is None for entry in found.entries):
         found.warnings.append("density is not given: mergekit then trims nothing (TIES uses 0.2).")
     found.warnings.append(TIES_DIFFER)
-    values = _weighted(found, has_density=True, normalize=True)
+    values = _weighted_values(found, has_density=True, normalize=True)
     values = _one_density(values, lambda density: {"density": density})
     values["settings"]["scope"] = "tensor"
     return {"method": "ties", **values}
@@ -228,10 +230,10 @@ def _dropping(found: Configuration, values: _Values) -> _Values:
     found.warnings.append("The elements dropped are drawn otherwise than mergekit draws them.")
     densities = list(values["densities"].values())
 
-    def rate(kept: float) -> _Values:
-        if not 0 < kept <= 1:
-            raise SettingsError(f"density is {kept:g}; expected more than 0 and at most 1.")
-        return {"drop_rate": 1.0 - kept}
+    def rate(density: float) -> _Values:
+        if not 0 < density <= 1:
+            raise SettingsError(f"density is {density:g}; expected more than 0 and at most 1.")
+        return {"drop_rate": 1.0 - density}
 
     is_one = are_equal(densities) and not any("densities" in own for own in values["filters"])
     if found.flag("rescale", default=True):
@@ -250,18 +252,18 @@ def _dropping(found: Configuration, values: _Values) -> _Values:
 
 
 def _from_dare_linear(found: Configuration) -> _Values:
-    return {"method": "dare-ta", **_dropping(found, _weighted(found, has_density=True))}
+    return {"method": "dare-ta", **_dropping(found, _weighted_values(found, has_density=True))}
 
 
 def _from_dare_ties(found: Configuration) -> _Values:
     found.warnings.append("mergekit's dare_ties does not trim by magnitude: density 1 here.")
-    values = _dropping(found, _weighted(found, has_density=True))
+    values = _dropping(found, _weighted_values(found, has_density=True))
     values["settings"]["density"] = 1.0
     return {"method": "dare-ties", **values}
 
 
 def _from_linear(found: Configuration) -> _Values:
-    names = list(_named([entry.source for entry in found.entries]))
+    names = list(_name_agents([entry.source for entry in found.entries]))
     base = found.base_entry
 
     def of(where: str | None) -> _Values:
@@ -282,7 +284,7 @@ def _from_linear(found: Configuration) -> _Values:
 def _from_slerp(found: Configuration) -> _Values:
     if len(found.entries) != 1:  # mergekit adds the base where it is not listed
         raise SettingsError("slerp takes two models, one of which is base_model.")
-    name = next(iter(_named([found.entries[0].source])))
+    name = next(iter(_name_agents([found.entries[0].source])))
 
     def of(where: str | None) -> _Values:
         t = found.entries[0].number("t", None, where)
@@ -324,10 +326,10 @@ def _from_ramplus_tl(found: Configuration) -> _Values:
 
 def _passthrough(config: Mapping[str, Any]) -> _Values:
     """Return the recipe's values of layers of several models, in their order."""
-    runs = kept_layers(config)
+    runs = layer_runs(config)
     given = config.get("base_model")
     base = runs[0][0] if given is None else reference(given)
-    agents = _named(list(dict.fromkeys(s for s, *_ in runs if s != base)))
+    agents = _name_agents(list(dict.fromkeys(s for s, *_ in runs if s != base)))
     if not agents:
         raise SettingsError("passthrough of one model is that model; there is nothing to merge.")
     name_of = {source: name for name, source in agents.items()} | {base: BASE_NAME}

@@ -53,7 +53,7 @@ def _path(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
-def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrap_module(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a configuration whose one module, which mergekit calls default, is the whole model.
 
     Raises: SettingsError for several modules.
@@ -97,7 +97,7 @@ def whole_models(config: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         parts.append(_Part(*ranges[0], sources, mapping(part.get("parameters"))))
     if len(parts) == 1:
         return parts[0].sources, parts[0].parameters
-    return _joined(parts, mapping(config.get("parameters")))
+    return _join_slices(parts, mapping(config.get("parameters")))
 
 
 class _Part(NamedTuple):
@@ -109,7 +109,9 @@ class _Part(NamedTuple):
     parameters: dict[str, Any]
 
 
-def _joined(parts: Sequence[_Part], shared: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _join_slices(
+    parts: Sequence[_Part], shared: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """Return slices as one list of models, whose parameters run over all layers."""
     names = [str(source.get("model")) for source in parts[0].sources]
     if len(set(names)) < len(names):
@@ -149,7 +151,7 @@ def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]
         where for entry in entries for level in entry.levels for where in texts(level.get(key))
     )
 
-    def found(where: str | None) -> Any:
+    def value_at(where: str | None) -> Any:
         values: list[Any] = []
         for part, entry in zip(parts, entries, strict=True):
             value, n = entry.get(key, where), part.stop - part.first
@@ -164,8 +166,8 @@ def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]
             raise SettingsError(f"{key} is not a number in some slices; give it in all of them.")
         return values
 
-    conditions = [{"filter": where, "value": found(where)} for where in wheres]
-    others, final = found(None), entries[-1].get(key)
+    conditions = [{"filter": where, "value": value_at(where)} for where in wheres]
+    others, final = value_at(None), entries[-1].get(key)
     final = final[0] if isinstance(final, list) and final else final
     if isinstance(others, list) and final != others[0]:
         conditions.append({"filter": FINAL, "value": final})
@@ -174,7 +176,7 @@ def _over_layers(key: str, parts: Sequence[_Part], entries: Sequence[ModelEntry]
     return [*conditions, *([] if others is None else [{"value": others}])]
 
 
-def kept_layers(config: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+def layer_runs(config: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     """Return which model each run of layers comes from: model, first layer, and the one behind.
 
     Raises: SettingsError where layers are repeated, left out, moved or scaled.
