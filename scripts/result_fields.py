@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.hub.push import PushResult
-from ram_studio.engine.reading.preset_check import Found, PresetReport
+from ram_studio.engine.reading.preset_check import HubModel, PresetReport
 from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.store import StoredRun
@@ -46,7 +46,7 @@ def result_fields() -> str:
 def _as_printed(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the records of a preset's report with the keys that they print, not their fields."""
     preset = next(iter(presets().values()))
-    printed = (PresetReport(preset), Found(preset.base, "", "", {}, 0, is_here=True))
+    printed = (PresetReport(preset), HubModel(preset.base, "", "", {}, 0, is_here=True))
     return {
         (name := type(one).__name__): {
             "properties": {

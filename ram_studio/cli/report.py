@@ -114,7 +114,7 @@ def _print(result: EvalResult) -> None:
     from ram_studio.evals.report.skill_verdict import holm_note
     from ram_studio.evals.suites.health import MEASURES, measure_text
 
-    for one in result.told_damage:
+    for one in result.inherited_damage:
         print(one.sentence())
     for verdict in result.verdicts:
         print(verdict.sentence())

@@ -9,7 +9,7 @@ from typing import Any
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.conversations import Conversations
 from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
-from ram_studio.evals.paraphrases import SUITES, reworded
+from ram_studio.evals.paraphrases import SUITES, reword_question
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import (
     CLUSTER,
@@ -76,12 +76,12 @@ class SuiteRun:
                 "the suite out; nothing was asked."
             )
 
-    def unanswered(self, questions: Sequence[Question]) -> list[Question]:
+    def find_unanswered(self, questions: Sequence[Question]) -> list[Question]:
         """Return the questions whose answers are not stored; with ``rerun`` all, and none is then.
 
         Raises: EvaluationError when the store cannot be used.
         """
-        known = self._stored()
+        known = self._open_run()
         return [q for q in questions if (q.id, q.digest) not in known]
 
     def answers(
@@ -97,7 +97,7 @@ class SuiteRun:
 
         Raises: Stopped, EvaluationError; both say what was stored.
         """
-        known = self._stored()
+        known = self._open_run()
         got: dict[str, Answer] = {}
         for question in questions:
             row = known.get((question.id, question.digest))
@@ -106,7 +106,7 @@ class SuiteRun:
             got[question.id] = row.answer
             # Another version of a benchmark's package may hold another answer right.
             if row.question.gold != question.gold:
-                got[question.id] = self._judged(question, row.answer, row.answer.origin)
+                got[question.id] = self._judge(question, row.answer, row.answer.origin)
                 self._record([(question, got[question.id])])
         open_questions = [question for question in questions if question.id not in got]
 
@@ -140,7 +140,7 @@ class SuiteRun:
         software: versions of what gave the replies, see `Engine.software`.
         """
         origin = {"software": dict(software), "seed": self.settings.seed}
-        rows = [(q, self._judged(q, reply, origin)) for q, reply in replies]
+        rows = [(q, self._judge(q, reply, origin)) for q, reply in replies]
         self._record(rows)
         return {q.id: answer for q, answer in rows}
 
@@ -148,7 +148,7 @@ class SuiteRun:
         if rows and self.store is not None and self.run is not None:
             self.store.record(self.run, rows)
 
-    def _judged(
+    def _judge(
         self, question: Question, reply: Reply | Answer, origin: Mapping[str, Any]
     ) -> Answer:
         verdict, more = self._verdict(question, reply), dict[str, Any]()
@@ -171,7 +171,7 @@ class SuiteRun:
     def _reader(self) -> Engine | Conversations:
         return reader_of(self.engine, self.suite, self.settings)
 
-    def _stored(self) -> dict[tuple[str, str], StoredAnswer]:
+    def _open_run(self) -> dict[tuple[str, str], StoredAnswer]:
         """Open the run in the store; return its final answers by question id and digest."""
         if self.store is None:
             return {}
@@ -233,7 +233,7 @@ def ask_suites(
             if (decoding, wording) not in plan:
                 continue
 
-            def tell(model: str, domain: str, done: int, total: int, of: int = len(plan),
+            def report_progress(model: str, domain: str, done: int, total: int, of: int = len(plan),
                      before: int = len(rows)) -> None:  # fmt: skip
                 # Of all rounds together.
                 if on_progress:
@@ -242,14 +242,14 @@ def ask_suites(
             questions = asked[run.suite.name]
             if wording:
                 run = replace(run, wording=wording, baselines=None, on_marks=None)
-                questions = [reworded(question, wording) for question in questions]
-            rows.append(run.answers(questions, tell, should_stop))
-    told: list[tuple[Question, Answer]] = []
+                questions = [reword_question(question, wording) for question in questions]
+            rows.append(run.answers(questions, report_progress, should_stop))
+    answered: list[tuple[Question, Answer]] = []
     for plan, rows in zip(plans, found, strict=True):
         drawn = sum(not wording for _, wording in plan)
         first = with_marks(rows[0], SAMPLES, rows[:drawn])
-        told += with_marks(first, PARAPHRASES, [rows[0], *rows[drawn:]])
-    return told
+        answered += with_marks(first, PARAPHRASES, [rows[0], *rows[drawn:]])
+    return answered
 
 
 def rounds_of(run: SuiteRun) -> list[tuple[Decoding, int]]:

@@ -101,7 +101,7 @@ def estimate_fisher(
     model, tokenizer = load_model(checkpoint.folder, device)
     model = model.float()
     encode, answers = encoder_of(tokenizer, checkpoint.folder), []
-    encoded = [_encoded(tokenizer, encode, prompt) for prompt in chosen]
+    encoded = [_encode_prompt(tokenizer, encode, prompt) for prompt in chosen]
     for pair in _sample(model, tokenizer, encoded, seed, should_stop):
         answers.append(pair)
         on_text(f"{checkpoint.name}: {len(answers)} of {len(chosen)} answers sampled")
@@ -150,12 +150,14 @@ def _sample(
         yield from zip(batch, rows, strict=True)
 
 
-def _encoded(tokenizer: Any, encode: Callable[[str, bool], list[int]], prompt: str) -> list[int]:
+def _encode_prompt(
+    tokenizer: Any, encode: Callable[[str, bool], list[int]], prompt: str
+) -> list[int]:
     """Return a prompt's ids, in the model's own chat template where it has one."""
     if not getattr(tokenizer, "chat_template", None):
         return encode(prompt, True)
-    said, special = [{"role": "user", "content": prompt}], tokenizer.special_tokens_map
-    text = render_chat(tokenizer.get_chat_template(), said, special=special)
+    messages, special = [{"role": "user", "content": prompt}], tokenizer.special_tokens_map
+    text = render_chat(tokenizer.get_chat_template(), messages, special=special)
     return encode(text, False)
 
 

@@ -27,7 +27,7 @@ from ram_studio.errors import (
     Stopped,
     did_you_mean,
 )
-from ram_studio.evals.answering.engine import ShouldStop, finished, reason_of, versions
+from ram_studio.evals.answering.engine import ShouldStop, finish_reason, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress
 from ram_studio.evals.prompts import stored_wording
@@ -83,7 +83,7 @@ def evaluate_with_harness(
     items: list[Question] = []
     results: dict[str, ModelAnswers] = {}
 
-    def tell(model: str, task: str, done: int) -> None:
+    def report_progress(model: str, task: str, done: int) -> None:
         if should_stop and should_stop() and not done:
             raise Stopped("The evaluation was stopped; finished tasks were kept.")
         if on_progress:
@@ -96,9 +96,9 @@ def evaluate_with_harness(
         answered: list[tuple[Question, Answer]] = []
         with store_or_temporary(store) as answers:
             for task in names:
-                tell(model, task, 0)
+                report_progress(model, task, 0)
                 answered += runner.answers(task, answers, rerun)
-                tell(model, task, 1)
+                report_progress(model, task, 1)
         questions = [question for question, _ in answered]
         items = items or questions
         if [question.id for question in questions] != [question.id for question in items]:
@@ -195,7 +195,7 @@ class _Runner:
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 found = lm_eval.simple_evaluate(
-                    model=self._loaded,
+                    model=self._harness_model,
                     tasks=[task],
                     limit=self.limit,
                     num_fewshot=self.shots,
@@ -216,7 +216,7 @@ class _Runner:
             ) from error
 
     @cached_property
-    def _loaded(self) -> Any:
+    def _harness_model(self) -> Any:
         from lm_eval.api.registry import get_model
 
         device, is_small = self.engine.device, self.engine.identity["dtype"] == "float32"
@@ -286,18 +286,18 @@ def _row(
 ) -> tuple[Question, Answer]:
     prompt = _prompt(sample.get("arguments"))
     own_id, gold = f"{task}/{place}/{int(sample['doc_id']):06d}", str(sample.get("target", ""))
-    asked = Question(own_id, domain, task, _asked(sample, prompt), gold, None, 0, is_raw=True)
+    asked = Question(own_id, domain, task, _item_text(sample, prompt), gold, None, 0, is_raw=True)
     text = _text(sample)
     facts = {
         str(name): sample[name]
         for name in sample.get("metrics") or ()
         if isinstance(sample.get(name), (bool, int, float, str))
     }
-    finish, note = finished(text, True, 0)
+    finish, note = finish_reason(text, True, 0)
     return asked, Answer(text, bool(sample[metric]), note, facts, 0.0, finish, origin, prompt)
 
 
-def _asked(sample: Mapping[str, Any], prompt: str) -> str:
+def _item_text(sample: Mapping[str, Any], prompt: str) -> str:
     """Return the item itself: the prompt around it may differ by the models' templates."""
     document = sample.get("doc")
     if not isinstance(document, Mapping):

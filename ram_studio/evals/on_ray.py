@@ -77,11 +77,11 @@ def evaluate_on_ray(
         for engine in engines.values():
             # Where it answers, so that answers from here and there are the same model's.
             engine.device = device.split(":")[0]
-        _ask(ray, asked, engines, store, rerun, on_progress, should_stop)
+        _ask_remotely(ray, asked, engines, store, rerun, on_progress, should_stop)
         return evaluate(engines, asked, store=store, on_progress=on_progress)
 
 
-def _ask(
+def _ask_remotely(
     ray: Any,
     settings: EvalSettings,
     engines: Mapping[str, LocalEngine],
@@ -107,7 +107,7 @@ def _ask(
         run = SuiteRun(name, path, engine, part, settings, store, rerun, baselines=baselines)
         run.check(asked[part.name])
         engine.decoding = decoding
-        missing = run.unanswered(asked[part.name])
+        missing = run.find_unanswered(asked[part.name])
         run.rerun = False  # it is empty now
         if missing:
             task_id = task.remote(len(runs), missing, part.name, path, device, settings, decoding)
@@ -118,13 +118,13 @@ def _ask(
         if should_stop is not None and should_stop():
             raise Stopped("Stopped; received answers are stored.")
 
-    def keep(result: tuple[int, Rows, Mapping[str, str]]) -> None:
+    def take_result(result: tuple[int, Rows, Mapping[str, str]]) -> None:
         run, engine, decoding = runs[result[0]]
         run.take(result[1], result[2])
         engine.decoding = decoding
         run.answers(asked[run.suite.name], on_progress)
 
-    gather(ray, tasks, poll, keep)
+    gather(ray, tasks, poll, take_result)
 
 
 def _answer(

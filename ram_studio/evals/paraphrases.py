@@ -44,17 +44,17 @@ _OTHERWISE = {
 _AROUND = ("Here is what I would like from you.\n\n{}", "{}\n\nThank you.")
 
 
-def reworded(question: Question, number: int) -> Question:
+def reword_question(question: Question, number: int) -> Question:
     """Return a question in its wording of this number, from 1 to `MOST` - 1."""
-    said, reading = _said(question.prompt, number), question.reading
-    if said == question.prompt:
-        said = _AROUND[number - 1].format(said)
+    prompt, reading = _replace_phrases(question.prompt, number), question.reading
+    if prompt == question.prompt:
+        prompt = _AROUND[number - 1].format(prompt)
     if reading is not None:
         reading = (reading[0], _AROUND[number - 1].format(reading[1]))
-    return replace(question, prompt=said, reading=reading)
+    return replace(question, prompt=prompt, reading=reading)
 
 
-def _said(text: str, number: int) -> str:
+def _replace_phrases(text: str, number: int) -> str:
     for usual, others in _OTHERWISE.items():
         text = text.replace(usual, others[number - 1], 1)
     return text

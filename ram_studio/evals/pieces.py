@@ -81,10 +81,10 @@ class Pieces:
 def _to_read(question: Question, sizes: Pieces, memory: str, piece: str) -> Question:
     """Return the request to read a piece of a question's text."""
     assert question.reading is not None
-    told = {"question": question.reading[1], "memory": memory, "chunk": piece}
+    values = {"question": question.reading[1], "memory": memory, "chunk": piece}
     return replace(
         question,
-        prompt=fill(sizes.read, told),
+        prompt=fill(sizes.read, values),
         max_new_tokens=sizes.memory_tokens,
         reading=None,
         must_end=False,
@@ -105,7 +105,7 @@ class PieceReader(Conversations):
     """
 
     def __init__(self, engine: Engine, sizes: Pieces) -> None:
-        super().__init__(engine, self._read)
+        super().__init__(engine, self._read_chunks)
         self._sizes = sizes
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
@@ -127,7 +127,7 @@ class PieceReader(Conversations):
             answering.append(last)
         return self._engine.context_overflow(reading) or self._engine.context_overflow(answering)
 
-    def _read(self, question: Question) -> Conversation:
+    def _read_chunks(self, question: Question) -> Conversation:
         """Read a question's text piece by piece, then answer from the memory."""
         if question.reading is None:
             return (yield question)

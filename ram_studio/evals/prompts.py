@@ -69,7 +69,7 @@ def load_templates(prompts: str, suites: Collection[str]) -> Templates:
         )
     from ram_studio.checkpoints.record.strict_yaml import load_plain
 
-    found = load_plain(_read(prompts), prompts)
+    found = load_plain(_read_file(prompts), prompts)
     if not isinstance(found, dict) or not found:
         raise EvaluationError(f"{prompts} holds no templates. Give `SUITE: text` for each suite.")
     for name, own in found.items():
@@ -97,7 +97,7 @@ def _names(text: Any) -> set[str]:
     return {_SAME.get(name, name) for name in found}
 
 
-def _read(file: str) -> bytes:
+def _read_file(file: str) -> bytes:
     from ram_studio.checkpoints.read.json_files import read_bounded
 
     return read_bounded(Path(file), "", limit=MOST_BYTES)
@@ -115,4 +115,4 @@ def prompts_name(prompts: str) -> str:
     """Return what results call the prompts: of a file its name, and what tells its content."""
     if prompts in (OWN, HARNESS_PROMPTS, *NAMED):
         return prompts
-    return f"{Path(prompts).name} {hashlib.blake2b(_read(prompts), digest_size=4).hexdigest()}"
+    return f"{Path(prompts).name} {hashlib.blake2b(_read_file(prompts), digest_size=4).hexdigest()}"

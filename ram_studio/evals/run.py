@@ -85,15 +85,15 @@ def evaluate(
     if asked.until is None:
         return _Evaluation(asked, store, rerun, *hooks).report(models)
     with store_or_temporary(store) as answers:
-        for look, size in enumerate(asked.until.sizes, start=1):
+        for number, size in enumerate(asked.until.sizes, start=1):
             part = asked.model_copy(update={"limit": size})
-            again = rerun and look == 1
+            again = rerun and number == 1
             report = _Evaluation(part, answers, again, *hooks).report(models)
             rows = [row.domains.items() for row in report.models.values()]
             # A column beside the average has few questions.
             beside = apart(asked.suites)
             scores = [score for row in rows for domain, score in row if domain not in beside]
-            decided = asked.until.look(look, scores)
+            decided = asked.until.decide(number, scores)
             if decided.is_decided:
                 break
     return replace(report, until=decided)
@@ -136,57 +136,57 @@ class _Evaluation:
         start = time.perf_counter()
         settings, engine = self.settings, source
         if isinstance(engine, (str, Path)):
-            engine = self._opened(engine)
+            engine = self._open_engine(engine)
         try:
-            answered = self._answered(name, engine)
-            asked = settings.recorded(engine)
-            health = self._measured(name, engine)
+            answered = self._ask_suites(name, engine)
+            asked = settings.recorded_settings(engine)
+            health = self._measure_health(name, engine)
         finally:
             if engine is not source:
                 engine.close()
         seconds = time.perf_counter() - start
-        told: dict[str, Any] = {"seconds": seconds, "health": health, "settings": asked}
-        return ModelAnswers.of(name, str(engine.path), answered, settings.suites, **told)
+        more: dict[str, Any] = {"seconds": seconds, "health": health, "settings": asked}
+        return ModelAnswers.of(name, str(engine.path), answered, settings.suites, **more)
 
-    def _opened(self, folder: str | Path) -> Engine:
+    def _open_engine(self, folder: str | Path) -> Engine:
         options = self.settings.engine_options
         if self.settings.engine == "vllm":
             return VllmEngine(folder, **options)
         return LocalEngine(folder, **options, on_tokens=self.on_tokens)
 
-    def _answered(self, name: str, engine: Engine) -> list[tuple[Question, Answer]]:
+    def _ask_suites(self, name: str, engine: Engine) -> list[tuple[Question, Answer]]:
         settings = self.settings
         if self.baselines is None:
             self.questions = settings.questions(engine.count_tokens)
             self.baselines = TrivialBaselines(self.questions, settings.code)
         path = str(engine.path)
-        told: dict[str, Any] = {"baselines": self.baselines, "on_marks": self.on_marks}
+        hooks: dict[str, Any] = {"baselines": self.baselines, "on_marks": self.on_marks}
         runs = [
-            SuiteRun(name, path, engine, suite, settings, self.store, self.rerun, **told)
+            SuiteRun(name, path, engine, suite, settings, self.store, self.rerun, **hooks)
             for suite in settings.question_suites
         ]
         for run in runs:
             run.check(self.questions[run.suite.name])
-            self._tell_what_is_stored(run)
+            self._log_stored(run)
         return ask_suites(runs, self.questions, self.on_progress, self.should_stop)
 
-    def _tell_what_is_stored(self, run: SuiteRun) -> None:
+    def _log_stored(self, run: SuiteRun) -> None:
         """Say what an evaluation before this one left, and what is still to ask."""
         # To a width further questions come round by round.
         if self.store is None or self.settings.ci_width is not None:
             return
         questions = self.questions[run.suite.name]
-        left = len(run.unanswered(questions))
+        left = len(run.find_unanswered(questions))
         if 0 < left < len(questions):
             known = (run.name, len(questions) - left, len(questions), run.suite.name, left)
             _LOG.info('Model "%s": %d of %d answers to %s are stored; asking the other %d', *known)
 
-    def _measured(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
+    def _measure_health(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
         """Return a model's health, None where it is not asked for."""
         if self.health is None:
             return None
-        tell = self.on_progress or (lambda *_: None)
-        tell(name, HEALTH, 0, 1)
+        report_progress = self.on_progress or (lambda *_: None)
+        report_progress(name, HEALTH, 0, 1)
         found = self.health.measure(name, engine, is_base=name == self.settings.base)
-        tell(name, HEALTH, 1, 1)
+        report_progress(name, HEALTH, 1, 1)
         return found

@@ -428,7 +428,7 @@ class EvalSettings(BaseModel):
             asked[suite.name] = suite.questions(self.suite_settings(count_tokens, limit))
         return asked
 
-    def recorded(self, engine: Engine) -> dict[str, object]:
+    def recorded_settings(self, engine: Engine) -> dict[str, object]:
         """Return the settings under which an engine is asked, as the store and reports have them.
 
         They are those of the first sample; "samples" and "paraphrases" are told where there are
@@ -465,8 +465,8 @@ def allowed_values(schema: Mapping[str, Any]) -> str:
     low, high = ends["at least"], ends["at most"]
     if low is not None and high is not None:
         return f"{low:g} to {high:g}"
-    told = [f"{word} {end:g}" for word, end in ends.items() if end is not None]
-    return " and ".join(told) or f"a {schema.get('type', 'text')}"
+    bounds = [f"{word} {end:g}" for word, end in ends.items() if end is not None]
+    return " and ".join(bounds) or f"a {schema.get('type', 'text')}"
 
 
 def _problem(name: str, value: object) -> str:

@@ -111,7 +111,7 @@ class StoredRun:
 
     answered: how many answers (what was not asked has none), correct: the right ones of them;
     domains: the score by domain. package_version: of what began it; software: versions of what
-    gave its answers, see `joined`.
+    gave its answers, see `join_versions`.
     merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
 
@@ -132,7 +132,7 @@ class StoredRun:
     software: Mapping[str, str] = field(default_factory=dict)
 
 
-def joined(origins: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def join_versions(origins: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the versions of these origins of answers by name, several parted by commas."""
     found: dict[str, dict[str, None]] = {}
     for origin in origins:
@@ -412,15 +412,15 @@ class AnswerStore:
         ):
             alike[number, domain].append((place if cluster is None else cluster, [is_correct]))
         for (number, domain), marks in alike.items():
-            domains[number][domain] = DomainScore.clustered(marks)
-        told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+            domains[number][domain] = DomainScore.of_clusters(marks)
+        origins: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
         for number, origin in self._rows("SELECT DISTINCT run, origin FROM answers"):
-            told[number].append(json.loads(origin))
+            origins[number].append(json.loads(origin))
         found = []
         for row in map(dict, rows):
             del row["key"]
             row |= {name: json.loads(row[name] or "null") for name in ("settings", "merge")}
-            row |= {"domains": domains[row["id"]], "software": joined(told[row["id"]])}
+            row |= {"domains": domains[row["id"]], "software": join_versions(origins[row["id"]])}
             found.append(StoredRun(**row))
         return found
 

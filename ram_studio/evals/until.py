@@ -24,7 +24,7 @@ ERROR = 0.05
 
 
 @dataclass(frozen=True)
-class Decided:
+class StopDecision:
     """How asking ended.
 
     questions: asked of each skill; looks: made, of at most `most_looks`; width: the widest
@@ -86,10 +86,10 @@ class Until:
             sizes.append(min(2 * sizes[-1], self.most))
         return sizes
 
-    def look(self, number: int, scores: Iterable[DomainScore]) -> Decided:
+    def decide(self, number: int, scores: Iterable[DomainScore]) -> StopDecision:
         """Return how asking stands after a look (the first is 1), by all scores there are."""
         sizes = self.sizes
         level = 1 - ERROR / len(sizes)
         ends = [score.interval_at(level) for score in scores]
         widest = max((high - low for low, high in ends), default=1.0)
-        return Decided(sizes[number - 1], number, len(sizes), widest, self.width, level)
+        return StopDecision(sizes[number - 1], number, len(sizes), widest, self.width, level)

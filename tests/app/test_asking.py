@@ -23,7 +23,7 @@ from ram_studio.app.tune import own_test
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.suites import ALL_SUITES, offered
+from ram_studio.evals.suites import ALL_SUITES, offer_suite
 from ram_studio.evals.suites.published import math500
 from ram_studio.evals.until import Until
 
@@ -137,8 +137,8 @@ def test_suites_beyond_the_context_are_not_offered(session, workspace, tmp_path)
     folder = make_chat_model(tmp_path / "chat", context=1400)
     session.load(replace(session.loaded, base=str(folder), set_name=None))
     shown = panel._show_kind("general", session)
-    assert "tool" in (offered := [name for _, name in shown[panel.suites]["choices"]])
-    assert ("memory" in offered, shown[panel.lengths]["visible"]) == (True, "hidden")
+    assert "tool" in (offer_suite := [name for _, name in shown[panel.suites]["choices"]])
+    assert ("memory" in offer_suite, shown[panel.lengths]["visible"]) == (True, "hidden")
     assert panel._show_items(["memory"])[panel.lengths]["visible"] is True
     # The same suites are what Test now asks of models that nobody asked anything.
     questions = own_test.questions_to_ask(session, workspace)
@@ -161,7 +161,7 @@ def test_suites_are_offered_once_their_questions_are_here(session, workspace):
     known = ALL_SUITES["memory"]
     there = replace(known, name="extra", title="Extra", about=about)
     away = replace(known, name="away", title="Away", absent=lambda data: "not on this machine")
-    with offered(there), offered(away):
+    with offer_suite(there), offer_suite(away):
         panel = built(CheckPanel, workspace)
         names = [name for _, name in panel.suites.choices]
         assert "extra" in names

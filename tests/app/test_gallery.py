@@ -14,7 +14,7 @@ from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.record.provenance import read_provenance
 from ram_studio.engine.merge import merge
-from ram_studio.evals.publish.entry import Entry, Verified, read_entry
+from ram_studio.evals.publish.entry import Entry, Verification, read_entry
 from ram_studio.evals.publish.gallery import build_gallery, gallery_page
 from ram_studio.evals.publish.scores import StatedScore
 from ram_studio.evals.question import Answer, Question
@@ -40,7 +40,7 @@ def make_merges(folder: Path, seed: int, methods: Sequence[str]) -> list[str]:
 
 def scored(entry: Entry, number: int) -> Entry:
     """Return an entry with another name, scores of its own, and every third with a badge."""
-    verified = None if number % 3 else Verified(10, "1", "2026-01-01")
+    verified = None if number % 3 else Verification(10, "1", "2026-01-01")
     paired = PairedCounts(number % 9, 4, 21) if number % 4 else None
     scores = tuple(
         StatedScore(name, DomainScore(40, (number * step) % 41), "version 1, greedy", agent, both)

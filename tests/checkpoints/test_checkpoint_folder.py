@@ -18,7 +18,7 @@ from ram_studio.checkpoints.read import checkpoint as checkpoint_module
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import MERGED_NAME
 from ram_studio.checkpoints.read.stored_bytes import same_bytes
-from ram_studio.checkpoints.virtual.quantized import Scaled
+from ram_studio.checkpoints.virtual.quantized import ScaledCodes
 from ram_studio.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -287,6 +287,7 @@ def test_equal_bytes_of_another_dtype_derive_other_tensors(tmp_path):
         write_checkpoint(tmp_path, stored | {"scale": torch.ones(1, 1)}), name="base"
     ).tensors
     a, b, c = (
-        replace(found[n], virtual=Scaled(found[n], found["scale"], (1, 1), (4, 4))) for n in "abc"
+        replace(found[n], virtual=ScaledCodes(found[n], found["scale"], (1, 1), (4, 4)))
+        for n in "abc"
     )
     assert [same_bytes(a, other) for other in (b, c)] == [True, False]

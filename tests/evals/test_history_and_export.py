@@ -16,7 +16,13 @@ from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import EvalResult
-from ram_studio.evals.report.export import as_csv, as_html, export_report, exported, harmless_cell
+from ram_studio.evals.report.export import (
+    as_csv,
+    as_html,
+    export_report,
+    export_result,
+    harmless_cell,
+)
 from ram_studio.evals.report.history import find_runs, stored_report
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore, RunKey
@@ -60,7 +66,7 @@ def test_csv_has_a_line_per_answer_and_no_formulas():
 
 
 def test_json_has_scores_categories_and_answers():
-    data = json.loads(exported(EvalResult.of(make_report("x")), ".json"))
+    data = json.loads(export_result(EvalResult.of(make_report("x")), ".json"))
     # What got no answer is no wrong one.
     other = data["models"]["other"]["domains"]["tool"]
     assert other["score"] is None

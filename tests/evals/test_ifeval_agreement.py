@@ -150,14 +150,14 @@ def test_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):
     monkeypatch.setattr(instructions, "_is_in", lambda text, language: True)
     texts = [*answers(), *FOLLOWING]
     cases = [(name, settings, text) for name, settings in ASKED for text in texts]
-    found, followed = Counter(), Counter()
+    found, check_instruction = Counter(), Counter()
     for (name, settings, text), theirs in zip(cases, their_verdicts(cases), strict=True):
-        ours = instructions.followed(text, name, settings)
-        followed[name] += ours[0]
+        ours = instructions.check_instruction(text, name, settings)
+        check_instruction[name] += ours[0]
         for kind, mine, other in zip(("strict", "loose"), ours, theirs, strict=True):
             found[name.partition(":")[2], kind, mine] += mine != other
     assert +found == {
         ("number_sentences", kind, mine): n for (kind, mine), n in SENTENCES_DIFFER.items()
     }
-    assert min(followed.values()) > 0
+    assert min(check_instruction.values()) > 0
     assert len(cases) > 39_000

@@ -7,7 +7,7 @@ from ram_studio.evals.suites.instructions import (
     CHECKS,
     NEED_LANGUAGE,
     accuracies,
-    followed,
+    check_instruction,
     judge,
     problem_of,
 )
@@ -53,13 +53,13 @@ INSTRUCTIONS = [
 
 
 def strict(text, name, **settings):
-    return followed(text, name, settings)[0]
+    return check_instruction(text, name, settings)[0]
 
 
 @pytest.mark.parametrize(("name", "settings", "good", "bad"), INSTRUCTIONS)
 def test_instructions_are_checked_by_their_authors_rules(name, settings, good, bad):
     assert strict(good, name, **settings)
-    assert followed(bad, name, settings) == (False, False)
+    assert check_instruction(bad, name, settings) == (False, False)
     assert not strict(" \n", name, **settings)
 
 
@@ -69,20 +69,23 @@ def test_shipped_questions_have_known_instructions():
         assert problem_of(own["check"], own["settings"]) == ""
         # No library that may be missing is asked.
         assert own["check"] not in NEED_LANGUAGE
-        assert followed("", own["check"], own["settings"]) == (False, False)
+        assert check_instruction("", own["check"], own["settings"]) == (False, False)
     assert len({own["check"] for own in specs}) == len(CHECKS) - len(NEED_LANGUAGE)
 
 
 def test_loose_leaves_out_greetings_closing_lines_and_bold():
     name, settings = "punctuation:no_comma", {}
-    assert followed("Sure, here it is:\nall small", name, settings) == (False, True)
-    assert followed("all small\nSo, hope that helps!", name, settings) == (False, True)
-    assert followed("Sure, so:\nall small\nBye, all!", name, settings) == (False, True)
-    assert followed("a, b\nc, d\ne, f", name, settings) == (False, False)
+    assert check_instruction("Sure, here it is:\nall small", name, settings) == (False, True)
+    assert check_instruction("all small\nSo, hope that helps!", name, settings) == (False, True)
+    assert check_instruction("Sure, so:\nall small\nBye, all!", name, settings) == (False, True)
+    assert check_instruction("a, b\nc, d\ne, f", name, settings) == (False, False)
     start = {"prompt_to_repeat": "Once"}
-    assert followed("**Once** there was", "combination:repeat_prompt", start) == (False, True)
+    assert check_instruction("**Once** there was", "combination:repeat_prompt", start) == (
+        False,
+        True,
+    )
     # A line break at the end makes an empty last line, which is the one left out.
-    assert followed("all small\nBye, all!\n", name, settings) == (False, False)
+    assert check_instruction("all small\nBye, all!\n", name, settings) == (False, False)
 
 
 def test_the_verdict_is_strict_and_per_prompt():

@@ -7,7 +7,7 @@ from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.endpoint import EndpointEngine
-from ram_studio.evals.paraphrases import MOST, SUITES, reworded
+from ram_studio.evals.paraphrases import MOST, SUITES, reword_question
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
@@ -20,7 +20,7 @@ from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 def test_wordings_differ_and_what_is_right_stays(name):
     settings = SuiteSettings(lambda text: -(-len(text) // 4), 10, 3, (1000,))
     for question in ALL_SUITES[name].make(settings):
-        others = [reworded(question, number) for number in range(1, MOST)]
+        others = [reword_question(question, number) for number in range(1, MOST)]
         assert len({one.prompt for one in (question, *others)}) == MOST
         assert len({one.digest for one in (question, *others)}) == MOST
         for one in others:

@@ -35,7 +35,7 @@ from ram_studio.evals.publish import scores as publishing
 from ram_studio.evals.publish.entry import read_entry
 from ram_studio.evals.publish.gallery import build_gallery, gallery_page, load_verified
 from ram_studio.evals.publish.hub_files import analysis_file, mergekit_file, push_files
-from ram_studio.evals.publish.scores import StatedScore, read_told, stored_scores
+from ram_studio.evals.publish.scores import StatedScore, parse_stated_score, stored_scores
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.canvas_page import canvas_settings
 from ram_studio.evals.report.comparison import PairedCounts
@@ -361,7 +361,7 @@ def test_untrusted_entries_are_escaped_bounded_or_left_out(zoo: Zoo, tmp_path: P
     told = StatedScore("tool", DomainScore(8, 5), f"version 1 {HOSTILE}")
     card = {
         "model-index": [
-            {"results": [{"dataset": {"name": HOSTILE[:70]}, "metrics": [{"name": told.told}]}]}
+            {"results": [{"dataset": {"name": HOSTILE[:70]}, "metrics": [{"name": told.text}]}]}
         ]
     }
     (merged / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n{HOSTILE}")
@@ -398,7 +398,7 @@ def test_untrusted_entries_are_escaped_bounded_or_left_out(zoo: Zoo, tmp_path: P
 
 
 PAIRED = PairedCounts(2, 1, 4)
-GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIRED).told
+GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIRED).text
 
 
 @pytest.mark.parametrize(
@@ -416,20 +416,23 @@ GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIR
     ],
 )
 def test_a_score_counts_only_where_its_counts_can_be(text: object) -> None:
-    assert read_told("tool", text) is None
+    assert parse_stated_score("tool", text) is None
     stated = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIRED)
-    assert read_told("tool", GOOD) == stated
+    assert parse_stated_score("tool", GOOD) == stated
     alone = dataclasses.replace(stated, agent=None, against=None)
-    assert read_told("tool", alone.told) == alone
+    assert parse_stated_score("tool", alone.text) == alone
     # Questions that share documents tell less, and say so.
     paired = PairedCounts(2, 1, 4, clusters=((1, 1), (-1, 0), (0, 0, 0)))
     few = DomainScore(8, 5, effective_n=3.0)
-    shared = read_told("tool", dataclasses.replace(stated, score=few, against=paired).told)
+    shared = parse_stated_score("tool", dataclasses.replace(stated, score=few, against=paired).text)
     assert shared.score == few
     assert shared.against.effective_n == round(paired.effective_n) < 7
     for of in ("as of 3 questions", f"as of {shared.against.effective_n:.0f};"):
         for wrong in ("0", "9"):
-            assert read_told("tool", shared.told.replace(of, f"as of {wrong}{of[7:]}")) is None
+            assert (
+                parse_stated_score("tool", shared.text.replace(of, f"as of {wrong}{of[7:]}"))
+                is None
+            )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.check.view import report_html
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import CLUSTER, Answer
-from ram_studio.evals.report.damage import damages, inherited
+from ram_studio.evals.report.damage import damages, find_inherited
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_html
@@ -300,7 +300,7 @@ def test_what_agents_lost_off_their_own_skills_is_told():
     )
     base, below = ({"tool": DomainScore(120, right)} for right in (60, 59))
     for merges, told in (([], [found]), ([base], []), ([base, below], [found]), ([{}], [])):
-        assert inherited([found], base, merges) == told
+        assert find_inherited([found], base, merges) == told
     assert damages(made, None, ["coding"]) == damages(made, "other", ["coding"]) == ()
     shown = judge_merges(made, ["coding", "tool"])
     # One of them is taken for the specialist of memory.

@@ -12,7 +12,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, apart, visible
-from ram_studio.evals.suites.suite import Suite, balanced, load_data, rows_to_questions
+from ram_studio.evals.suites.suite import Suite, balance_questions, load_data, rows_to_questions
 from ram_studio.resources import asset_path
 
 SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
@@ -81,11 +81,11 @@ def test_refusals_are_told_from_answers_by_their_beginning(text, declines):
 
 def test_a_limit_takes_evenly_from_the_categories_and_nests():
     questions = GENERAL_SUITES["code"].make(SETTINGS)
-    ten = balanced(questions, 10)
+    ten = balance_questions(questions, 10)
     counts = [sum(q.category == c for q in ten) for c in dict.fromkeys(q.category for q in ten)]
     assert counts == [4, 3, 3]
-    assert {q.id for q in balanced(questions, 4)} < {q.id for q in ten}
-    assert balanced(questions, 999) == questions
+    assert {q.id for q in balance_questions(questions, 4)} < {q.id for q in ten}
+    assert balance_questions(questions, 999) == questions
 
 
 def test_thinking_is_no_part_of_the_answer():
@@ -115,7 +115,7 @@ PARROT = Suite(
 def test_an_offered_suite_is_asked_once_of_models_and_merges(tmp_path, base_engine):
     agents = {"coding": str(asset_path("independent", "coding"))}
     recipe = make_recipe({"base": str(asset_path("independent", "base")), "agents": agents})
-    with suites.offered(PARROT), AnswerStore(tmp_path / "s") as store:
+    with suites.offer_suite(PARROT), AnswerStore(tmp_path / "s") as store:
         assert suites.suite_names("parrot") == ("parrot",)
         with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
             suites.register(PARROT)

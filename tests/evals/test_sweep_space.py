@@ -102,12 +102,12 @@ def test_slim_fits_any_quadratic_and_proposes_its_best():
     rng = np.random.default_rng(3)
     quadratic, linear = rng.normal(size=(4, 4)), rng.normal(size=4)
     shares, scores = [], []
-    while (candidate := made.ask()) is not None:
+    while (candidate := made.propose()) is not None:
         weights = np.array([candidate.values[f"weight.{name}"] for name in "abcd"])
         assert weights.max() == 2
         shares.append(weights / weights.sum())
         scores.append(float(shares[-1] @ quadratic @ shares[-1] + linear @ shares[-1]))
-        made.tell(scores[-1], is_dropped=False, stage=1)
+        made.report_score(scores[-1], is_dropped=False, stage=1)
     assert len(scores) == made.trials == 4 + 6 + 1
     surrogate = made.surrogate
     for mixture in rng.dirichlet(np.ones(4), size=20):
@@ -267,8 +267,8 @@ def test_a_search_stays_in_the_ranges_and_learns_from_scores():
         search = OptunaSearch(made, seed=5, trials=trials)
         found = []
         for number in range(trials):
-            found.append(search.ask().values)
-            search.tell(1 - abs(found[-1]["r"] - 0.4), is_dropped=number % 5 == 4, stage=1)
+            found.append(search.propose().values)
+            search.report_score(1 - abs(found[-1]["r"] - 0.4), is_dropped=number % 5 == 4, stage=1)
         return found
 
     found = propose(40)

@@ -10,7 +10,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
+from ram_studio.evals.report.skill_table import MeasuredRow, load_table, save_table, skill_table
 from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 from training.shipped.analyses import ANALYSIS_FILE, SETS
@@ -99,8 +99,8 @@ def test_unusable_tables_say_what_to_do(tmp_path):
 def test_rows_of_a_set_with_one_agent_more_are_asked_again(tmp_path):
     questions = [Question("a", "code", "code", "p", "g", None, 1)]
     answers = {"a": Answer("g", True)}
-    rows = [Measured("source", name, {}, None, answers) for name in ("base", "one", "two")]
-    merge = Measured("merge", "ram", {"epsilon": 0.0}, 0, answers)
+    rows = [MeasuredRow("source", name, {}, None, answers) for name in ("base", "one", "two")]
+    merge = MeasuredRow("merge", "ram", {"epsilon": 0.0}, 0, answers)
     path = save_table(skill_table(questions, [*rows, merge]), tmp_path / "skills.json.gz")
     assert len(known_rows(path, questions, rows)) == 4
     assert known_rows(path, questions, rows[:2]) == {}

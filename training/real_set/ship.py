@@ -21,7 +21,7 @@ from ram_studio.checkpoints.record.analysis_file import load_analysis, save_anal
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import (
     TUNED,
-    Measured,
+    MeasuredRow,
     load_table,
     merge_row,
     save_table,
@@ -192,7 +192,7 @@ def build_table(measured: Results) -> dict[str, Any]:
             for line in [measured.lines("test", model, q.domain)[int(q.id.rpartition("-")[2])]]
         }
         if model in ("base", *measured.analysis.agents):
-            rows.append(Measured("source", model, {}, None, answers))
+            rows.append(MeasuredRow("source", model, {}, None, answers))
         elif model in known:
             rows.append(row_of(known[model], answers))
         else:
@@ -200,7 +200,7 @@ def build_table(measured: Results) -> dict[str, Any]:
     return skill_table(asked, rows)
 
 
-def row_of(merge: Merge, answers: Mapping[str, Answer]) -> Measured:
+def row_of(merge: Merge, answers: Mapping[str, Answer]) -> MeasuredRow:
     """Return a merge's row; one that is set by more than Tune's dials has no grid point."""
     settings = make_settings(merge.method, merge.settings).model_dump()
     row = merge_row({"method": merge.method, "settings": settings}, answers)

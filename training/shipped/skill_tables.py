@@ -26,7 +26,7 @@ from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import setting_label, with_method
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
+from ram_studio.evals.report.skill_table import MeasuredRow, load_table, save_table, skill_table
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path, user_folder
@@ -154,7 +154,7 @@ def ask(
     items: int = ITEMS,
     root: Path | None = None,
     **setup: Any,
-) -> tuple[list[Question], list[Measured]]:
+) -> tuple[list[Question], list[MeasuredRow]]:
     """Merge settings of a set in memory; return the questions and each one's answers.
 
     sources: whether base and agents are asked as well, first. items: questions a domain, the first
@@ -178,15 +178,15 @@ def ask(
         answers = entry.source.answers
         if entry.label in rows:
             method, own, k = rows[entry.label]
-            measured.append(Measured("merge", method, own, k, answers))
+            measured.append(MeasuredRow("merge", method, own, k, answers))
         else:
-            measured.append(Measured("source", entry.label, {}, None, answers))
+            measured.append(MeasuredRow("source", entry.label, {}, None, answers))
     return [q for own in runner.questions.values() for q in own], measured
 
 
 def known_rows(
-    out: Path, questions: Sequence[Question], sources: Sequence[Measured]
-) -> dict[str, Measured]:
+    out: Path, questions: Sequence[Question], sources: Sequence[MeasuredRow]
+) -> dict[str, MeasuredRow]:
     """Return what the table at `out` holds, by setting; nothing if it is missing or unusable.
 
     It is of these models when base and agents, asked just now, answer as they do in it.
@@ -207,7 +207,7 @@ def known_rows(
             question.id: Answer(text, right == "1")
             for question, text, right in zip(asked, texts, row["right"], strict=True)
         }
-        own = Measured(row["kind"], row["method"], row["settings"], row["k"], answers)
+        own = MeasuredRow(row["kind"], row["method"], row["settings"], row["k"], answers)
         found[_key(own.method, own.settings)] = own
     return found
 

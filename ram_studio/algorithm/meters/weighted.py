@@ -168,8 +168,8 @@ def retained_of(
     gram = gram[every, settings.points].astype(np.float64)
     whole = square[:, 0, :, 1].astype(np.float64)  # at epsilon 0
     unique, shared = settings.unique.copy(), settings.shared.copy()
-    is_kept = settings.keep >= 0
-    unique[is_kept], shared[is_kept] = 0.0, 0.0
+    is_chosen = settings.keep >= 0
+    unique[is_chosen], shared[is_chosen] = 0.0, 0.0
     brought = unique * alone, shared * mean
     pairs = gram * shared[:, :, None] * shared[:, None, :]
     found: list[RetainedShares | None] = []
@@ -181,7 +181,7 @@ def retained_of(
         rest = np.square(unique)[:, of_others] * alone[:, of_others]
         total = rest.sum() + pairs[:, of_others][:, :, of_others].sum()
         mine = settings.keep == t
-        total += whole[is_kept & ~mine, settings.keep[is_kept & ~mine]].sum()
+        total += whole[is_chosen & ~mine, settings.keep[is_chosen & ~mine]].sum()
         own = alone[:, t].sum() / norm2
         share = (brought[1][:, t].sum() + (changed - alone)[mine, t].sum()) / norm2
         boosted = (brought[0][:, t].sum() + alone[mine, t].sum()) / norm2

@@ -22,7 +22,7 @@ from ram_studio.engine.merge_log import PastMerge, past_merges
 from ram_studio.errors import CheckpointError, EvaluationError
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
-from ram_studio.evals.report.export import FORMATS, exported
+from ram_studio.evals.report.export import FORMATS, export_result
 from ram_studio.evals.report.history import merge_of, score_of, stored_report
 from ram_studio.evals.report.score import Average
 from ram_studio.evals.store import AnswerStore, StoredRun
@@ -241,7 +241,7 @@ def export(found: SideBySide, session: Session) -> list[str]:
     models = {n: dataclasses.replace(m, path=None) for n, m in found.result.models.items()}
     result = dataclasses.replace(found.result, models=models)
     more = {".json": {"merges": _recipes(found)}}
-    files = {f"history{one}": exported(result, one, **more.get(one, {})) for one in FORMATS}
+    files = {f"history{one}": export_result(result, one, **more.get(one, {})) for one in FORMATS}
     return [str(path) for path in session.save(files)]
 
 

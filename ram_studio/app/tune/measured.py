@@ -31,7 +31,7 @@ from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.publish import common
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.history import merge_of
-from ram_studio.evals.report.skill_table import Measured, merge_row, skill_table
+from ram_studio.evals.report.skill_table import MeasuredRow, merge_row, skill_table
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -110,7 +110,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
         return None
     prompts, written = table["prompts"], _written(loaded.sources)
     logged = {m.fingerprint: m for m in past_merges(memory_folder(session, workspace.settings))}
-    rows: dict[str, Measured] = {}
+    rows: dict[str, MeasuredRow] = {}
     questions: list[Question] = []
     with open_answers(session, workspace) as store:
         for run in store.runs():
@@ -161,7 +161,7 @@ def _own(
 
 
 def _own_rows(found: common.Common, merges: Mapping[str, PastMerge]) -> dict[str, Any]:
-    rows: dict[str, Measured] = {}
+    rows: dict[str, MeasuredRow] = {}
     for fingerprint, known in found.merges.items():
         merge = merges[fingerprint]
         asked = common.replies(known[question] for question in found.questions)
@@ -174,7 +174,7 @@ def _key(merge: PastMerge) -> str:
     return json.dumps(own, sort_keys=True)
 
 
-def _row(merge: PastMerge, answers: Mapping[str, Answer]) -> Measured:
+def _row(merge: PastMerge, answers: Mapping[str, Answer]) -> MeasuredRow:
     recipe = {"method": merge.method, "settings": merge.settings}
     return merge_row({**recipe, "weights": merge.recipe.get("weights")}, answers)
 

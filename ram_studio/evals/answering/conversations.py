@@ -38,11 +38,11 @@ class Conversations:
         while requests:
             for batch in self._engine.answer(list(requests.values()), should_stop):
                 done = []
-                for request, said in batch:
+                for request, reply in batch:
                     question, talk, replies = talks[request.id]
-                    replies.append(said)
+                    replies.append(reply)
                     try:
-                        requests[question.id] = talk.send(said)
+                        requests[question.id] = talk.send(reply)
                     except StopIteration as end:
                         del requests[question.id]
                         done.append((question, _with_costs(end.value, replies)))

@@ -163,17 +163,17 @@ def _decode_together(
         for place, row in enumerate(members):
             if row is None or ends.has_ended(row, tokens[place]):
                 tokens[place], members[place] = ends.pad_id, None
-        kept = [place for place, row in enumerate(members) if row is not None]
-        if not kept:
+        running = [place for place, row in enumerate(members) if row is not None]
+        if not running:
             break
         # Ended rows are dropped once they are half of the batch. Not where rows share a source of
         # numbers: what a row draws would depend on the others.
-        if is_plain and may_drop and 2 * len(kept) <= len(members):
-            index = torch.tensor(kept, device=device)
+        if is_plain and may_drop and 2 * len(running) <= len(members):
+            index = torch.tensor(running, device=device)
             cache.batch_select_indices(index)
             mask = mask[index]
-            tokens = [tokens[place] for place in kept]
-            members = [members[place] for place in kept]
+            tokens = [tokens[place] for place in running]
+            members = [members[place] for place in running]
         ids = torch.tensor(tokens, device=device)[:, None]
         mask = torch.cat([mask, torch.ones_like(ids)], 1)
 

@@ -22,7 +22,7 @@ from ram_studio.evals.answering.engine import (
     ChatMode,
     Decoding,
     ShouldStop,
-    finished,
+    finish_reason,
     in_words,
     plain_text,
     request_text,
@@ -161,7 +161,7 @@ class EndpointEngine:
                         raise Stopped("The evaluation was stopped; finished answers were kept.")
                     while waiting and len(running) < self.parallel:
                         question = waiting.pop()
-                        running[pool.submit(self._ask, client, question)] = question
+                        running[pool.submit(self._ask_question, client, question)] = question
                     done, _ = wait(running, _STOP_POLL_SECONDS, FIRST_COMPLETED)
                     # Answers first, so that a failure beside them does not take them along.
                     good = [future for future in done if future.exception() is None]
@@ -174,7 +174,7 @@ class EndpointEngine:
             self._given_up.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, client: Any, question: Question) -> Reply:
+    def _ask_question(self, client: Any, question: Question) -> Reply:
         is_chat = self.is_chat and not question.is_raw
         path = "/chat/completions" if is_chat else "/completions"
         start = time.perf_counter()
@@ -202,7 +202,7 @@ class EndpointEngine:
         seconds = time.perf_counter() - start
         if status is None:
             return Reply("", prompt, "failed", text, seconds=seconds)
-        return _read(status, text, prompt, body[limit_name], seconds)
+        return _read_reply(status, text, prompt, body[limit_name], seconds)
 
     def _body(
         self, question: Question, is_chat: bool, is_native: bool, limit_name: str
@@ -220,24 +220,26 @@ class EndpointEngine:
         if not is_chat:
             body["prompt"] = plain_text(question)
             return body, body["prompt"]
-        said = question.prompt if is_native else request_text(question)
+        request_words = question.prompt if is_native else request_text(question)
         since = _with_calls(question.messages) if is_native else in_words(question.messages)
-        told: dict[str, Any] = {"messages": [{"role": "user", "content": said}, *since]}
+        chat: dict[str, Any] = {"messages": [{"role": "user", "content": request_words}, *since]}
         if is_native:
-            told["tools"] = [dict(tool) for tool in question.tools]
-        shown = told if is_native else told["messages"]
-        return body | told, json.dumps(shown, ensure_ascii=False)
+            chat["tools"] = [dict(tool) for tool in question.tools]
+        shown = chat if is_native else chat["messages"]
+        return body | chat, json.dumps(shown, ensure_ascii=False)
 
     def _in_time(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
-        """Return `_answered`'s outcome; what does not come in time is asked for once more."""
+        """As `_request_with_retries`; what does not come in time is asked for once more."""
         try:
-            return self._answered(client, path, body)
+            return self._request_with_retries(client, path, body)
         except _TimedOut:
             if self._given_up.is_set():
                 raise
-            return self._answered(client, path, body)
+            return self._request_with_retries(client, path, body)
 
-    def _answered(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
+    def _request_with_retries(
+        self, client: Any, path: str, body: Mapping[str, Any]
+    ) -> tuple[int | None, str]:
         """Return `_request`'s outcome, of the last try where the server was busy or in trouble."""
         pause = PAUSE_SECONDS
         for tried in range(1, RETRIES + 2):
@@ -313,7 +315,7 @@ def _seconds_of(text: str | None) -> float:
     return float(text) if text is not None and text.isascii() and text.isdecimal() else 0.0
 
 
-def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:
+def _read_reply(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:
     if status >= 300:
         is_length = any(word in text.lower() for word in _TOO_LONG)
         note = f"the server refused it with status {status}: {_short(text)}"
@@ -339,7 +341,7 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
         answer = f"{answer}\n{_CALLS}{json.dumps(calls)}}}".strip()
     # JSON can name half a character, which no later request could hold.
     answer = answer.encode("utf-8", "replace").decode()
-    finish, note = finished(answer, reason != "length", limit)
+    finish, note = finish_reason(answer, reason != "length", limit)
     return Reply(answer, prompt, finish, note, tokens if type(tokens) is int else None, seconds)
 
 
@@ -350,18 +352,18 @@ def _parts(content: Any) -> tuple[str, str]:
     """
     if isinstance(content, str):
         return content, ""
-    said: dict[bool, str] = {False: "", True: ""}
+    texts: dict[bool, str] = {False: "", True: ""}
     for part in content:
         kind = part["type"]
         held = part[kind if kind in ("thinking", "reasoning") else "text"]
-        said[kind in ("thinking", "reasoning")] += _parts(held)[0]
-    return said[False], said[True]
+        texts[kind in ("thinking", "reasoning")] += _parts(held)[0]
+    return texts[False], texts[True]
 
 
 def _with_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages as the protocol has them: calls and their results bear numbers."""
     found: list[dict[str, Any]] = []
-    made = told = 0
+    made = answered = 0
     for message in messages:
         own: dict[str, Any] = {k: message[k] for k in ("role", "content")}
         if calls := message.get("calls"):
@@ -375,8 +377,8 @@ def _with_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             ]
             made += len(calls)
         elif message["role"] == "tool":
-            own["tool_call_id"] = f"call{told:05d}"
-            told += 1
+            own["tool_call_id"] = f"call{answered:05d}"
+            answered += 1
         found.append(own)
     return found
 

@@ -119,12 +119,12 @@ def plain_text(question: Question) -> str:
     """Return the prompt for a model without a chat format: it continues the text."""
     if question.is_raw:
         return question.prompt
-    said = [request_text(question)]
+    paragraphs = [request_text(question)]
     for message in in_words(question.messages):
-        said.append(
+        paragraphs.append(
             message["content"] if message["role"] == "user" else f"Answer:\n{message['content']}"
         )
-    return "\n\n".join([*said, "Answer:\n"])
+    return "\n\n".join([*paragraphs, "Answer:\n"])
 
 
 def in_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -158,7 +158,9 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def finished(text: str, ended: bool, limit: int) -> tuple[Literal["end", "length", "empty"], str]:
+def finish_reason(
+    text: str, ended: bool, limit: int
+) -> tuple[Literal["end", "length", "empty"], str]:
     """Return (finish, note) of an answer that came back."""
     if not ended:
         silent = "" if text.strip() else " before it said anything"

@@ -34,8 +34,8 @@ class GrowingLayer(DynamicLayer):
         if self._storage is None or self._storage[0].shape[-2] < stop:
             room = stop + max(LEAST_GROWTH, stop // 4)
             self._storage = (
-                _grown(key_states, self.keys, start, room),
-                _grown(value_states, self.values, start, room),
+                _grow(key_states, self.keys, start, room),
+                _grow(value_states, self.values, start, room),
             )
         keys, values = self._storage
         keys[:, :, start:stop] = key_states
@@ -54,7 +54,7 @@ class GrowingLayer(DynamicLayer):
         self._storage = None
 
 
-def _grown(like: torch.Tensor, old: torch.Tensor, length: int, room: int) -> torch.Tensor:
+def _grow(like: torch.Tensor, old: torch.Tensor, length: int, room: int) -> torch.Tensor:
     rows, heads, _, size = like.shape
     storage = like.new_empty((rows, heads, room, size))
     if length:

@@ -25,7 +25,7 @@ from ram_studio.evals.answering.engine import (
     ChatMode,
     Decoding,
     ShouldStop,
-    finished,
+    finish_reason,
     in_words,
     is_thinking,
     plain_text,
@@ -176,21 +176,23 @@ class LocalEngine:
         if native and question.messages:
             try:
                 messages = [{k: str(m[k]) for k in ("role", "content")} for m in question.messages]
-                return self._rendered(question, native, messages)
+                return self._render_prompt(question, native, messages)
             except WorkerError:
                 raise
             except EvaluationError:
                 pass  # a template that knows no results of functions
-        return self._rendered(question, native, in_words(question.messages))
+        return self._render_prompt(question, native, in_words(question.messages))
 
-    def _rendered(self, question: Question, native: bool, messages: list[dict[str, str]]) -> str:
+    def _render_prompt(
+        self, question: Question, native: bool, messages: list[dict[str, str]]
+    ) -> str:
         """Return the prompt by the chat template; messages: those after the first."""
-        said = question.prompt if native else request_text(question)
+        request = question.prompt if native else request_text(question)
         try:
             tools = [dict(tool) for tool in question.tools] if native else None
             text = render_chat(
                 self.tokenizer.get_chat_template(tools=tools),
-                [{"role": "user", "content": said}, *messages],
+                [{"role": "user", "content": request}, *messages],
                 tools=tools,
                 special=self.tokenizer.special_tokens_map,
                 slow=self._slow,
@@ -202,11 +204,14 @@ class LocalEngine:
                 f"The chat template of {self.path} fails: {reason_of(error)}. Repair it, or use "
                 "chat 'none'."
             ) from error
-        for told in (said, *(m["content"] for m in messages if m["role"] != "assistant")):
-            if told.strip() not in text:
+        for words in (
+            request,
+            *(m["content"] for m in messages if m["role"] != "assistant"),
+        ):
+            if words.strip() not in text:
                 raise EvaluationError(
                     f"The chat template of {self.path} drops the user's message: the text "
-                    f"{told[:60]!r} does not occur in its output {text[:60]!r}. It belongs to "
+                    f"{words[:60]!r} does not occur in its output {text[:60]!r}. It belongs to "
                     "another model; repair it, or use chat 'none'."
                 )
         return str(text)
@@ -285,15 +290,15 @@ class LocalEngine:
     ) -> Iterator[list[tuple[Question, Reply]]]:
         """Yield a batch's replies as they end; what has ended is not lost when the rest is."""
         limit = batch[0][0].max_new_tokens
-        start, told, left = time.perf_counter(), 0.0, len(batch)
+        start, counted, left = time.perf_counter(), 0.0, len(batch)
         for group in self._generate(batch, limit, should_stop):
             # Every answer's share of the time, so that all of them make up the whole.
-            share = (time.perf_counter() - start - told) / left
-            told, left = told + share * len(group), left - len(group)
+            share = (time.perf_counter() - start - counted) / left
+            counted, left = counted + share * len(group), left - len(group)
             replies = []
             for row, written in group.items():
                 (question, prompt, _), (text, ended, tokens) = batch[row], written
-                finish, note = finished(text, ended, limit)
+                finish, note = finish_reason(text, ended, limit)
                 if self.decoding.think_tokens and not ended and is_thinking(prompt, text):
                     note = f"cut off while thinking, after {tokens} tokens"
                 replies.append((question, Reply(text, prompt, finish, note, tokens, share)))
@@ -370,9 +375,9 @@ class _Budget:
         """Return whether an answer ends here."""
         if self._thought is None:
             # Marks of thinking are special tokens to some tokenizers.
-            said = self._tokenizer.decode(row[-_LOOKED_AT:], skip_special_tokens=False)
-            may_begin = "<think>".startswith(said.strip()[:7]) or is_thinking(self._prompt, "")
-            if "</think>" in said:
+            ending = self._tokenizer.decode(row[-_LOOKED_AT:], skip_special_tokens=False)
+            may_begin = "<think>".startswith(ending.strip()[:7]) or is_thinking(self._prompt, "")
+            if "</think>" in ending:
                 self._thought = len(row)
             elif len(row) <= _LOOKED_AT and not may_begin:
                 self._thought = 0

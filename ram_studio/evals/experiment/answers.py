@@ -214,7 +214,7 @@ class Answers:
         self._merger = InMemoryMerger(
             None,
             self._report,
-            analysis=self._counted(),
+            analysis=self._analysis(),
             device=settings.device,
             cancel=self._cancel,
         )
@@ -234,7 +234,7 @@ class Answers:
                 SuiteRun(BASE, None, self._engine, ALL_SUITES[name], settings).check(questions)
             self._closing = closing.pop_all()
 
-    def _counted(self) -> Analysis | None:
+    def _analysis(self) -> Analysis | None:
         """Return an analysis with what the methods will want to know, None when that is nothing."""
         needs = {
             need
@@ -293,7 +293,7 @@ class Answers:
     @property
     def asked(self) -> Mapping[str, Any]:
         """The settings under which all entries are asked, as the store keeps them."""
-        return self._settings.recorded(self._engine)
+        return self._settings.recorded_settings(self._engine)
 
     @property
     def seconds_each(self) -> float:
@@ -341,8 +341,8 @@ class Answers:
         folders = {BASE: self._plan.recipe.base, **self._plan.recipe.agents}
         path = str(folders[entry.label]) if entry.candidate.recipe is None else None
         rerun = self._setup.rerun and suite.name not in entry.opened
-        kept = (self._settings, self._setup.store, rerun, entry.merge or None, self._baselines)
-        return SuiteRun(entry.label, path, self._engine, suite, *kept)
+        shared = (self._settings, self._setup.store, rerun, entry.merge or None, self._baselines)
+        return SuiteRun(entry.label, path, self._engine, suite, *shared)
 
     def _note(self, entry: Entry, run: SuiteRun) -> None:
         """Keep a merge's numbers in the store, or take them from there when none was made now."""

@@ -388,14 +388,14 @@ class ComparePlan(Plan):
         only = self.only
         if only is None:
             return Items(asked, {})
-        kept = {name: tuple(q for q in own if q.digest in only) for name, own in asked.items()}
-        found = sum(map(len, kept.values()))
+        selected = {name: tuple(q for q in own if q.digest in only) for name, own in asked.items()}
+        found = sum(map(len, selected.values()))
         if found < len(only):
             raise EvaluationError(
                 f"Of {len(only)} questions only {found} can be made again: the others were "
                 "asked with another seed, difficulty or budget. Ask all models anew in Check."
             )
-        return Items(kept, {})
+        return Items(selected, {})
 
 
 def _common_recipe(rows: Mapping[str, Recipe]) -> Recipe:

@@ -24,7 +24,7 @@ from ram_studio.evals.experiment.draws import Spread
 from ram_studio.evals.experiment.race import ERROR, Loss
 from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.report.comparison import Comparison, PairedCounts
-from ram_studio.evals.report.damage import Damage, inherited
+from ram_studio.evals.report.damage import Damage, find_inherited
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import (
@@ -34,7 +34,7 @@ from ram_studio.evals.report.score import (
     SampleScores,
     sample_rows,
 )
-from ram_studio.evals.until import Decided
+from ram_studio.evals.until import StopDecision
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -193,7 +193,7 @@ class ExperimentResult:
     skills: tuple[str, ...] = ()
     chance_levels: dict[str, float] = field(default_factory=dict)
     reproducibility: Reproducibility | None = None
-    until: Decided | None = None
+    until: StopDecision | None = None
     surrogate: Surrogate | None = None
     damage: tuple[Damage, ...] = ()
     answers: int = 0
@@ -273,8 +273,8 @@ class ExperimentResult:
     @property
     def statements(self) -> tuple[str, ...]:
         """What was found, one sentence each, with what it rests on."""
-        said = _found(self) if self.is_sweep else _compared(self)
-        return tuple(said)
+        sentences = _sweep_sentences(self) if self.is_sweep else _comparison_sentences(self)
+        return tuple(sentences)
 
     def to_frame(self) -> DataFrame:
         """Return the rows as a table; what is not known is missing."""
@@ -326,13 +326,13 @@ def _ends(score: DomainScore) -> list[tuple[str, float | None]]:
 # ---------------------------------------------------------------------------- a comparison
 
 
-def _compared(result: ExperimentResult) -> list[str]:
+def _comparison_sentences(result: ExperimentResult) -> list[str]:
     """Return how each other merge, and the best agent alone, compare with the reference."""
     rows = {row.label: row.domains for row in result.rows}
     # The control is one agent alone.
     merges = [row.domains for row in result.rows if len(row.merged_agents) > 1]
-    lost = inherited(result.damage, rows.get(BASE, {}), merges)
-    said = [one.sentence() for one in lost]
+    lost = find_inherited(result.damage, rows.get(BASE, {}), merges)
+    sentences = [one.sentence() for one in lost]
     best = result.best_agent
     for row in result.rows:
         found = row.versus
@@ -341,31 +341,31 @@ def _compared(result: ExperimentResult) -> list[str]:
         words = {"inconclusive": "not significantly different from"}
         outcome = words.get(found.outcome, f"{found.outcome} than")
         who = f"{row.label}, the best single agent," if row is best else row.label
-        said.append(
+        sentences.append(
             f"{who} is {outcome} {result.reference}: on {found.n} skill questions "
             f"{found.counts.wins} gained, {found.counts.losses} lost (adjusted p "
             f"{found.p_adjusted:.2g})."
         )
     if usual := [row.label for row in result.rows if row.is_default]:
         named = shown_list(usual, _MOST_NAMED, ", ")
-        said.append(f"At default settings, not tuned: {named}.")
+        sentences.append(f"At default settings, not tuned: {named}.")
     for row in result.rows:
         for what, drawn in (("merge", row.merge_draws), ("answers", row.answer_draws)):
             if drawn is not None and row.status != "duplicate":
-                said.append(drawn.sentence(row.label, what))
+                sentences.append(drawn.sentence(row.label, what))
     if result.until:
-        said.append(result.until.sentence)
+        sentences.append(result.until.sentence)
     if result.ending != "running":
         for why in dict.fromkeys(result.unfinished.values()):
             labels = ", ".join(name for name, own in result.unfinished.items() if own == why)
-            said.append(f"No score for {labels}: {why}")
-    return said
+            sentences.append(f"No score for {labels}: {why}")
+    return sentences
 
 
 # ---------------------------------------------------------------------------- a sweep
 
 
-def _found(result: ExperimentResult) -> list[str]:
+def _sweep_sentences(result: ExperimentResult) -> list[str]:
     """Return what a sweep tried, its winner, the re-check, and what is not shown to be worse."""
     best = result.best
     if best is None:
@@ -376,26 +376,30 @@ def _found(result: ExperimentResult) -> list[str]:
             "done": "No setting could be merged.",
         }
         return [reasons.get(result.ending, "No setting has been scored yet.")]
-    said = [_tried(result), _chosen(result, best), *_predicted(result)]
+    sentences = [
+        _trials_sentence(result),
+        _winner_sentence(result, best),
+        *_prediction_sentences(result),
+    ]
     if result.until:
-        said.append(result.until.sentence)
+        sentences.append(result.until.sentence)
     if result.recheck is not None:
-        said += _rechecked(result.recheck, best)
+        sentences += _recheck_sentences(result.recheck, best)
     elif result.ending == "running":
-        return said + _at_chance(result, best)
+        return sentences + _at_chance(result, best)
     elif result.held_out == 0:
-        said.append("No questions were held out, so the optimism was not measured.")
+        sentences.append("No questions were held out, so the optimism was not measured.")
     else:
         why = "stopped" if result.ending == "stopped" else "out of time"
-        said.append(
+        sentences.append(
             f"It was not checked on held-out questions, because the sweep was {why}; run the same "
             "again to continue."
         )
-    said += _at_chance(result, best)
-    return said if result.ending == "running" else [*said, _not_worse(result)]
+    sentences += _at_chance(result, best)
+    return sentences if result.ending == "running" else [*sentences, _not_worse(result)]
 
 
-def _tried(result: ExperimentResult) -> str:
+def _trials_sentence(result: ExperimentResult) -> str:
     rows = [row.status for row in result.rows]
     open_rows = sum(rows.count(one) for one in ("waiting", "partial", "unfinished"))
     parts = [f"{_were(len(result.measured), 'setting')} compared"]
@@ -408,7 +412,7 @@ def _tried(result: ExperimentResult) -> str:
     return f"{'; '.join(parts)}; {_were(result.tests, 'test')} made."
 
 
-def _chosen(result: ExperimentResult, best: Row) -> str:
+def _winner_sentence(result: ExperimentResult, best: Row) -> str:
     score, settings = _interval(best.average), len(result.measured)
     text = f"Best on the {best.n} questions it was chosen by: {best.label}, {score}."
     # A race that is stopped within a stage compares by what all that are in it have answered.
@@ -419,7 +423,7 @@ def _chosen(result: ExperimentResult, best: Row) -> str:
     return f"{text} As the best of {settings} this score is optimistic." if settings > 1 else text
 
 
-def _predicted(result: ExperimentResult) -> list[str]:
+def _prediction_sentences(result: ExperimentResult) -> list[str]:
     """Return how well SLIM's surrogate predicted what it was not fitted to."""
     surrogate = result.surrogate
     if surrogate is None:
@@ -427,7 +431,7 @@ def _predicted(result: ExperimentResult) -> list[str]:
         named = shown_list(failed, _MOST_NAMED, ", ")
         lacks = f"SLIM predicts nothing: it needs the scores of {named}, which did not merge."
         return [lacks] if result.search == "slim" and failed else []
-    told = []
+    predictions = []
     rows = {"the start": next((r for r in result.rows if r.is_start), None)}
     best = dict(zip(surrogate.agents, surrogate.weights(surrogate.best()), strict=True))
     rows["its best"] = next((r for r in result.rows if r.weights.items() >= best.items()), None)
@@ -435,25 +439,25 @@ def _predicted(result: ExperimentResult) -> list[str]:
         shares = None if row is None else surrogate.shares_of(row.weights)
         if row is not None and row.n and shares is not None:
             predicted = surrogate.predict(shares)
-            told.append(f"{predicted:.3f} at {name} (measured: {row.average.score:.3f})")
-    if not told:  # its best is still asked, and the start has no shares
+            predictions.append(f"{predicted:.3f} at {name} (measured: {row.average.score:.3f})")
+    if not predictions:  # its best is still asked, and the start has no shares
         return []
     singles = plural(len(surrogate.singles), "single")
     pairs = plural(len(surrogate.pairs), "pair")
-    return [f"SLIM predicts from {singles} and {pairs}: {', '.join(told)}."]
+    return [f"SLIM predicts from {singles} and {pairs}: {', '.join(predictions)}."]
 
 
-def _rechecked(recheck: Recheck, best: Row) -> list[str]:
-    said = [
+def _recheck_sentences(recheck: Recheck, best: Row) -> list[str]:
+    sentences = [
         f"On {recheck.winner.n} held-out questions {best.label} scores {_interval(recheck.winner)} "
         f"({100 * (recheck.winner.score - best.average.score):+.1f} points)."
     ]
     counts = recheck.counts
     if best.is_start or counts is None:
-        return [*said, "It is the setting the sweep started from."]
+        return [*sentences, "It is the setting the sweep started from."]
     outcome = counts.outcome(counts.p_value)
     return [
-        *said,
+        *sentences,
         f"There the setting it started from scores {_interval(recheck.start)}: "
         f"{'no significant difference' if outcome == 'inconclusive' else outcome} "
         f"({counts.wins} gained, {counts.losses} lost, p {counts.p_value:.2g}; one comparison, on "

@@ -121,11 +121,11 @@ def run_experiment(
                 on_update(result)
     except Stopped:
         # It came between two answers; what was finished is in the result as well.
-        return _checked(replace(running.result, ending="stopped"))
-    return _checked(running.result)
+        return _check_result(replace(running.result, ending="stopped"))
+    return _check_result(running.result)
 
 
-def _checked(result: ExperimentResult) -> ExperimentResult:
+def _check_result(result: ExperimentResult) -> ExperimentResult:
     """Return a result; raise where a comparison has no merge with a score."""
     scored = ("finished", "duplicate")
     if result.is_sweep or any(r.kind == "merge" and r.status in scored for r in result.rows):

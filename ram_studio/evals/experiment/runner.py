@@ -93,7 +93,7 @@ class Runner:
         is_search = self.sweep is not None and self.sweep.is_search
         try:
             self._answers = Answers(self.plan, self._is_over, self._setup)
-            self._open()
+            self._prepare()
             yield self._update()
             for _ in self._search() if is_search else self._race():
                 yield self._update()
@@ -103,7 +103,7 @@ class Runner:
                 ending = "stopped"
             else:
                 ending = "out_of_time"
-                self._look(self._alive(), final=True)
+                self._drop_losers(self._alive(), final=True)
             if self.plan.settings.until is not None:
                 # What all have answered can be compared.
                 self.looks = min((entry.stages for entry in self._alive()), default=0)
@@ -126,7 +126,7 @@ class Runner:
 
     # ------------------------------------------------------------------ settings
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
         """Set up the stages, the start and the candidates."""
         assert self._answers is not None
         items = self._answers.items
@@ -187,12 +187,12 @@ class Runner:
             for entry in [e for e in self.entries if e.is_alive]:
                 self._ask_stage(entry, stage)
                 yield
-            self._look(self._alive(), final=stage == len(self._shares) - 1)
+            self._drop_losers(self._alive(), final=stage == len(self._shares) - 1)
             if self._is_decided(stage + 1):
                 return
             yield
 
-    def _is_decided(self, look: int) -> bool:
+    def _is_decided(self, number: int) -> bool:
         """Return whether asking may end after a look, where it goes on until the items decide."""
         until = self.plan.settings.until
         if until is None:
@@ -200,10 +200,10 @@ class Runner:
         alive, skills = self._alive(), self.result.skills
         rows = [row for entry in alive for row in entry.domains.items()]
         # A column beside the average has few questions.
-        decided = until.look(look, [score for domain, score in rows if domain in skills])
+        decided = until.decide(number, [score for domain, score in rows if domain in skills])
         self.result = replace(self.result, until=decided)
         if decided.is_decided:
-            self.looks = look
+            self.looks = number
             for entry in alive:
                 entry.status = "finished"
         return decided.is_decided
@@ -217,7 +217,7 @@ class Runner:
         asks = tried = 0
         while tried < trials and asks < _ASKS_PER_TRIAL * trials:
             asks += 1
-            proposed = search.ask()
+            proposed = search.propose()
             if proposed is None:
                 break
             entry = self._add(proposed)
@@ -229,10 +229,10 @@ class Runner:
             known = entry.source
             score = round(known.average.score, 12) if known.status != "failed" else None
             is_finished = known.stages == len(self._shares)
-            search.tell(score, is_dropped=not is_finished, stage=known.stages)
+            search.report_score(score, is_dropped=not is_finished, stage=known.stages)
         if isinstance(search, SlimSearch):
             self.result = replace(self.result, surrogate=search.surrogate)
-        self._look(self._alive(), final=True)
+        self._drop_losers(self._alive(), final=True)
         yield
 
     def _trial(self, entry: Entry) -> Iterator[None]:
@@ -240,7 +240,7 @@ class Runner:
             if entry.is_alive:
                 self._ask_stage(entry, stage)
                 if stage < len(self._shares) - 1:
-                    self._look([entry], final=False)
+                    self._drop_losers([entry], final=False)
                 yield
 
     def _ask_stage(self, entry: Entry, stage: int) -> None:
@@ -248,14 +248,14 @@ class Runner:
 
         Raises: Stopped when stopped or late; what was answered is in the store then.
         """
-        if not self._ask(entry, {n: parts[stage] for n, parts in self._stages.items()}):
+        if not self._ask_entry(entry, {n: parts[stage] for n, parts in self._stages.items()}):
             return
         self._score(entry, self._alone(entry).models[entry.label])
         self._take_draws(entry.candidate.draw_of or entry.label)
         entry.stages = stage + 1
         entry.status = "finished" if entry.stages == len(self._shares) else "partial"
 
-    def _ask(self, entry: Entry, questions: QuestionsBySuite) -> bool:
+    def _ask_entry(self, entry: Entry, questions: QuestionsBySuite) -> bool:
         """Ask a setting; return whether it could be merged. Raises: as `_ask_stage`."""
         assert self._answers is not None
         entry.status = "running"
@@ -284,7 +284,7 @@ class Runner:
         entry = self._add(candidate)
         if entry.is_alive:
             yield self._update()
-            if self._ask(entry, self.questions):
+            if self._ask_entry(entry, self.questions):
                 entry.stages, entry.status = self.looks, "finished"
 
     def _score(self, entry: Entry, row: ModelAnswers) -> None:
@@ -316,7 +316,7 @@ class Runner:
     def _alive(self) -> list[Entry]:
         return [e for e in self.entries if e.is_alive and e.stages]
 
-    def _ranked(self) -> list[Entry]:
+    def _rank_entries(self) -> list[Entry]:
         """Return the comparable settings, the best first; among equals the start, then the earlier.
 
         Only those are comparable that answered as much as the others: in a race what all in it
@@ -330,11 +330,11 @@ class Runner:
         common = [q for parts in self._stages.values() for p in parts[:level] for q in p]
         return sorted(alive, key=lambda e: (-_average(e, common), not e.is_start))
 
-    def _look(self, entries: Sequence[Entry], *, final: bool) -> None:
+    def _drop_losers(self, entries: Sequence[Entry], *, final: bool) -> None:
         """Compare settings with the best so far; those that clearly lose are out."""
         if self._start is None:
             return
-        ranked = self._ranked() if entries else []
+        ranked = self._rank_entries() if entries else []
         made = 0
         for entry in entries:
             leader = ranked[0]
@@ -349,7 +349,7 @@ class Runner:
 
     def _recheck(self) -> None:
         """Score the winner and the start on the held-out questions."""
-        ranked = self._ranked() if self.entries else []
+        ranked = self._rank_entries() if self.entries else []
         if not ranked or not self.plan.held or self._answers is None:
             return
         start = next(e for e in self.entries if e.is_start)
@@ -404,7 +404,7 @@ class Runner:
     # ------------------------------------------------------------------ the result
 
     def _update(self) -> ExperimentResult:
-        ranked = self._ranked() if self.sweep and self.entries else []
+        ranked = self._rank_entries() if self.sweep and self.entries else []
         if ranked:
             levels = dict(self._alone(ranked[0]).chance_levels)
             self.result = replace(self.result, winner=ranked[0].label, chance_levels=levels)

@@ -52,7 +52,7 @@ class OptunaSearch:
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
         self._open: Any = None
 
-    def ask(self) -> Candidate:
+    def propose(self) -> Candidate:
         """Return the next proposal; one is open at a time."""
         self._open = trial = self._study.ask()
         methods = self._space.methods
@@ -63,7 +63,7 @@ class OptunaSearch:
         }
         return self._space.candidate(method, values)
 
-    def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
+    def report_score(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
         """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way.
 
         score: None where it could not be merged, which is below all that were dropped.
@@ -183,7 +183,7 @@ class SlimSearch:
         """How many settings are proposed: singles, pairs and the best."""
         return len(self._design) + 1
 
-    def ask(self) -> Candidate | None:
+    def propose(self) -> Candidate | None:
         """Return the next proposal; None after the surrogate's best, or where a score lacks."""
         done = len(self._scores)
         if done > len(self._design):
@@ -192,15 +192,15 @@ class SlimSearch:
             known = [score for score in self._scores if score is not None]
             if len(known) < done:
                 return None
-            self.surrogate = self._made(known)
+            self.surrogate = self._fit_surrogate(known)
             return self._candidate(self.surrogate, self.surrogate.best())
-        return self._candidate(self._made([0.0] * len(self._design)), self._design[done])
+        return self._candidate(self._fit_surrogate([0.0] * len(self._design)), self._design[done])
 
-    def tell(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
+    def report_score(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
         """Say how the open proposal scored; without one of the scores nothing can be fitted."""
         self._scores.append(score)
 
-    def _made(self, scores: Sequence[float]) -> Surrogate:
+    def _fit_surrogate(self, scores: Sequence[float]) -> Surrogate:
         n, (low, high) = len(self._axes), zip(*self._ends, strict=True)
         names = tuple(str(axis.agent) for axis in self._axes)
         return Surrogate(names, tuple(scores[:n]), tuple(scores[n:]), tuple(low), tuple(high))

@@ -103,7 +103,7 @@ def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
 
 def _axis(name: str, rest: Any) -> Axis:
     if name in METHOD_AXES:
-        methods = tuple(dict.fromkeys(str(value).strip() for value in _listed(name, rest)))
+        methods = tuple(dict.fromkeys(str(value).strip() for value in _parse_values(name, rest)))
         for method in methods:
             get_method(method)
         return Axis("method", methods)
@@ -120,7 +120,7 @@ def _axis(name: str, rest: Any) -> Axis:
         )
     if isinstance(rest, str) and ":" in rest:
         return _range(setting, method or None, rest)
-    values = tuple(dict.fromkeys(_value(name, value) for value in _listed(name, rest)))
+    values = tuple(dict.fromkeys(_value(name, value) for value in _parse_values(name, rest)))
     if not values or "" in values:
         raise SettingsError(f"The axis {name!r} has an empty value. {_HOW}.")
     return Axis(setting, values, method or None)
@@ -131,7 +131,7 @@ def _weight_axis(name: str, agent: str, rest: Any) -> Axis:
     if isinstance(rest, str) and ":" in rest:
         axis = replace(_range(name, None, rest), agent=agent)
     else:
-        values = dict.fromkeys(_value(name, value) for value in _listed(name, rest))
+        values = dict.fromkeys(_value(name, value) for value in _parse_values(name, rest))
         axis = Axis(name, tuple(values), agent=agent)
     for value in (*axis.values, axis.low or 0, axis.high or 0):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -202,7 +202,7 @@ def _range(name: str, method: str | None, text: str) -> Axis:
     return Axis(name, tuple(dict.fromkeys(values)), method, low, high, is_log)
 
 
-def _listed(name: str, given: Any) -> list[Any]:
+def _parse_values(name: str, given: Any) -> list[Any]:
     """Return the values that a text, a collection or a single value stands for.
 
     Raises: SettingsError for more than MAX_VALUES.
@@ -288,12 +288,12 @@ class Space:
         fields = get_method(method).settings.model_fields
         usual = get_method(self.recipe.method).settings().model_dump(mode="json")
         # Another method keeps its own defaults where the recipe leaves its method's.
-        kept = {
+        own_defaults = {
             key: value
             for key, value in self.recipe.settings.items()
             if key in fields and (method == self.recipe.method or value != usual[key])
         }
-        recipe = with_method(self.recipe, method, {**kept, **settings})
+        recipe = with_method(self.recipe, method, {**own_defaults, **settings})
         takes = get_method(method).takes_weights
         weights = {**recipe.weights, **weights_of(values)} if takes else {}
         recipe = recipe.model_copy(update={"weights": weights})

@@ -18,7 +18,7 @@ from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import CheckpointError
 from ram_studio.evals.question import Answer
-from ram_studio.evals.report.skill_table import Measured, skill_table
+from ram_studio.evals.report.skill_table import MeasuredRow, skill_table
 from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import ALL_SUITES, apart
 from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
@@ -84,7 +84,7 @@ def find_common(
         needs_merge: whether base and agents alone make none.
     """
     tables: list[Common] = []
-    for runs in _alike(store.runs()):
+    for runs in _group_runs(store.runs()):
         if set(prints.values()) <= runs.keys():
             asked = {
                 fingerprint: _answers(store, own)
@@ -102,10 +102,10 @@ def replies(asked: Iterable[StoredAnswer]) -> dict[str, Answer]:
     return {a.question.id: a.answer for a in asked}
 
 
-def common_table(common: Common, merges: Sequence[Measured]) -> dict[str, Any]:
+def common_table(common: Common, merges: Sequence[MeasuredRow]) -> dict[str, Any]:
     """Return the skill table of base, agents and these rows."""
     sources = [
-        Measured("source", name, {}, None, replies(known[key] for key in common.questions))
+        MeasuredRow("source", name, {}, None, replies(known[key] for key in common.questions))
         for name, known in common.sources.items()
     ]
     base = next(iter(common.sources.values()))
@@ -116,7 +116,7 @@ def _size(common: Common) -> tuple[int, int]:
     return len(common.questions) * len(common.merges), len(common.questions)
 
 
-def _alike(runs: Iterable[StoredRun]) -> list[dict[str, list[StoredRun]]]:
+def _group_runs(runs: Iterable[StoredRun]) -> list[dict[str, list[StoredRun]]]:
     """Return runs by fingerprint, apart for the demo's domains and for every other way of asking.
 
     Runs of other versions of a suite are left out.
@@ -148,13 +148,13 @@ def _tables(sources: Mapping[str, Answered], merges: Mapping[str, Answered]) -> 
     by_all = set.intersection(*(set(own) for own in sources.values()))
     one = next(iter(sources.values()))
     shared = [by_all, *(by_all & own.keys() for own in merges.values())]
-    for questions in sorted({_even(keys, one) for keys in shared} - {()}):
+    for questions in sorted({_even_keys(keys, one) for keys in shared} - {()}):
         wanted = set(questions)
         rows = {f: own for f, own in merges.items() if wanted <= own.keys()}
         yield Common(questions, sources, rows)
 
 
-def _even(keys: set[Key], answers: Answered) -> tuple[Key, ...]:
+def _even_keys(keys: set[Key], answers: Answered) -> tuple[Key, ...]:
     """Return as many questions of each domain, in order; domains with too few are left out."""
     by_domain: dict[str, list[Key]] = {}
     for key in sorted(keys):

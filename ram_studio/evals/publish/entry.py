@@ -55,7 +55,7 @@ _ANALYSIS = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class Verified:
+class Verification:
     """That a merge is what its sources give: of how many bytes, by which version, on which day."""
 
     nbytes: int
@@ -63,7 +63,7 @@ class Verified:
     day: str
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What was checked, in words."""
         return (
             f"Every file is as the provenance says. All {self.nbytes:,} bytes and its numbers were "
@@ -89,7 +89,7 @@ class Entry:
     provenance: Provenance
     analysis: Analysis | None = None
     scores: tuple[StatedScore, ...] = ()
-    verified: Verified | None = None
+    verified: Verification | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     table: Mapping[str, Any] | None = None
@@ -109,7 +109,7 @@ def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
         folder = Path(source).expanduser()
         title = folder.resolve().name
     else:
-        folder, repository, commit, names = _fetched(source)
+        folder, repository, commit, names = _fetch_entry(source)
         title = repository
     files = Folder(folder)
     if files.has(PROVENANCE_FILE) and (size := (folder / PROVENANCE_FILE).stat().st_size) > (
@@ -150,7 +150,7 @@ def _too_large(size: int) -> VerificationError:
     )
 
 
-def _fetched(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
+def _fetch_entry(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
     """Return where a repository's describing files are, its name, commit and all file names."""
     from ram_studio.checkpoints.hub.repository import talking_to
     from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api
@@ -168,11 +168,14 @@ def _fetched(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
             raise VerificationError(f"{repository} has no {PROVENANCE_FILE}.")
         if (size := sizes[PROVENANCE_FILE]) > MOST_PROVENANCE_BYTES:
             raise _too_large(size)
-        places = {name: fetch_file(repository, name, revision=info.sha) for name in _wanted(sizes)}
+        places = {
+            name: fetch_file(repository, name, revision=info.sha)
+            for name in _describing_files(sizes)
+        }
     return places[PROVENANCE_FILE].parent, repository, str(info.sha), names
 
 
-def _wanted(sizes: dict[str, int]) -> list[str]:
+def _describing_files(sizes: dict[str, int]) -> list[str]:
     """Return the files that describe a merge and are no larger than such files are."""
     limits = {"README.md": MOST_CARD_BYTES, PROVENANCE_FILE: MOST_PROVENANCE_BYTES}
     analyses = [name for name in sizes if _ANALYSIS.fullmatch(name)]
@@ -222,7 +225,7 @@ def _own_answers(
     return scores, common_table(common, [merge_row(recipe.model_dump(), answers)])
 
 
-def verify_entry(entry: Entry) -> Verified | str:
+def verify_entry(entry: Entry) -> Verification | str:
     """Return that an entry is what its sources give, or why that could not be found out.
 
     All of it is computed again: samples would leave the numbers in the provenance unchecked.
@@ -257,7 +260,7 @@ def verify_entry(entry: Entry) -> Verified | str:
     except RamStudioError as error:
         return f"Not verified: {without_paths(error, provenance)}"
     day = datetime.now(UTC).date().isoformat()
-    return Verified(found.compared_bytes, __version__, day)
+    return Verification(found.compared_bytes, __version__, day)
 
 
 def without_paths(error: object, provenance: Provenance) -> str:

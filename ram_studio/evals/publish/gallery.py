@@ -29,7 +29,13 @@ from ram_studio.checkpoints.write.output_folder import (
     reserved,
 )
 from ram_studio.errors import EvaluationError, RamStudioError
-from ram_studio.evals.publish.entry import Entry, Verified, read_entry, source_name, verify_entry
+from ram_studio.evals.publish.entry import (
+    Entry,
+    Verification,
+    read_entry,
+    source_name,
+    verify_entry,
+)
 from ram_studio.evals.publish.scores import StatedScore
 from ram_studio.evals.report.canvas_page import canvas_page, canvas_settings, space_readme
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
@@ -78,7 +84,7 @@ def build_gallery(
     *,
     title: str = "Merges of RL-trained agents",
     store: AnswerStore | None = None,
-    known: Mapping[str, Verified] | None = None,
+    known: Mapping[str, Verification] | None = None,
     check: bool = False,
 ) -> Built:
     """Write the gallery of some folders and repositories.
@@ -123,14 +129,14 @@ def verified_key(entry: Entry) -> str:
     return f"{entry.repository or entry.title}@{entry.commit or entry.provenance.checksum}"
 
 
-def load_verified(file: Path) -> dict[str, Verified]:
+def load_verified(file: Path) -> dict[str, Verification]:
     """Return what the `verified.json` of an earlier gallery holds.
 
     Raises: EvaluationError.
     """
     try:
         found = json.loads(file.read_bytes())
-        return {str(key): Verified(**value) for key, value in found.items()}
+        return {str(key): Verification(**value) for key, value in found.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise EvaluationError(
             f"{printable(file)} is not the {VERIFIED_FILE} of a gallery ({printable(error, 100)}). "
@@ -139,7 +145,10 @@ def load_verified(file: Path) -> dict[str, Verified]:
 
 
 def _entries(
-    sources: Sequence[str], store: AnswerStore | None, known: Mapping[str, Verified], check: bool
+    sources: Sequence[str],
+    store: AnswerStore | None,
+    known: Mapping[str, Verification],
+    check: bool,
 ) -> tuple[list[Entry], dict[str, str]]:
     entries: list[Entry] = []
     left_out: dict[str, str] = {}
@@ -148,7 +157,7 @@ def _entries(
         try:
             if len(entries) >= MOST_ENTRIES:
                 raise EvaluationError(f"A gallery has at most {MOST_ENTRIES} merges.")
-            entry = _verified(read_entry(source, store), known, check)
+            entry = _verify_entry(read_entry(source, store), known, check)
         except RamStudioError as error:
             # The page is for others: of a folder here it has the last name.
             name = source if split_hub_id(source) else Path(source).name or "."
@@ -162,8 +171,8 @@ def _entries(
     return entries, left_out
 
 
-def _verified(entry: Entry, known: Mapping[str, Verified], check: bool) -> Entry:
-    found: Verified | str | None = None
+def _verify_entry(entry: Entry, known: Mapping[str, Verification], check: bool) -> Entry:
+    found: Verification | str | None = None
     if entry.repository is not None:
         found = known.get(verified_key(entry))
     if found is None and check:
@@ -267,11 +276,11 @@ def _link(repository: str | None) -> str | None:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    def told(value: Any) -> str:
+    def value_text(value: Any) -> str:
         return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
 
     parts = [
-        f"{name.replace('_', ' ')} {told(settings[name])}"
+        f"{name.replace('_', ' ')} {value_text(settings[name])}"
         for name in _SHOWN
         if settings.get(name) is not None
     ]

@@ -64,7 +64,7 @@ def write_inspect(result: EvalResult, folder: str | Path) -> list[Path]:
     Raises: OutputError.
     """
     files = {f"{task.model}_{task.name}.eval": _inspect_log(task) for task in _tasks(result)}
-    return _written(Path(folder), files)
+    return _write_logs(Path(folder), files)
 
 
 def write_lm_eval(result: EvalResult, folder: str | Path) -> list[Path]:
@@ -85,7 +85,7 @@ def write_lm_eval(result: EvalResult, folder: str | Path) -> list[Path]:
         files[f"{model}/results_{date}.json"] = _json(content)
         for name, rows in samples.items():
             files[f"{model}/samples_{name}_{date}.jsonl"] = b"".join(map(_json, rows))
-    return _written(Path(folder), files)
+    return _write_logs(Path(folder), files)
 
 
 LOGS: Mapping[str, Callable[[EvalResult, str | Path], list[Path]]] = {
@@ -120,7 +120,7 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-")[:80] or "model"
 
 
-def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+def _write_logs(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
     what = f"The logs cannot be written to {printable(folder)}"
     with raise_as(OutputError, what, "check that the folder above exists and is writable"):
         os.stat(folder.absolute().parent)  # one that is not there is rather a slip than a wish
@@ -193,17 +193,17 @@ def _inspect_results(task: _Task) -> dict[str, Any]:
 
 
 def _inspect_sample(task: _Task, question: Question, answer: Answer) -> dict[str, Any]:
-    said = {"role": "assistant", "content": answer.text, "source": "generate"}
-    asked = {"role": "user", "content": answer.prompt or question.prompt, "source": "input"}
+    reply = {"role": "assistant", "content": answer.text, "source": "generate"}
+    request = {"role": "user", "content": answer.prompt or question.prompt, "source": "input"}
     sample: dict[str, Any] = {
         "id": question.id,
         "epoch": 1,
         "input": question.prompt,
         "target": question.gold,
-        "messages": [asked, said],
+        "messages": [request, reply],
         "output": {
             "model": f"ram-studio/{task.model}",
-            "choices": [{"message": said, "stop_reason": _STOPS.get(answer.finish, "unknown")}],
+            "choices": [{"message": reply, "stop_reason": _STOPS.get(answer.finish, "unknown")}],
         },
         "metadata": {"category": question.category, "finish": answer.finish},
         "total_time": answer.seconds,

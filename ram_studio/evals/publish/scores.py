@@ -1,7 +1,7 @@
 """Scores of a merge as the Hub shows them, and read back from what others published.
 
 Of a published data set that is a benchmark there, asked whole, a file in `.eval_results/`; of all
-else an entry of the card's `model-index`. Both hold the counts in the same words, see `told`, and
+else an entry of the card's `model-index`. Both hold the counts in the same words, see `text`, and
 whoever reads them works the share and its interval out anew.
 """
 
@@ -76,18 +76,18 @@ class StatedScore:
     against: PairedCounts | None = None
 
     @property
-    def told(self) -> str:
-        """The counts in words, as they are published: see `read_told`."""
+    def text(self) -> str:
+        """The counts in words, as they are published: see `parse_stated_score`."""
         low, high = (100 * end for end in self.score.ci95)
 
-        def alike(n: float | None, what: str = "") -> str:
+        def effective(n: float | None, what: str = "") -> str:
             return "" if n is None else f" as of {n:.0f}{what}"
 
         counts = f"{self.score.correct} of {self.score.n} right"
-        known = alike(self.score.effective_n, " questions")
+        known = effective(self.score.effective_n, " questions")
         paired = ""
         if (both := self.against) is not None:
-            of = f"{both.n}{alike(both.effective_n)}"
+            of = f"{both.n}{effective(both.effective_n)}"
             paired = f"against {self.agent} {both.wins} wins, {both.losses} losses of {of}; "
         return f"{counts}, 95 % interval {low:.1f} to {high:.1f}{known}; {paired}{self.settings}"
 
@@ -96,14 +96,14 @@ class StatedScore:
         return round(100 * self.score.score, 2)
 
 
-def read_told(name: str, text: object) -> StatedScore | None:
+def parse_stated_score(name: str, text: object) -> StatedScore | None:
     """Return the score in a text of `StatedScore.told`; None for any other text."""
     found = _COUNTS.fullmatch(text) if isinstance(text, str) else None
     if found is None or not (found[0].isprintable() and name.isprintable()):
         return None
-    told = found.groupdict()
-    agent, settings = told.pop("agent"), told.pop("settings")
-    counts = {key: int(value) for key, value in told.items() if value is not None}
+    groups = found.groupdict()
+    agent, settings = groups.pop("agent"), groups.pop("settings")
+    counts = {key: int(value) for key, value in groups.items() if value is not None}
     right, n, alike = counts["right"], counts["n"], counts.get("alike")
     if not 0 <= right <= n or not 0 < n <= _MOST_QUESTIONS or not 0 < len(name) <= 80:
         return None
@@ -118,7 +118,7 @@ def read_told(name: str, text: object) -> StatedScore | None:
         return None
     if alike is not None and not 1 <= alike <= both:
         return None
-    paired = PairedCounts(wins, losses, both - wins - losses, told_n=alike)
+    paired = PairedCounts(wins, losses, both - wins - losses, stated_n=alike)
     return replace(stated, agent=agent, against=paired)
 
 
@@ -188,15 +188,17 @@ def sources_in(store: AnswerStore, provenance: Provenance) -> dict[str, str]:
 
 def _settings(run: StoredRun) -> str:
     """Return how a run was asked, in words; where it ran is no part of it."""
-    told, wording = dict(run.settings), stored_wording(run.settings)
+    settings, wording = dict(run.settings), stored_wording(run.settings)
     for apart in ("engine", "device", "dtype", "lm_eval", "tasks", *wording):
-        told.pop(apart, None)
-    chat, heat = told.pop("chat", None), told.pop("temperature", 0)
+        settings.pop(apart, None)
+    chat, heat = settings.pop("chat", None), settings.pop("temperature", 0)
     parts = [f"version {run.suite_version}", "greedy" if not heat else f"temperature {heat}"]
     if chat is not None:
         parts.append("chat template" if chat else "plain text")
     parts += [f"{key} {value}" for key, value in wording.items()]
-    parts += [f"{key.replace('_', ' ')} {value}" for key, value in sorted(told.items()) if value]
+    parts += [
+        f"{key.replace('_', ' ')} {value}" for key, value in sorted(settings.items()) if value
+    ]
     return ", ".join(parts)[:200]
 
 
@@ -214,7 +216,7 @@ def hub_results(
                 task_id=task,
                 value=stated.percent,
                 date=run.created[:10],
-                notes=f"RAM Studio: {stated.told}",
+                notes=f"RAM Studio: {stated.text}",
             )
             text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
             files[f"{RESULTS_FOLDER}{stated.name}.yaml"] = text.encode()
@@ -225,7 +227,7 @@ def hub_results(
                 dataset_type=data.repository if data else f"ram-studio/{run.suite}",
                 dataset_name=stated.name,
                 metric_type="accuracy",
-                metric_name=stated.told,
+                metric_name=stated.text,
                 metric_value=stated.percent,
             )
         )
@@ -271,16 +273,16 @@ def card_with(text: str, name: str, results: list[EvalResult], asked: Collection
     card: Any = ModelCard(text, ignore_metadata_errors=True)
     card.data.model_name, card.data.eval_results = name, results
     left = [f"{SKILL_CHECKS[check][0]} ({check})" for check in not_checked(asked)]
-    told = f"{_UNCHECKED} {', '.join(left)}.\n" if left else ""
-    kept = [line for line in str(card).splitlines() if not line.startswith(_UNCHECKED)]
-    return "\n".join(kept).rstrip() + f"\n\n{told}"
+    note = f"{_UNCHECKED} {', '.join(left)}.\n" if left else ""
+    lines = [line for line in str(card).splitlines() if not line.startswith(_UNCHECKED)]
+    return "\n".join(lines).rstrip() + f"\n\n{note}"
 
 
 # ------------------------------------------------------------------ read back
 
 
 def stated_scores(files: Files) -> list[StatedScore]:
-    """Return the scores that a model's folder or repository states in the words of `told`.
+    """Return the scores that a model's folder or repository states in the words of `text`.
 
     Everything else in it is passed over: it may come from anybody. At most MOST_SCORES.
 
@@ -301,11 +303,11 @@ def _of_results(data: bytes) -> dict[str, StatedScore]:
         entries = parse_eval_result_entries(load_plain(data, "scores"))
     except (SettingsError, LookupError, TypeError, ValueError, AttributeError):
         return {}
-    told = (
-        read_told(names.get(e.dataset_id, ""), str(e.notes).removeprefix("RAM Studio: "))
+    stated_scores = (
+        parse_stated_score(names.get(e.dataset_id, ""), str(e.notes).removeprefix("RAM Studio: "))
         for e in entries
     )
-    return {stated.name: stated for stated in told if stated}
+    return {stated.name: stated for stated in stated_scores if stated}
 
 
 def _of_card(data: bytes) -> dict[str, StatedScore]:
@@ -318,7 +320,7 @@ def _of_card(data: bytes) -> dict[str, StatedScore]:
         for model in load_plain(head[1].encode(), "card")["model-index"]:
             for result in model["results"]:
                 for metric in result["metrics"]:
-                    stated = read_told(str(result["dataset"]["name"]), metric.get("name"))
+                    stated = parse_stated_score(str(result["dataset"]["name"]), metric.get("name"))
                     if stated is not None:
                         found[stated.name] = stated
     except (SettingsError, LookupError, TypeError, ValueError, AttributeError):

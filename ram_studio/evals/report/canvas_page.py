@@ -132,8 +132,11 @@ def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
                 hidden.append(f"{name.replace('_', ' ')} {value}")
     else:
         hidden.insert(0, f"method {recipe.method} (it opens with RAM+)")
-    told = printable("; ".join(hidden), 400)
-    return found, f"The canvas cannot show this part of the recipe: {told}." if hidden else ""
+    hidden_text = printable("; ".join(hidden), 400)
+    return (
+        found,
+        f"The canvas cannot show this part of the recipe: {hidden_text}." if hidden else "",
+    )
 
 
 def _script_json(value: Any) -> str:

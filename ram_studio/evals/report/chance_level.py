@@ -54,18 +54,22 @@ class TrivialBaselines:
         """
         key = (suite, question.digest)
         if key not in self._known:
-            self._known[key] = self._judged(suite, question)
+            self._known[key] = self._right_baselines(suite, question)
         return self._known[key]
 
-    def _judged(self, suite: str, question: Question) -> list[str]:
+    def _right_baselines(self, suite: str, question: Question) -> list[str]:
         judge, is_slow = ALL_SUITES[suite].judge, ALL_SUITES[suite].runs_code
         seeds, always = (_SEEDS[:1], _ALWAYS[:1]) if is_slow else (_SEEDS, _ALWAYS)
-        said = {f"random words {seed}": _random_words(f"{seed}/{question.id}") for seed in seeds}
-        said |= {f"always {text!r}": text for text in always}
+        baselines = {
+            f"random words {seed}": _random_words(f"{seed}/{question.id}") for seed in seeds
+        }
+        baselines |= {f"always {text!r}": text for text in always}
         ((usual, _),) = self._golds[suite, question.domain].most_common(1)
         # The constant is part of the name: other questions may have another one.
-        said[f"usual {usual[:80]!r}"] = usual
-        return [name for name, text in said.items() if judge(question, text, self._code).is_correct]
+        baselines[f"usual {usual[:80]!r}"] = usual
+        return [
+            name for name, text in baselines.items() if judge(question, text, self._code).is_correct
+        ]
 
 
 def chance_level(facts: Iterable[Mapping[str, Any]]) -> float | None:

@@ -45,7 +45,7 @@ class PairedCounts:
     ties: int
     _: KW_ONLY
     clusters: tuple[tuple[int, ...], ...] | None = Field(default=None, exclude=True, repr=False)
-    told_n: float | None = Field(default=None, exclude=True, repr=False)
+    stated_n: float | None = Field(default=None, exclude=True, repr=False)
 
     @staticmethod
     def of(
@@ -93,7 +93,7 @@ class PairedCounts:
     @property
     def effective_n(self) -> float | None:
         """How many questions of their own would tell as much of the difference, see `clusters`."""
-        return self.told_n if self.clusters is None else effective_size(self.clusters)
+        return self.stated_n if self.clusters is None else effective_size(self.clusters)
 
     @computed_field
     @property

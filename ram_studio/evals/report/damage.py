@@ -80,7 +80,7 @@ def damages(
     return tuple(sorted(made, key=lambda one: -one.lost))
 
 
-def inherited(
+def find_inherited(
     found: Sequence[Damage],
     base: Mapping[str, DomainScore],
     merges: Sequence[Mapping[str, DomainScore]],

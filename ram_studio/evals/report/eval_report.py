@@ -25,7 +25,7 @@ from ram_studio.evals.report.comparison import (
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.suites import apart
 from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
-from ram_studio.evals.until import Decided
+from ram_studio.evals.until import StopDecision
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -123,7 +123,7 @@ class EvalReport:
     items: dict[str, tuple[Question, ...]]
     models: dict[str, ModelAnswers]
     chance_levels: Mapping[str, float] = field(default_factory=dict)
-    until: Decided | None = None
+    until: StopDecision | None = None
 
     @staticmethod
     def of(

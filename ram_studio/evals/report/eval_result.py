@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from ram_studio.checkpoints.record.provenance import not_checked
 from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.evals.report.comparison import Comparison
-from ram_studio.evals.report.damage import Damage, damages, inherited
+from ram_studio.evals.report.damage import Damage, damages, find_inherited
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.score import (
     Average,
@@ -32,10 +32,10 @@ from ram_studio.evals.report.skill_verdict import (
     Specialists,
     skill_verdicts,
 )
-from ram_studio.evals.store import joined
+from ram_studio.evals.store import join_versions
 from ram_studio.evals.suites import ALL_SUITES
 from ram_studio.evals.suites.suite import repeated_share
-from ram_studio.evals.until import Decided
+from ram_studio.evals.until import StopDecision
 
 _TEMPLATES = {"own": "the model's own", "none": "none, plain text", "unknown": "not known"}
 _COUNTED = ("timed_out", "too_long", "cut_off", "empty", "refused", "failed")
@@ -97,7 +97,7 @@ class ModelDetails:
             Outcomes.of(row.every),
             repeated_share([a.text.lower().split() for a in row.every if a.is_scored]),
             ("own" if chat else "none") if isinstance(chat, bool) else "unknown",
-            joined(answer.origin for answer in row.every),
+            join_versions(answer.origin for answer in row.every),
             dict(row.settings),
         )
 
@@ -162,10 +162,10 @@ class Reproducibility:
         every = [answer for row in models.values() for answer in row.every]
         asked, others = Questions.of(questions), Questions.of(held_out)
         return Reproducibility(
-            _seed(every) if seed is None else seed,
+            _seeds_of(every) if seed is None else seed,
             asked.questions,
             asked.prompts,
-            joined(answer.origin for answer in every),
+            join_versions(answer.origin for answer in every),
             {name: ModelDetails.of(row) for name, row in models.items()},
             others if others.questions else None,
         )
@@ -186,7 +186,7 @@ class Reproducibility:
         return (f"{'; '.join(parts)}.", *rows)
 
 
-def _seed(answers: Iterable[Answer]) -> int | list[int] | None:
+def _seeds_of(answers: Iterable[Answer]) -> int | list[int] | None:
     """Return the seed that these answers' questions were made with, all where there are several."""
     seeds = {answer.origin["seed"] for answer in answers if answer.origin.get("seed") is not None}
     return next(iter(seeds), None) if len(seeds) < 2 else sorted(seeds)
@@ -291,7 +291,7 @@ class EvalResult:
     verdicts: tuple[SkillVerdict, ...]
     margin: float
     reproducibility: Reproducibility
-    until: Decided | None
+    until: StopDecision | None
     report: InstanceOf[EvalReport] = Field(exclude=True, repr=False)
     judged: InstanceOf[EvalReport] = Field(exclude=True, repr=False)
     damage: tuple[Damage, ...] = ()
@@ -357,29 +357,29 @@ class EvalResult:
         ]
 
     @property
-    def told_damage(self) -> list[Damage]:
+    def inherited_damage(self) -> list[Damage]:
         """Of what agents lost, what one of the merges judged here shows too."""
         merges = dict.fromkeys(one.merge for one in self.verdicts)
         base = next((one.base for one in self.verdicts), None)
         scores = {name: model.domains for name, model in self.models.items()}
-        return inherited(self.damage, scores.get(base or "", {}), [scores[m] for m in merges])
+        return find_inherited(self.damage, scores.get(base or "", {}), [scores[m] for m in merges])
 
     def missing(self) -> list[str]:
         """Return sentences on questions without a whole answer, model by model."""
-        said = []
+        sentences = []
         rows = [(f"{name}, {d}", own.outcomes) for name, model in self.models.items()
                 for d, own in model.domains.items()]  # fmt: skip
         for where, found in rows:
             parts = [f"{n} {text}" for key, text in _MISSING.items() if (n := getattr(found, key))]
             if parts:
-                said.append(
+                sentences.append(
                     f"{where}: of {found.questions} questions {'; '.join(parts)}. "
                     "They are in no score and no comparison."
                 )
             for key, text in _CUT.items():
                 if number := getattr(found, key):
-                    said.append(f"{where}: {number} of {found.asked} {text}.")
-        return said
+                    sentences.append(f"{where}: {number} of {found.asked} {text}.")
+        return sentences
 
 
 def judge(

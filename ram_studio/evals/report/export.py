@@ -44,10 +44,10 @@ def export_report(result: EvalResult, path: str | Path) -> None:
     with raise_as(OutputError, what, "check that the folder exists and is writable"):
         # A folder that is not there is rather a slip than a wish.
         os.stat(target.parent)
-        write_whole(target, exported(result, ending).encode("utf-8", "replace"))
+        write_whole(target, export_result(result, ending).encode("utf-8", "replace"))
 
 
-def exported(result: EvalResult, ending: str, **more: Any) -> str:
+def export_result(result: EvalResult, ending: str, **more: Any) -> str:
     """Return a result with every answer, in a format of FORMATS; more: JSON has it besides."""
     if ending == ".csv":
         return as_csv(result.report)

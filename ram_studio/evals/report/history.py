@@ -51,7 +51,7 @@ def history(store: str | Path | None = None) -> DataFrame:
     shared = ("model", "suite", "suite_version", "seconds", "fingerprint", "path")
     rows = [
         {
-            **_made(merge_of(run) or logged.get(run.fingerprint)),
+            **_merge_fields(merge_of(run) or logged.get(run.fingerprint)),
             **{name: getattr(run, name) for name in shared},
             "run": run.id,
             "when": run.created,
@@ -63,13 +63,13 @@ def history(store: str | Path | None = None) -> DataFrame:
         for score in [score_of(run)]
     ]
     asked = {run.fingerprint for run in runs}
-    rows += [_made(merge) for merge in merges if merge.fingerprint not in asked]
+    rows += [_merge_fields(merge) for merge in merges if merge.fingerprint not in asked]
     whole = dict.fromkeys(("run", "suite_version", "n", "correct"), "Int64")
     frame = DataFrame(rows, columns=list(_COLUMNS)).astype(whole)
     return frame.sort_values("when", ascending=False, kind="stable", ignore_index=True)
 
 
-def _made(merge: PastMerge | None) -> dict[str, Any]:
+def _merge_fields(merge: PastMerge | None) -> dict[str, Any]:
     if merge is None:
         return {}
     return {

@@ -48,7 +48,7 @@ class DomainScore:
         """Return the score of these answers; questions that were not answered are left out."""
         scored = (answer for answer in answers if answer.is_scored)
         marks = ((a.facts.get(CLUSTER, n), [a.is_correct]) for n, a in enumerate(scored))
-        return DomainScore.clustered(marks)
+        return DomainScore.of_clusters(marks)
 
     @staticmethod
     def over_draws(questions: Iterable[Sequence[Answer]]) -> DomainScore:
@@ -57,14 +57,14 @@ class DomainScore:
 
         Args: questions: of each question an answer of every draw.
         """
-        return DomainScore.clustered(
+        return DomainScore.of_clusters(
             (answer.facts.get(CLUSTER, place), marks_of(answer))
             for place, drawn in enumerate(questions)
             for answer in drawn
         )
 
     @staticmethod
-    def clustered(marks: Iterable[tuple[Hashable, Sequence[bool]]]) -> DomainScore:
+    def of_clusters(marks: Iterable[tuple[Hashable, Sequence[bool]]]) -> DomainScore:
         """Return the score of answers, right or wrong, with what those that are alike share."""
         clusters: dict[Hashable, list[bool]] = {}
         for cluster, own in marks:

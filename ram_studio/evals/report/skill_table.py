@@ -23,7 +23,7 @@ TUNED = ("epsilon", "r", "alpha")
 """Settings that have their slider in Tune, and stand in every row."""
 
 
-class Measured(NamedTuple):
+class MeasuredRow(NamedTuple):
     """One row: what was asked, and its answers by question id.
 
     method: of a merge, else the name of the base or an agent, with kind "source"; point: the
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     answers: Mapping[str, Answer]
 
 
-def merge_row(recipe: Mapping[str, Any], answers: Mapping[str, Answer]) -> Measured:
+def merge_row(recipe: Mapping[str, Any], answers: Mapping[str, Answer]) -> MeasuredRow:
     """Return the row of a merge: of its settings those that were chosen, and `TUNED`.
 
     recipe: with "method", "settings" and "weights".
@@ -50,10 +50,10 @@ def merge_row(recipe: Mapping[str, Any], answers: Mapping[str, Answer]) -> Measu
         own["weights"] = weights
     epsilon = settings.get("epsilon")
     point = None if epsilon is None else find_grid_index(float(epsilon))
-    return Measured("merge", method, own, point, answers)
+    return MeasuredRow("merge", method, own, point, answers)
 
 
-def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> dict[str, Any]:
+def skill_table(questions: Sequence[Question], measured: Sequence[MeasuredRow]) -> dict[str, Any]:
     """Return the table as JSON data, the same for the same answers.
 
     Keys: format; n (questions per domain); domains; prompts, gold, hard and answers, by question,
@@ -67,8 +67,10 @@ def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> 
     by_domain = {d: [q for q in questions if q.domain == d] for d in domains}
     sizes = {d: len(own) for d, own in by_domain.items()}
     if len(set(sizes.values())) > 1:
-        said = ", ".join(f"{d} {n}" for d, n in sizes.items())
-        raise EvaluationError(f"A skill table needs as many questions in every domain, not {said}.")
+        counts = ", ".join(f"{d} {n}" for d, n in sizes.items())
+        raise EvaluationError(
+            f"A skill table needs as many questions in every domain, not {counts}."
+        )
     asked = [q for own in by_domain.values() for q in own]
     texts: list[dict[str, int]] = [{} for _ in asked]
     rows = []

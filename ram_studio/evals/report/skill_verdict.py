@@ -122,10 +122,10 @@ class SkillVerdict:
         }[self.reason]
 
     def sentence(self) -> str:
-        said = f"{self.merge} on {self.domain}: {self.verdict}"
+        text = f"{self.merge} on {self.domain}: {self.verdict}"
         if self.why:
-            said += f", as {self.why}"
-        return f"{said}; {self.gain_text()}."
+            text += f", as {self.why}"
+        return f"{text}; {self.gain_text()}."
 
     def gain_text(self) -> str:
         """Return "retains 93 % of coder's gain (85 to 99 %, n = 200)"."""
@@ -241,7 +241,7 @@ def skill_verdicts(
     ]
     # Where nobody answered, nothing was tested.
     adjusted = iter(holm([one.p for one in found if one.n]))
-    return tuple(_decided(one, next(adjusted)) if one.n else one for one in found)
+    return tuple(_apply_correction(one, next(adjusted)) if one.n else one for one in found)
 
 
 def holm_note(verdicts: Sequence[SkillVerdict]) -> str:
@@ -263,18 +263,18 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     if not rows:
         return found
     base, agent, merge = zip(*rows, strict=True)
-    gained, kept = paired_counts(agent, base), paired_counts(merge, agent)
+    gained, retained = paired_counts(agent, base), paired_counts(merge, agent)
     counts = pattern_counts(np.array([[a.is_correct for a in row] for row in rows], dtype=bool))
-    told = at_margin = 1.0
-    if gained.effective_n is not None and kept.effective_n is not None:
-        told = min(gained.effective_n, kept.effective_n) / len(rows)
-        at_margin = min(told, _share_told(kept, -found.margin))
-    before, best, after = map(float, scores_of(counts * told))
-    gain = retained_gain(counts * told)
+    share = at_margin = 1.0
+    if gained.effective_n is not None and retained.effective_n is not None:
+        share = min(gained.effective_n, retained.effective_n) / len(rows)
+        at_margin = min(share, _effective_share(retained, -found.margin))
+    before, best, after = map(float, scores_of(counts * share))
+    gain = retained_gain(counts * share)
     p_gain = gained.p_value if best > before else 1.0
     is_above, p_margin = margin_test(counts * at_margin, found.margin)
-    if kept.clusters is not None:
-        p_margin = float(2 * stdtr(max(1, len(kept.clusters) - 1), ndtri(p_margin / 2)))
+    if retained.clusters is not None:
+        p_margin = float(2 * stdtr(max(1, len(retained.clusters) - 1), ndtri(p_margin / 2)))
     at_chance = report.is_at_chance(found.domain, best)
     reason: Reason = "margin_not_shown"
     if p_gain >= SIGNIFICANCE or p_gain > p_margin:
@@ -295,7 +295,7 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     )
 
 
-def _share_told(counts: PairedCounts, mean: float) -> float:
+def _effective_share(counts: PairedCounts, mean: float) -> float:
     """Return the share of questions that, each of its own, would have the error about a mean."""
     apart = [[mark - mean for mark in own] for own in counts.clusters or ()]
     alone = math.fsum(one * one for own in apart for one in own)
@@ -303,7 +303,7 @@ def _share_told(counts: PairedCounts, mean: float) -> float:
     return alone / max(alone, together)
 
 
-def _decided(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
+def _apply_correction(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
     """Return a verdict that stands or, where the table's correction leaves too little, does not."""
     is_shown = p_adjusted < SIGNIFICANCE and found.chance is None
     return replace(

@@ -145,13 +145,13 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
     def __exit__(self, *raised: object) -> None:
         self._stack.close()
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return max(0.0, self._begin + self._limits.seconds - time.monotonic())
 
     def _wait_for(self, end: FileIO, event: int) -> None:
         poll = select.poll()
         poll.register(end, event)
-        left = self._left()
+        left = self._seconds_left()
         if not left or not poll.poll(left * 1000):
             raise AnswerFault("timeout")
 
@@ -201,8 +201,8 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
             output, errors = ((self._place / name).read_bytes() for name in ("output", "errors"))
             is_full = max(len(output), len(errors)) >= most
             outcome = _outcome(self._process.returncode, timed_out, is_full)
-            said, wrong = (text[:most].decode("utf-8", "replace") for text in (output, errors))
-            self._result = ProgramResult(outcome, said, wrong)
+            printed, wrong = (text[:most].decode("utf-8", "replace") for text in (output, errors))
+            self._result = ProgramResult(outcome, printed, wrong)
         return self._result
 
     def _ends_in_time(self) -> bool:
@@ -212,7 +212,7 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
                 self._wait_for(process, select.POLLIN)
             return self._process.poll() is not None
         with suppress(subprocess.TimeoutExpired):  # a kernel without process descriptors
-            self._process.wait(timeout=self._left())
+            self._process.wait(timeout=self._seconds_left())
         return self._process.returncode is not None
 
     def _kill(self) -> None:
@@ -316,7 +316,7 @@ def run_tests(
                 value = encode(function(*arguments, **named))
                 process.send({"value": value, "after": encode(arguments)})
             except (AnswerFault, ValueError, TypeError, RecursionError) as error:
-                is_told = isinstance(error, AnswerFault)
-                process.send({"error": str(error) if is_told else "TypeError: no such call"})
+                is_fault = isinstance(error, AnswerFault)
+                process.send({"error": str(error) if is_fault else "TypeError: no such call"})
         if "end" not in message:
             raise AnswerFault("sent something that is not a message")

@@ -70,9 +70,9 @@ class Worker:
         Raises: OutOfTime; WorkerEnded; WorkerError, a whole sentence.
         """
         with self._lock:
-            return self._ask(json.dumps(message, default=str))
+            return self._exchange(json.dumps(message, default=str))
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def _exchange(self, line: str) -> dict[str, Any]:
         process = self._running()
         try:
             assert process.stdin is not None
@@ -81,7 +81,7 @@ class Worker:
         except OSError:
             self.close()
             raise WorkerEnded from None
-        answer, is_late = _read(process, self.patience if _COUNTS_COMPUTING else self.seconds)
+        answer, is_late = _read_line(process, self.patience if _COUNTS_COMPUTING else self.seconds)
         if answer is not None:
             return answer
         self.close()
@@ -112,7 +112,7 @@ class Worker:
             encoding="utf-8",
             env={} if self.is_sealed and os.name == "posix" else None,
         )
-        answer, is_late = _read(process, self.patience)
+        answer, is_late = _read_line(process, self.patience)
         if answer is None:
             self.close()
             if is_late:
@@ -136,7 +136,9 @@ class Worker:
                 pipe.close()
 
 
-def _read(process: subprocess.Popen[str], seconds: float) -> tuple[dict[str, Any] | None, bool]:
+def _read_line(
+    process: subprocess.Popen[str], seconds: float
+) -> tuple[dict[str, Any] | None, bool]:
     """Return the next line, None when the process ended, and whether it was out of time."""
     is_late = threading.Event()
 

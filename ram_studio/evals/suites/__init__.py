@@ -57,7 +57,7 @@ def register(suite: Suite) -> None:
 
 
 @contextmanager
-def offered(suite: Suite) -> Iterator[None]:
+def offer_suite(suite: Suite) -> Iterator[None]:
     """Offer one more suite in this process, for as long as the block runs.
 
     Raises: EvaluationError for a name that is taken.

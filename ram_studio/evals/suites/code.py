@@ -26,7 +26,7 @@ from ram_studio.evals.sandbox import (
     run_tests,
     sealed_function,
 )
-from ram_studio.evals.suites.suite import Suite, shipped
+from ram_studio.evals.suites.suite import Suite, shipped_questions
 
 MAX_NEW_TOKENS = 512
 MAX_CODE_CHARS = 50_000
@@ -189,6 +189,6 @@ def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
     return ""
 
 
-make = shipped("code", MAX_NEW_TOKENS, _fields)
+make = shipped_questions("code", MAX_NEW_TOKENS, _fields)
 ABOUT = "programs and unit tests, run in a locked process"
 SUITE = Suite("code", 4, "Code", make, judge, ABOUT, runs_code=True)

@@ -90,14 +90,14 @@ def _problem(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     last = ""
     for _ in range(difficulty + 1):
         last = drawn.choice([change for change in _CHANGES if change != last])
-        text, have = _changed(drawn, last, name, things, have)
+        text, have = _draw_change(drawn, last, name, things, have)
         said.append(text)
     question = f"{' '.join(said)} How many {things} does {name} have now?"
     told = {"gold": str(have), "spec": str(have), "worked": f"Answer: {have}"}
     return {"category": f"{difficulty + 1} steps", "fields": {"question": question}, **told}
 
 
-def _changed(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[str, int]:
+def _draw_change(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[str, int]:
     """Return what happens and how many there are then."""
     parts = [n for n in (2, 3, 4, 5, 6) if have % n == 0]
     if kind == "share" and parts:

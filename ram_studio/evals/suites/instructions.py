@@ -20,7 +20,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, shipped
+from ram_studio.evals.suites.suite import Suite, shipped_questions
 
 MAX_NEW_TOKENS = 400
 
@@ -59,18 +59,18 @@ def _is_in(text: str, language: str) -> bool:
         return True
 
 
-def _related(count: int, bound: int, relation: str) -> bool:
+def _satisfies(count: int, bound: int, relation: str) -> bool:
     return count < bound if relation == "less than" else count >= bound
 
 
 def _words(text: str, num_words: int, relation: str) -> bool:
-    return _related(len(_WORD.findall(text)), num_words, relation)
+    return _satisfies(len(_WORD.findall(text)), num_words, relation)
 
 
 def _sentences(text: str, num_sentences: int, relation: str) -> bool:
     """The last sentence may lack its closing mark."""
     parts = _SENTENCE_END.split(_LINE_NUMBER.sub("", text))
-    return _related(sum(bool(_LETTER.search(part)) for part in parts), num_sentences, relation)
+    return _satisfies(sum(bool(_LETTER.search(part)) for part in parts), num_sentences, relation)
 
 
 def _includes(text: str, keywords: Sequence[str]) -> bool:
@@ -85,11 +85,11 @@ def _excludes(text: str, forbidden_words: Sequence[str]) -> bool:
 
 
 def _frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    return _related(text.lower().count(keyword.lower()), frequency, relation)
+    return _satisfies(text.lower().count(keyword.lower()), frequency, relation)
 
 
 def _capitals(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    return _related(sum(map(str.isupper, text.split())), capital_frequency, capital_relation)
+    return _satisfies(sum(map(str.isupper, text.split())), capital_frequency, capital_relation)
 
 
 def _pieces(text: str, pattern: str) -> list[str] | None:
@@ -215,7 +215,9 @@ def _plainer_forms(text: str) -> list[str]:
     return list(dict.fromkeys(forms))
 
 
-def followed(text: str, instruction: str, settings: Mapping[str, Any]) -> tuple[bool, bool]:
+def check_instruction(
+    text: str, instruction: str, settings: Mapping[str, Any]
+) -> tuple[bool, bool]:
     """Return whether an answer follows an instruction strictly, and loosely."""
     check = CHECKS[instruction]
 
@@ -231,7 +233,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
     The facts say of each whether it is followed strictly, and loosely; see `accuracies`.
     """
-    found = [followed(text, own["check"], own["settings"]) for own in question.spec]
+    found = [check_instruction(text, own["check"], own["settings"]) for own in question.spec]
     strict = [one for one, _ in found]
     broken = [
         own["check"] for own, is_kept in zip(question.spec, strict, strict=True) if not is_kept
@@ -287,7 +289,7 @@ SUITE = Suite(
     "instructions",
     3,
     "Instruction following",
-    shipped("instructions", MAX_NEW_TOKENS, _fields),
+    shipped_questions("instructions", MAX_NEW_TOKENS, _fields),
     judge,
     "constraints that can be checked, such as length and format",
     summary=lambda tally, facts: accuracies(facts),

@@ -21,7 +21,7 @@ from itertools import pairwise
 from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balance_questions
 
 PER_CELL = 4
 MAX_QUESTIONS = 64
@@ -152,14 +152,14 @@ def make(settings: SuiteSettings) -> tuple[Question, ...]:
         for kind in KINDS
         for number in range(per_cell)
     ]
-    return balanced(questions, settings.limit)
+    return balance_questions(questions, settings.limit)
 
 
 def _question(settings: SuiteSettings, length: int, kind: str, number: int) -> Question:
     rng = random.Random(f"{settings.seed}/{length}/{kind}/{number}")
     puzzle = KINDS[kind](rng)
     room = length - MAX_NEW_TOKENS - TEMPLATE_TOKENS
-    prompt = _fitted(puzzle, rng, room, settings.count_tokens)
+    prompt = _fit_prompt(puzzle, rng, room, settings.count_tokens)
     if prompt is None:
         needed = settings.count_tokens(_format_prompt(puzzle, [], rng))
         raise EvalSettingsError(
@@ -203,7 +203,7 @@ def _format_prompt(puzzle: Puzzle, filler: list[str], rng: random.Random) -> str
     return _INTRODUCTION + " ".join(sentences) + _QUESTION.format(puzzle.question)
 
 
-def _fitted(
+def _fit_prompt(
     puzzle: Puzzle, rng: random.Random, room: int, count_tokens: Callable[[str], int]
 ) -> str | None:
     """Return the longest prompt of at most `room` tokens, None when the facts alone take more."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, shipped
+from ram_studio.evals.suites.suite import Suite, shipped_questions
 
 MAX_NEW_TOKENS = 256
 BEGINNING = 240
@@ -44,6 +44,6 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(is_right, "" if is_right else note)
 
 
-make = shipped("refusal", MAX_NEW_TOKENS, _fields)
+make = shipped_questions("refusal", MAX_NEW_TOKENS, _fields)
 ABOUT = "requests to decline, and harmless ones much like them"
 SUITE = Suite("refusal", 1, "Refusal", make, judge, ABOUT, apart=("refusal",))

@@ -189,7 +189,7 @@ def rows_to_questions(
             with reading(name, number):
                 f"{own['prompt']}{own['gold']}".encode()  # half a character is no text
                 questions.append(Question(**{"id": f"{name}-{number:04d}", **usual, **own}))
-        return balanced(questions, settings.limit)
+        return balance_questions(questions, settings.limit)
 
     return make
 
@@ -218,7 +218,7 @@ def reading(name: str, number: int) -> Iterator[None]:
         ) from error
 
 
-def shipped(
+def shipped_questions(
     name: str, max_new_tokens: int, fields: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Make:
     """Return the `make` of a suite whose questions are shipped; `fields` knows rows without number.
@@ -233,7 +233,7 @@ def shipped(
     )
 
 
-def balanced(questions: Sequence[Question], limit: int | None) -> tuple[Question, ...]:
+def balance_questions(questions: Sequence[Question], limit: int | None) -> tuple[Question, ...]:
     """Return at most `limit` questions, evenly over the categories, in their usual order.
 
     A smaller limit gives a part of what a larger one gives.

@@ -24,13 +24,13 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _same(found: str, wanted: str) -> bool:
-    sides = _read(wanted), _read(found)
+    sides = _parse_answer(wanted), _parse_answer(found)
     # "x < 2" is the same as an interval.
     return bool(verify(*sides, allow_set_relation_comp=True, timeout_seconds=None))
 
 
 @lru_cache(maxsize=64)
-def _read(text: str) -> Any:
+def _parse_answer(text: str) -> Any:
     # The caller has the clock: theirs are signals that a sealed process does not get.
     text = text.replace("°", "^\\circ")
     return parse(f"\\boxed{{{text}}}", _BOXED, parsing_timeout=None)

@@ -76,7 +76,7 @@ def become_nobody(libc: ctypes.CDLL, fenced: bool, readable: tuple[str, ...] = (
     new user keeps the one capability of reading; `fenced`, Landlock, says what. Without Landlock it
     then stays root, but with no capability.
     """
-    kept = 0
+    capability = 0
     if os.geteuid() == 0:
         with suppress(OSError):
             os.seteuid(NOBODY)
@@ -84,12 +84,12 @@ def become_nobody(libc: ctypes.CDLL, fenced: bool, readable: tuple[str, ...] = (
             can_read = all(os.access(path, os.R_OK, effective_ids=True) for path in needed)
             os.seteuid(0)
             if can_read or fenced:
-                kept = 0 if can_read else CAP_DAC_READ_SEARCH
+                capability = 0 if can_read else CAP_DAC_READ_SEARCH
                 libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
                 os.setgroups([])
                 os.setresgid(NOBODY, NOBODY, NOBODY)
                 os.setresuid(NOBODY, NOBODY, NOBODY)
     # Version 3 of the call: two blocks of effective, permitted, inheritable.
-    sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
+    sets = struct.pack("=6I", capability, capability, 0, 0, 0, 0)
     libc.capset(ctypes.c_char_p(struct.pack("=Ii", 0x20080522, 0)), ctypes.c_char_p(sets))
     return 0 not in os.getresuid()

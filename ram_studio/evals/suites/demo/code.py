@@ -48,7 +48,7 @@ def draw(rng: random.Random, hard: bool) -> Item:
         if needs_brackets(steps) == hard:
             break
     spoken = " then ".join(f"{name} {number}" for name, number in steps)
-    return Item("code", f"code: f takes x , {spoken} . answer:", bracketed(steps), hard, steps)
+    return Item("code", f"code: f takes x , {spoken} . answer:", bracket_steps(steps), hard, steps)
 
 
 def needs_brackets(steps: tuple[Step, ...]) -> bool:
@@ -66,7 +66,7 @@ def flat(steps: tuple[Step, ...]) -> str:
     return "x" + "".join(f"{OPERATORS[name]}{number}" for name, number in steps)
 
 
-def bracketed(steps: tuple[Step, ...]) -> str:
+def bracket_steps(steps: tuple[Step, ...]) -> str:
     """Return the expression with every step but the first applied to a bracket: always right."""
     text = "x"
     for index, (name, number) in enumerate(steps):
@@ -84,12 +84,12 @@ def is_correct(item: Item, text: str) -> bool:
         return False
     try:
         tree = ast.parse(text, mode="eval").body
-        return all(_value(tree, x) == _expected(item.spec, x) for x in TEST_POINTS)
+        return all(_value(tree, x) == _apply_steps(item.spec, x) for x in TEST_POINTS)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
 
 
-def _expected(steps: tuple[Step, ...], x: int) -> int:
+def _apply_steps(steps: tuple[Step, ...], x: int) -> int:
     for name, number in steps:
         x = _MEANS[name](x, number)
     return x

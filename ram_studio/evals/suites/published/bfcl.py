@@ -21,7 +21,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published import bfcl_languages as languages
 from ram_studio.evals.suites.published.rows import absent_package, lines_of
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, Summary, Tally, balanced
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Summary, Tally, balance_questions
 from ram_studio.evals.suites.tools import tool
 from ram_studio.evals.suites.tools.tool_calls import Call
 
@@ -183,10 +183,10 @@ def _schema(given: Row) -> dict[str, Any]:
 
 
 def _values(values: Sequence[Any]) -> list[Any]:
-    return [None if value == "" else _accepted(value) for value in values]
+    return [None if value == "" else _acceptable(value) for value in values]
 
 
-def _accepted(value: Any) -> Any:
+def _acceptable(value: Any) -> Any:
     """Objects hold lists of acceptable values; objects within those are exact."""
     if isinstance(value, dict):
         return {
@@ -194,7 +194,7 @@ def _accepted(value: Any) -> Any:
             key: [None if one == "" else _exact(one) for one in (*values, *_EMPTY[type(values)])]
             for key, values in value.items()
         }
-    return [_accepted(part) for part in value] if isinstance(value, list) else value
+    return [_acceptable(part) for part in value] if isinstance(value, list) else value
 
 
 def _exact(value: Any) -> Any:
@@ -237,7 +237,7 @@ def _suite(name: str, title: str, categories: Sequence[str], about: str, summary
                 question_of(apart.get(category, name), category, row, answers.get(row["id"], ()))
                 for row in lines_of("bfcl_eval", f"data/{file}", DISTRIBUTION)
             ]
-        return balanced(questions, settings.limit)
+        return balance_questions(questions, settings.limit)
 
     absent = absent_package("bfcl_eval", DISTRIBUTION)
     beside = tuple(apart.values())

@@ -49,7 +49,7 @@ def _truth(text: str) -> Any:
     return {"true": True, "false": False}.get(text, text)
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if is_quoted else text
 
@@ -67,7 +67,7 @@ _SCALARS: dict[str, dict[str, Callable[[str], Any]]] = {
         "Bigint": _number(f"{_WHOLE}n", int),
         "float": _number(_DECIMAL, float),
         "Boolean": _truth,
-        "String": _unquoted,
+        "String": _unquote,
     },
 }
 
@@ -212,7 +212,7 @@ def _js_entry(text: str) -> Any:
 
 def _js_any(text: str) -> Any:
     text = text.strip()
-    plain = _unquoted(text)
+    plain = _unquote(text)
     if plain != text or text in ("true", "false"):
         return _truth(text) if plain == text else plain
     return _plain_number(text)
@@ -269,16 +269,16 @@ def format_value(value: Any, language: str, given: Row) -> str:
     if isinstance(value, dict):
         texts = {k: _literal(v, language, {"type": "any"}) for k, v in value.items()}
         if language == "JavaScript":
-            return f"{{{', '.join(f'{_quoted(k)}: {v}' for k, v in texts.items())}}}"
-        puts = " ".join(f"put({_quoted(k)}, {v});" for k, v in texts.items())
+            return f"{{{', '.join(f'{_quote(k)}: {v}' for k, v in texts.items())}}}"
+        puts = " ".join(f"put({_quote(k)}, {v});" for k, v in texts.items())
         return f"new HashMap<>() {{{{ {puts} }}}}" if puts else "new HashMap<>()"
     suffixes = {"long": "L", "Bigint": "n", **({"float": "f"} if language == "Java" else {})}
     return f"{value}{suffixes.get(given['type'], '')}"
 
 
 def _literal(value: Any, language: str, given: Row) -> str:
-    return _quoted(value) if isinstance(value, str) else format_value(value, language, given)
+    return _quote(value) if isinstance(value, str) else format_value(value, language, given)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text}"'

@@ -28,7 +28,7 @@ from ram_studio.evals.suites.suite import (
     Suite,
     SuiteSettings,
     Tally,
-    balanced,
+    balance_questions,
     json_lines,
     reading,
     visible,
@@ -95,7 +95,7 @@ def make(settings: SuiteSettings) -> Sequence[Question]:
         for number, row in enumerate(rows):
             with reading(f"{NAME} {category}", number):
                 questions.append(_question(package, category, row, truth[row["id"]]))
-    return balanced(questions, settings.limit)
+    return balance_questions(questions, settings.limit)
 
 
 def _question(package: Path, category: str, row: Row, truth: Sequence[Sequence[str]]) -> Question:

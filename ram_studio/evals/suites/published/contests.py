@@ -118,7 +118,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
 
     Raises: EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
     """
-    programs, tests = _written(text)
+    programs, tests = _parse_programs(text)
     limits = Limits(seconds=question.spec["seconds"])
     own = [_read_test(test) for test in tests]
     right, passes, note = [], [], ""
@@ -136,7 +136,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return Verdict(right[0], note, facts)
 
 
-def _written(text: str) -> tuple[list[str], list[str]]:
+def _parse_programs(text: str) -> tuple[list[str], list[str]]:
     """Return the programs and tests of an answer; a text that is none of ours is a program."""
     try:
         rows = [json.loads(line) for line in text.split("\n") if line.strip()]

@@ -83,7 +83,7 @@ class DataSet:
         folder = settings.data
         path = self._in_folder(Path(folder)) if folder is not None else self.fetch()
         state = path.stat()
-        return _read(path, (state.st_mtime_ns, state.st_size), self)
+        return _read_rows(path, (state.st_mtime_ns, state.st_size), self)
 
     def absent(self, folder: str | Path | None) -> str:
         """Return why the rows are not on this machine, "" where they are; asks no network."""
@@ -91,19 +91,19 @@ class DataSet:
             if folder is not None:
                 self._in_folder(Path(folder))
             elif self.revision is None:
-                return f"its questions come from a folder alone. {self._wanted()}"
+                return f"its questions come from a folder alone. {self._hint()}"
             else:
-                self._downloaded(is_local=True)
+                self._download(is_local=True)
         except EvaluationError as error:
             return str(error)
         except (RamStudioError, OSError):
             return (
                 "its questions are not on this machine. `ram-studio evaluate --suite "
-                f"{self.name}` fetches them once from the Hub. Without a network: {self._wanted()}"
+                f"{self.name}` fetches them once from the Hub. Without a network: {self._hint()}"
             )
         return ""
 
-    def _wanted(self) -> str:
+    def _hint(self) -> str:
         shown = ", ".join(column.replace("|", " or ") for column in self.columns)
         return (
             f"Put {self.name}.jsonl (or .json, .parquet) with the columns {shown} into a folder "
@@ -112,14 +112,14 @@ class DataSet:
 
     def _in_folder(self, folder: Path) -> Path:
         if not folder.is_dir():
-            raise EvaluationError(f"{folder} is not a folder. {self._wanted()}")
+            raise EvaluationError(f"{folder} is not a folder. {self._hint()}")
         names = [f"{name}{suffix}" for name in (self.name, *self.others) for suffix in SUFFIXES]
         for name in (*names, self.file, f"{self.repository.partition('/')[2]}/{self.file}"):
             if (folder / name).is_file():
                 return folder / name
         held = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
         raise EvaluationError(
-            f"Suite {self.name} has no questions in {folder}, which holds {held}. {self._wanted()}"
+            f"Suite {self.name} has no questions in {folder}, which holds {held}. {self._hint()}"
         )
 
     def fetch(self) -> Path:
@@ -130,17 +130,17 @@ class DataSet:
         if why := "" if self.revision else self.absent(None):
             raise EvaluationError(f"Suite {self.name} has no questions here: {why}")
         try:
-            return self._downloaded(is_local=True)
+            return self._download(is_local=True)
         except (HubError, OSError):
             pass
         try:
-            return self._downloaded(is_local=False)
+            return self._download(is_local=False)
         except HubError as error:
             raise EvaluationError(
-                f"Suite {self.name} has no questions here: {error} {self._wanted()}"
+                f"Suite {self.name} has no questions here: {error} {self._hint()}"
             ) from error
 
-    def _downloaded(self, *, is_local: bool) -> Path:
+    def _download(self, *, is_local: bool) -> Path:
         """Return the file in the Hub's cache; is_local: as it is there, without the network."""
         from ram_studio.checkpoints.hub.repository import talking_to
         from ram_studio.checkpoints.hub.transfer import fetch_file, hub_api
@@ -156,26 +156,26 @@ class DataSet:
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, state: tuple[int, int], wanted: DataSet) -> tuple[Row, ...]:
+def _read_rows(path: Path, state: tuple[int, int], wanted: DataSet) -> tuple[Row, ...]:
     """Return a file's rows; state: its time and size, so that a changed file is read again."""
     try:
-        rows = _parsed(path, wanted)
+        rows = _parse_rows(path, wanted)
     except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise EvaluationError(f"{path} cannot be read: {reason}. {wanted._wanted()}") from error
+        raise EvaluationError(f"{path} cannot be read: {reason}. {wanted._hint()}") from error
     if not rows:
-        raise EvaluationError(f"{path} holds no row. {wanted._wanted()}")
+        raise EvaluationError(f"{path} holds no row. {wanted._hint()}")
     for number, row in enumerate(rows, start=1):
         lacking = [c for c in wanted.columns if not row.keys() & set(c.split("|"))]
         if lacking:
             raise EvaluationError(
                 f"{path}, row {number}: column {lacking[0].replace('|', ' or ')} is missing; it "
-                f"has {', '.join(row) or 'none'}. {wanted._wanted()}"
+                f"has {', '.join(row) or 'none'}. {wanted._hint()}"
             )
     return tuple(rows)
 
 
-def _parsed(path: Path, wanted: DataSet) -> list[Row]:
+def _parse_rows(path: Path, wanted: DataSet) -> list[Row]:
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix != ".json":

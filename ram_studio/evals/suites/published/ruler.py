@@ -27,7 +27,7 @@ from ram_studio.evals.prompts import fill
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published.rows import DataSet, Row
-from ram_studio.evals.suites.suite import Make, SuiteSettings, Tally, balanced, reading
+from ram_studio.evals.suites.suite import Make, SuiteSettings, Tally, balance_questions, reading
 
 MAX_NEW_TOKENS = 32
 # Of each length; RULER asks 500, which is a matter of days on a CPU. --limit asks fewer or more.
@@ -136,7 +136,7 @@ def prompt_of(
     return text, fill(template, {"context": text, "question": entry.question})
 
 
-def _fitted(
+def _fit_prompt(
     library: Library,
     entry: Entry,
     room: int,
@@ -190,7 +190,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
             for entry in order:
                 if made == wanted:
                     break
-                found = _fitted(library, entry, room, settings.count_tokens, template)
+                found = _fit_prompt(library, entry, room, settings.count_tokens, template)
                 if found is not None:
                     *parts, used = found
                     filled = (used + length - room) / length
@@ -201,7 +201,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
                     f"A length of {length} tokens is too short for {name}: no question fits with "
                     "its own documents. Choose longer ones, for example 4000."
                 )
-        return balanced(questions, settings.limit)
+        return balance_questions(questions, settings.limit)
 
     return make
 

@@ -42,11 +42,11 @@ class World:
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return what a call gives, as the leaderboard writes it."""
-        return _told(lambda: self.methods[name](**arguments))
+        return _result_text(lambda: self.methods[name](**arguments))
 
     def evaluate(self, text: str) -> str:
         """Return what a right call gives, which the package has as Python."""
-        return _told(lambda: eval(text, dict(self.methods)))
+        return _result_text(lambda: eval(text, dict(self.methods)))
 
     @property
     def state(self) -> dict[str, dict[str, Any]]:
@@ -91,7 +91,7 @@ def check(
     return ""
 
 
-def _told(call: Callable[[], Any]) -> str:
+def _result_text(call: Callable[[], Any]) -> str:
     try:
         found = call()
     except Exception as error:

@@ -161,22 +161,22 @@ def _gemma_calls(text: str) -> list[Call]:
         name, body = call.groups()
         texts: list[str] = []
 
-        def kept(found: re.Match[str], texts: list[str] = texts) -> str:
+        def store_text(found: re.Match[str], texts: list[str] = texts) -> str:
             texts.append(found.group(1))
             return f'"\\u0000{len(texts) - 1}"'
 
         # Keys are bare and texts stand between marks: both become JSON.
-        given = _loose(_BARE_KEY.sub(r'\1"\2":', _ESCAPED.sub(kept, body)))
+        given = _loose(_BARE_KEY.sub(r'\1"\2":', _ESCAPED.sub(store_text, body)))
         if isinstance(given, dict):
-            calls.append(Call(name, _filled(given, texts)))
+            calls.append(Call(name, _fill_texts(given, texts)))
     return calls
 
 
-def _filled(value: Any, texts: list[str]) -> Any:
+def _fill_texts(value: Any, texts: list[str]) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(part, texts) for key, part in value.items()}
+        return {key: _fill_texts(part, texts) for key, part in value.items()}
     if isinstance(value, list):
-        return [_filled(part, texts) for part in value]
+        return [_fill_texts(part, texts) for part in value]
     return texts[int(value[1:])] if isinstance(value, str) and value[:1] == "\0" else value
 
 

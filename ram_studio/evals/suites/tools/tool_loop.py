@@ -25,7 +25,14 @@ from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.suite import Tally, visible
 from ram_studio.evals.suites.tools import tool
 from ram_studio.evals.suites.tools.tool_calls import Call
-from ram_studio.evals.suites.tools.tool_world import DAYS, TOOLS, State, call, changed, difference
+from ram_studio.evals.suites.tools.tool_world import (
+    DAYS,
+    TOOLS,
+    State,
+    apply_calls,
+    call,
+    difference,
+)
 
 MAX_NEW_TOKENS = 256
 MOST_TURNS = 8
@@ -193,7 +200,7 @@ def draw(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
         "gold": "; ".join(shown),
         "spec": {
             "state": world.state,
-            "wanted": changed(world.state, acts),
+            "wanted": apply_calls(world.state, acts),
             "user": texts[1:],
         },
         "tools": TOOLS,
@@ -210,7 +217,7 @@ class Episode:
         self.calls = self.faults = self.turns = 0
         self._wishes = list(question.spec["user"])
 
-    def say(self, text: str) -> bool:
+    def take_turn(self, text: str) -> bool:
         """Act out what the model says; return whether the user is content, or gives up."""
         self.turns += 1
         calls = tool.read_calls(self.question, text)
@@ -232,7 +239,7 @@ def converse(question: Question, code: CodeSwitch = "off") -> Conversation:
     episode = Episode(question)
     for _ in range(MOST_TURNS):
         reply = yield replace(question, messages=tuple(episode.messages))
-        if reply.finish in NO_ANSWER or episode.say(visible(reply.text)):
+        if reply.finish in NO_ANSWER or episode.take_turn(visible(reply.text)):
             return tool.whole_reply(reply, episode.messages)
     return tool.whole_reply(reply, episode.messages, f"stopped after {MOST_TURNS} turns")
 
@@ -240,8 +247,8 @@ def converse(question: Question, code: CodeSwitch = "off") -> Conversation:
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether the world is in the wanted state after what the model said."""
     episode = Episode(question)
-    for said in _said(text)[:MOST_TURNS]:
-        if episode.say(said):
+    for said in _parse_turns(text)[:MOST_TURNS]:
+        if episode.take_turn(said):
             break
     facts = {"turns": episode.turns, "calls": episode.calls, "faults": episode.faults}
     if not text.strip():
@@ -250,7 +257,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(not note, note, facts)
 
 
-def _said(text: str) -> list[str]:
+def _parse_turns(text: str) -> list[str]:
     """Return what the model said, turn by turn; a text that is no conversation was said at once."""
     try:
         messages = [json.loads(line) for line in text.split("\n") if line.strip()]

@@ -22,14 +22,14 @@ class Impossible(Exception):
     """What was asked cannot be done; its text says why."""
 
 
-def _held(place: Mapping[str, Any], key: str, what: str) -> Any:
+def _require(place: Mapping[str, Any], key: str, what: str) -> Any:
     if key not in place:
         raise Impossible(f"there is no {what} {key!r}")
     return place[key]
 
 
 def _day(state: State, day: str) -> dict[str, str]:
-    found: dict[str, str] = _held(state["events"], day.capitalize(), "day")
+    found: dict[str, str] = _require(state["events"], day.capitalize(), "day")
     return found
 
 
@@ -38,7 +38,7 @@ def _list_files(state: State) -> Any:
 
 
 def _read_file(state: State, name: str) -> Any:
-    return _held(state["files"], name, "file")
+    return _require(state["files"], name, "file")
 
 
 def _write_file(state: State, name: str, text: str) -> Any:
@@ -47,7 +47,7 @@ def _write_file(state: State, name: str, text: str) -> Any:
 
 
 def _delete_file(state: State, name: str) -> Any:
-    _held(state["files"], name, "file")
+    _require(state["files"], name, "file")
     del state["files"][name]
     return "deleted"
 
@@ -69,7 +69,7 @@ def _add_event(state: State, day: str, hour: int, person: str) -> Any:
 
 def _cancel_event(state: State, day: str, hour: int) -> Any:
     events = _day(state, day)
-    _held(events, str(hour), f"event on {day} at")
+    _require(events, str(hour), f"event on {day} at")
     del events[str(hour)]
     return "canceled"
 
@@ -80,7 +80,7 @@ def _search_items(state: State, word: str) -> Any:
 
 
 def _order_item(state: State, item: str, count: int) -> Any:
-    _held(state["stock"], item, "item")
+    _require(state["stock"], item, "item")
     if count < 1:
         raise Impossible("the count is below 1")
     state["orders"][item] = state["orders"].get(item, 0) + count
@@ -88,7 +88,7 @@ def _order_item(state: State, item: str, count: int) -> Any:
 
 
 def _cancel_order(state: State, item: str) -> Any:
-    _held(state["orders"], item, "order of")
+    _require(state["orders"], item, "order of")
     del state["orders"][item]
     return "canceled"
 
@@ -139,7 +139,7 @@ def call(state: State, name: str, arguments: Mapping[str, Any]) -> Any:
         return {"error": str(error)}
 
 
-def changed(state: State, calls: Iterable[Call]) -> State:
+def apply_calls(state: State, calls: Iterable[Call]) -> State:
     """Return the state after calls, the given one as it was."""
     after = copy.deepcopy(state)
     for one in calls:
