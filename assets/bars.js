@@ -53,7 +53,7 @@ const frame = (box, { labels, aria, low, high, pointed, onPoint }) => {
 // What was drawn in a box, so that a move that only changes values sets two attributes a bar. parts: of a key.
 const drawn = new WeakMap();
 
-const known = (box, chart, parts, build) => {
+const reuseChart = (box, chart, parts, build) => {
   const key = [box.clientWidth, chart.aria, chart.pointed, ...parts, ...chart.labels].join("|");
   if (drawn.get(box)?.key !== key || !box.firstChild) {
     drawn.set(box, { key, ...build({ ...chart, onPoint: (g) => drawn.get(box).onPoint(g) }) });
@@ -68,7 +68,7 @@ const known = (box, chart, parts, build) => {
  * @param {Chart & { series: string[], top: number, value: (g: number, s: number) => number }} chart */
 export const groupedBars = (box, chart) => {
   const high = nice(chart.top);
-  const { bars, y } = known(box, chart, [high, ...chart.series], (own) => buildBars(box, own, high));
+  const { bars, y } = reuseChart(box, chart, [high, ...chart.series], (own) => buildBars(box, own, high));
   chart.labels.forEach((_, g) => chart.series.forEach((__, s) => {
     const value = chart.value(g, s);
     const bar = bars[g][s];
@@ -95,7 +95,7 @@ export const agentDots = (box, chart) => {
   const seen = values.flat().filter((value) => value !== null);
   const low = Math.floor(20 * Math.min(1, ...seen) - 0.2) / 20;
   const high = Math.ceil(20 * Math.max(1, ...seen) + 0.2) / 20;
-  const { place } = known(box, chart, [low, high, chart.agents], (own) => buildDots(box, { ...own, low, high }));
+  const { place } = reuseChart(box, chart, [low, high, chart.agents], (own) => buildDots(box, { ...own, low, high }));
   values.forEach((row, g) => row.forEach((value, t) => place(g, t, value)));
 };
 

@@ -16,7 +16,7 @@ let data = null;
 let at = 0;
 let timer = 0;
 let asks = 0;
-let asked = ""; // a layer that was pressed, or "TENSOR ELEMENT"
+let wantedPlace = ""; // a layer that was pressed, or "TENSOR ELEMENT"
 let layer = ""; // in the head
 let isDue = false; // settings moved, and the weights are not asked for again yet
 let isLate = false; // settings moved while weights were on their way
@@ -57,7 +57,7 @@ export const openWeight = ({ tensor, element }) => {
 };
 
 const ask = (place) => {
-  asked = place;
+  wantedPlace = place;
   document.body.classList.add("scope-open");
   data = null;
   drawHead("Reading the files …").focus({ preventScroll: true });
@@ -65,7 +65,7 @@ const ask = (place) => {
 };
 
 // Read by Gradio when the button above is pressed.
-export const askedPlace = () => asked;
+export const askedPlace = () => wantedPlace;
 
 // Of every question to the server: it answers the last one, in whatever order it comes to them.
 export const askNumber = () => { asks += 1; return asks; };
@@ -78,11 +78,11 @@ const closeScope = () => {
 // Other models were loaded: the weights shown are none of theirs.
 export const leaveScope = () => {
   document.body.classList.remove("scope-open");
-  see(null);
+  setWeight(null);
 };
 
 // Links carry the weight that is looked at.
-const see = (weight) => {
+const setWeight = (weight) => {
   state.weight = weight;
   redraw();
 };
@@ -102,25 +102,25 @@ export const settingsRest = (pause = PAUSE) => {
 const setData = (parsed) => {
   const isSame = data !== null && parsed?.tensor === data.tensor && parsed.elements[at]?.at === data.elements[at]?.at;
   // Whoever looks at a weight keeps it when the numbers are renewed.
-  const held = root.contains(document.activeElement);
+  const hasFocus = root.contains(document.activeElement);
   data = parsed?.elements ? parsed : null;
   if (!data) {
     if (!parsed) return;
     const close = drawHead(""); // why there are no weights stands below
-    if (held) close.focus({ preventScroll: true });
+    if (hasFocus) close.focus({ preventScroll: true });
     return;
   }
   layer = data.layer;
   if (!isSame) at = Math.min(data.focus, data.elements.length - 1);
   draw();
-  if (held) cell(at).focus({ preventScroll: true });
-  else say();
+  if (hasFocus) cell(at).focus({ preventScroll: true });
+  else speakCell();
   if (isLate) settingsRest();
 };
 
 const cell = (i) => root.querySelector(`[data-element="${i}"]`);
 
-const say = () => { if (isOpen()) setText(spoken, cell(at).getAttribute("aria-label")); };
+const speakCell = () => { if (isOpen()) setText(spoken, cell(at).getAttribute("aria-label")); };
 
 const ruleNow = () => data.methods.find((m) => m.label === data.rule);
 
@@ -208,7 +208,7 @@ const paintCells = () => {
     if (shown < changed.length) put(box, "span", { class: "more" }, `+${changed.length - shown}`);
     if (i !== at || !isFlip) return;
     drawDetail(root.querySelector(".scope-detail"));
-    say();
+    speakCell();
   });
 };
 
@@ -243,7 +243,7 @@ const pointAt = (i, force) => {
   const box = cell(i);
   box.setAttribute("aria-selected", "true");
   box.tabIndex = 0;
-  if (isOpen()) see({ tensor: data.tensor, element: data.elements[at].index });
+  if (isOpen()) setWeight({ tensor: data.tensor, element: data.elements[at].index });
   drawDetail(root.querySelector(".scope-detail"));
 };
 

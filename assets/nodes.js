@@ -20,8 +20,8 @@ export const setText = (node, text) => { if (node.textContent !== text) node.tex
  * @param {{ label: string, least?: number, most?: number, now?: number, text?: string }} said */
 export const saySlider = (node, { label, least, most, now, text }) => {
   const [role, tabindex] = now === undefined ? ["img", -1] : ["slider", 0];
-  const said = { role, tabindex, "aria-label": label, "aria-valuemin": least, "aria-valuemax": most, "aria-valuenow": now, "aria-valuetext": text };
-  for (const [name, value] of Object.entries(said)) {
+  const attributes = { role, tabindex, "aria-label": label, "aria-valuemin": least, "aria-valuemax": most, "aria-valuenow": now, "aria-valuetext": text };
+  for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined) node.removeAttribute(name);
     else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
   }

@@ -38,7 +38,7 @@ const need = () => {
 
 /** A member of studio.js that Gradio calls when a panel is there, shown or not: it waits for a need.
  * @param {string} name @returns {(...given: any[]) => Promise<any>} */
-const later = (name) => async (...given) => (await isFetched).members[name](...given);
+const later = (name) => async (...args) => (await isFetched).members[name](...args);
 
 // ---------------------------------------------------------------- steps
 

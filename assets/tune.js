@@ -19,10 +19,10 @@ const WRITE = 200; // ms after which the address does
 
 let root = null;
 let [timer, writing, saying] = [0, 0, 0];
-let held = ""; // the value of record, as its last change said
+let recorded = ""; // the value of record, as its last change said
 /** @type {string[]} what the stage gave it since, in this order: each is to come back as a change */
-const given = [];
-let told = ""; // what Merge's form was told last
+const sent = [];
+let formState = ""; // what Merge's form was told last
 /** @type {any} what it said before there was anything to show */
 let wanted = null;
 
@@ -101,13 +101,13 @@ const follow = () => {
 
 const record = () => {
   clearTimeout(timer);
-  if (state.settings && settings() !== (given.at(-1) ?? held)) press("record-settings");
+  if (state.settings && settings() !== (sent.at(-1) ?? recorded)) press("record-settings");
 };
 
 /** Read by Gradio when the button above is pressed: one JSON value. */
 export const giveSettings = () => {
   const text = settings();
-  if (text !== (given.at(-1) ?? held)) given.push(text);
+  if (text !== (sent.at(-1) ?? recorded)) sent.push(text);
   return text;
 };
 
@@ -121,28 +121,28 @@ export const dropEpsilon = () => {
 
 /** The value of record changed: by a link, a recipe, a reload, or because the stage said so. It may say a part. */
 export const update = (text) => {
-  if (!text || text === held) return;
-  held = text;
-  const echo = given.indexOf(text);
-  given.splice(0, echo + 1); // those before it were overtaken
+  if (!text || text === recorded) return;
+  recorded = text;
+  const echo = sent.indexOf(text);
+  sent.splice(0, echo + 1); // those before it were overtaken
   if (echo >= 0) return; // the stage may have moved on
-  const said = JSON.parse(text);
-  if (state.profile) accept(said);
-  else wanted = { ...wanted, ...said };
+  const parsed = JSON.parse(text);
+  if (state.profile) accept(parsed);
+  else wanted = { ...wanted, ...parsed };
   follow(); // it says the whole then
 };
 
 /** What Merge's form is told when another method is chosen here, or set otherwise: [method, weights, ...a value for
  * each of its own controls]. controls: [{ name, methods }], method, weights and values: the form's now. */
 export const mergeForm = (controls, text, method, weights, values) => {
-  const said = text ? JSON.parse(text) : {};
-  const { dials = [], fixed = {} } = METHODS[said.method] ?? {};
-  const own = { ...fixed, ...Object.fromEntries(dials.filter((key) => key !== "point").map((key) => [key, said[key]])) };
-  const before = told;
-  const line = weightsLine(said.weights);
-  told = JSON.stringify([said.method, own, line]);
-  if (!said.method || told === before || document.body.dataset.step === "merge") return [method, weights, ...values];
-  return [said.method, line, ...controls.map(({ name, methods }, i) => (methods.includes(said.method) ? own[name] ?? values[i] : values[i]))];
+  const parsed = text ? JSON.parse(text) : {};
+  const { dials = [], fixed = {} } = METHODS[parsed.method] ?? {};
+  const own = { ...fixed, ...Object.fromEntries(dials.filter((key) => key !== "point").map((key) => [key, parsed[key]])) };
+  const before = formState;
+  const line = weightsLine(parsed.weights);
+  formState = JSON.stringify([parsed.method, own, line]);
+  if (!parsed.method || formState === before || document.body.dataset.step === "merge") return [method, weights, ...values];
+  return [parsed.method, line, ...controls.map(({ name, methods }, i) => (methods.includes(parsed.method) ? own[name] ?? values[i] : values[i]))];
 };
 
 const paintElsewhere = () => {
@@ -171,7 +171,7 @@ const savePage = async () => {
     const page = (await answer.text()).replace(/(id="ram-data">)null(?=<)/, (_, head) => head + text);
     download("ram-canvas.html", new Blob([page], { type: "text/html" }));
   } catch {
-    say("The page could not be read from the server: try again.");
+    showNote("The page could not be read from the server: try again.");
   }
 };
 
@@ -200,7 +200,7 @@ export const lookAt = ({ pin, dial, tensor, element }) => {
   if (tensor) openWeight({ tensor, element });
 };
 
-const say = (text) => {
+const showNote = (text) => {
   const box = root.querySelector("[data-part=link]");
   box.textContent = text;
   clearTimeout(saying);
@@ -211,7 +211,7 @@ const say = (text) => {
 const askClass = async () => {
   if (!state.profile) return;
   const room = await import("./room/ask.js");
-  say(await room.askClass(state.profile, state.settings));
+  showNote(await room.askClass(state.profile, state.settings));
 };
 
 const copyLink = async () => {
@@ -220,10 +220,10 @@ const copyLink = async () => {
   history.replaceState(history.state, "", url);
   try {
     await navigator.clipboard.writeText(url);
-    say(state.profile.set
+    showNote(state.profile.set
       ? "Link copied. It opens this example with these settings."
       : "Link copied. It carries the settings; your models stay on this machine.");
   } catch {
-    say("The link is in the address bar: copy it from there.");
+    showNote("The link is in the address bar: copy it from there.");
   }
 };

@@ -36,9 +36,9 @@ const mountRow = (group, card) => {
   made.row.dataset.verdict = card.verdict;
   made.against.className = "cv-muted";
   made.against.textContent = card.specialist ? `${card.name} ${percent(rightOf(card.specialist) / card.specialist.length, 0)}` : "";
-  const said = put(made.row, "p", { class: "cv-said" });
-  put(said, "span", { class: `key ${card.tone}` }, card.verdict);
-  said.append(` ${card.said}`);
+  const line = put(made.row, "p", { class: "cv-said" });
+  put(line, "span", { class: `key ${card.tone}` }, card.verdict);
+  line.append(` ${card.said}`);
   made.svg.addEventListener("pointermove", (event) => {
     const { item } = event.target.dataset;
     if (item === undefined) hideTip();

@@ -163,7 +163,7 @@ def longest_work() -> list[tuple[str, str]]:
     made = NewRoom.read(new)
     room = Room("BCDF", "token", list(made.questions), 0.0, phase="reveal")
     for number in range(MAX_STUDENTS):
-        room.seen[str(number)] = 0.0
+        room.last_seen[str(number)] = 0.0
         for votes in room.votes:
             votes.first[str(number)] = votes.second[str(number)] = float(number % 101)
     told = report.results(room)

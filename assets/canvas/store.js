@@ -85,9 +85,9 @@ export const choose = (changes, how) => {
 };
 
 /** Settings that came from the page, perhaps a part; of another method the rest is its usual. */
-export const accept = (said) => {
-  const isOther = said.method && said.method !== state.settings.method;
-  take({ ...(isOther ? usualOf(said.method, state.profile) : state.settings), ...said }, "method");
+export const accept = (values) => {
+  const isOther = values.method && values.method !== state.settings.method;
+  take({ ...(isOther ? usualOf(values.method, state.profile) : state.settings), ...values }, "method");
 };
 
 /** Show the weights of an agent, or, with null, take all away. */

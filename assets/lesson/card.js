@@ -152,14 +152,14 @@ const drawRange = (box, { most, step, value, label }, text, turn) => {
   const input = put(row, "input", { type: "range", min: "0", max: String(most), step: String(step), "aria-label": label });
   input.value = value;
   const output = put(row, "b");
-  const tell = () => {
+  const showValue = () => {
     output.textContent = text(Number(input.value));
     input.setAttribute("aria-valuetext", output.textContent);
     input.style.setProperty("--cv-at", `${(100 * input.value) / most}%`);
   };
-  tell();
+  showValue();
   input.addEventListener("input", () => {
-    tell();
+    showValue();
     turn(Number(input.value));
   });
   return input;
@@ -221,11 +221,11 @@ const drawSummary = (scenes) => {
   const form = put(part.answer, "div", { class: "ls-copy", role: "group", "aria-label": "Copy my answers" });
   const label = put(form, "label", {}, "Name ");
   const name = put(label, "input", { type: "text", autocomplete: "off", maxlength: "80" });
-  const told = document.createElement("p");
-  told.setAttribute("role", "status");
+  const status = document.createElement("p");
+  status.setAttribute("role", "status");
   for (const [kind, text] of [["text", "Copy as text"], ["csv", "Copy as CSV"]]) {
     const button = put(form, "button", { type: "button", class: "cv-btn", "data-copy": kind }, text);
-    button.addEventListener("click", async () => { told.textContent = await act.copy(/** @type {any} */ (kind), name.value); });
+    button.addEventListener("click", async () => { status.textContent = await act.copy(/** @type {any} */ (kind), name.value); });
   }
-  form.append(told);
+  form.append(status);
 };

@@ -15,20 +15,20 @@ const nearest = (share) => {
   return FEW.reduce((best, one, i) => (far(one) < far(FEW[best]) ? i : best), 0);
 };
 
-const known = new WeakMap(); // skills -> where the scene's skill breaks
+const cache = new WeakMap(); // skills -> where the scene's skill breaks
 
 /** The scene's skill and agent, and where its merge breaks; asked in every frame, worked out once.
  * @param {Facts} facts */
 const broken = (facts) => {
-  if (!known.has(facts.skills)) {
+  if (!cache.has(facts.skills)) {
     const { domain } = thriftiest(facts);
     const skill = learned(facts.skills).find(({ name }) => name === domain);
     const found = skill && breakingPoint(facts.profile, usual(facts), [skill]);
     if (!skill || !found) throw new Error(`No measured epsilon breaks ${domain}.`);
     const of = (step) => changedBy(facts.profile, step.point, skill.agent);
-    known.set(facts.skills, { ...found, skill, enough: of(found.last), tooFew: of(found.first), changed: of({ point: facts.profile.default_index }) });
+    cache.set(facts.skills, { ...found, skill, enough: of(found.last), tooFew: of(found.first), changed: of({ point: facts.profile.default_index }) });
   }
-  return known.get(facts.skills);
+  return cache.get(facts.skills);
 };
 
 /** @type {import("./scenes.js").Scene} */

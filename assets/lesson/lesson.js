@@ -36,17 +36,17 @@ const canvas = () => /** @type {HTMLElement} */ (document.querySelector(".cv-roo
 
 const OWN = "The lesson replaces your models with its own agents. You must analyze yours again afterwards. Continue?";
 
-/** @param {string | null} [asked] a number from 1, a scene's id, or nothing for the scene that was open last */
-export const takeLesson = (asked) => {
+/** @param {string | null} [sceneName] a number from 1, a scene's id, or nothing for the scene that was open last */
+export const takeLesson = (sceneName) => {
   if (state.profile && !state.profile.set && !window.confirm(OWN)) return;
-  go(placeOf(asked) ?? placeOf(openScene()) ?? 0);
+  go(placeOf(sceneName) ?? placeOf(openScene()) ?? 0);
 };
 
-/** @param {Host} given */
-export const mountLesson = (given) => { host = given; };
+/** @param {Host} newHost */
+export const mountLesson = (newHost) => { host = newHost; };
 
-const placeOf = (asked) => {
-  const found = SCENES.findIndex(({ id }, i) => id === asked || String(i + 1) === asked);
+const placeOf = (sceneName) => {
+  const found = SCENES.findIndex(({ id }, i) => id === sceneName || String(i + 1) === sceneName);
   return found < 0 ? null : found;
 };
 

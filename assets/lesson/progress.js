@@ -11,7 +11,7 @@ const KEY = "ram-lesson";
 const empty = () => ({ scene: null, answers: {} });
 
 /** @type {Progress | null} */
-let known = null;
+let stored = null;
 
 /** @returns {Progress} */
 const read = () => {
@@ -23,13 +23,13 @@ const read = () => {
 
 const write = () => {
   try {
-    sessionStorage.setItem(KEY, JSON.stringify(known));
+    sessionStorage.setItem(KEY, JSON.stringify(stored));
   } catch { /* a reload then starts anew */ }
 };
 
 const progress = () => {
-  known ??= read();
-  return known;
+  stored ??= read();
+  return stored;
 };
 
 export const openScene = () => progress().scene;
@@ -50,7 +50,7 @@ export const setAnswer = (id, changes) => {
 };
 
 export const forget = () => {
-  known = empty();
+  stored = empty();
   write();
 };
 

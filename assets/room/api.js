@@ -30,8 +30,8 @@ const ask = async (path, { body, headers } = {}) => {
 
 /** @param {Response} answer */
 const refusalOf = async (answer) => {
-  const said = await answer.json().catch(() => null);
-  return new Refused(said?.error ?? `The server answered ${answer.status}.`, answer.status);
+  const body = await answer.json().catch(() => null);
+  return new Refused(body?.error ?? `The server answered ${answer.status}.`, answer.status);
 };
 
 /** A route's answer. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
@@ -65,14 +65,14 @@ export const follow = ({ path, headers, take, lost }) => {
     try {
       const answer = await ask(path, { headers: { ...headers, ...(etag ? { "If-None-Match": etag } : {}) } });
       const refused = answer.ok || answer.status === 304 ? null : await refusalOf(answer);
-      const told = answer.ok ? await answer.json() : null;
+      const state = answer.ok ? await answer.json() : null;
       if (isOver || mine !== turn) return; // it was read too late
       wait = EVERY;
       if (refused) throw refused;
       ahead = Number(answer.headers.get("Room-Clock")) - performance.now() / 1000;
       if (answer.ok) {
         etag = answer.headers.get("ETag") ?? "";
-        take(told);
+        take(state);
       } else lost(new Refused("", 304));
     } catch (error) {
       const refusal = /** @type {Refused} */ (error);

@@ -34,14 +34,14 @@ export const canvasQuestion = (profile, settings) => {
 
 /** Ask it now; returns what to tell the teacher. @param {any} profile @param {any} settings @returns {Promise<string>} */
 export const askClass = async (profile, settings) => {
-  const held = heldRoom();
-  if (!held) return "No room is open in this browser.";
+  const room = heldRoom();
+  if (!room) return "No room is open in this browser.";
   const question = canvasQuestion(profile, settings);
   if (!question) return "Only measured settings of the shipped agents can be asked: move to one.";
   try {
-    await call(`/${held.code}/teacher`, { body: { action: "ask", question }, headers: { "Room-Token": held.token } });
+    await call(`/${room.code}/teacher`, { body: { action: "ask", question }, headers: { "Room-Token": room.token } });
   } catch (error) {
     return /** @type {Error} */ (error).message;
   }
-  return `Room ${held.code} is asked what this merge solves. Open the vote on the room's page.`;
+  return `Room ${room.code} is asked what this merge solves. Open the vote on the room's page.`;
 };

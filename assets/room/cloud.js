@@ -11,14 +11,14 @@ const FOOT = 40; // px for the axis between the rounds
 
 /** One sentence a round, and what near is. @param {any} question @param {any} rounds */
 export const roundsText = (question, rounds) => {
-  const told = ROUNDS.flatMap(([name, title]) => {
+  const sentences = ROUNDS.flatMap(([name, title]) => {
     const { answers, right, median } = rounds[name];
     if (!answers) return [];
     const middle = question.line ? `, median ${answerText(question, median)}` : "";
     return [`${title}: ${right} of ${answers} ${question.line ? "near" : "right"}${middle}.`];
   });
-  if (told.length && question.line) told.push("Near: at most a tenth of the line away, or inside the measured interval.");
-  return told.join(" ");
+  if (sentences.length && question.line) sentences.push("Near: at most a tenth of the line away, or inside the measured interval.");
+  return sentences.join(" ");
 };
 
 /** @param {number} value @param {{ low: number, high: number }} line */

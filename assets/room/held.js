@@ -6,8 +6,8 @@ const LIFE = 2 * 3600 * 1000;
 /** @returns {{ code: string, token: string, until: number } | null} */
 export const heldRoom = () => {
   try {
-    const held = JSON.parse(localStorage.getItem(KEY) ?? "null");
-    return held && held.until > Date.now() ? held : null;
+    const room = JSON.parse(localStorage.getItem(KEY) ?? "null");
+    return room && room.until > Date.now() ? room : null;
   } catch {
     return null; // storage refused, or not ours
   }

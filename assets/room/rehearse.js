@@ -20,7 +20,7 @@ export const drawnAnswer = ({ choices, line }, truth, chance) => {
 };
 
 /** The ids of an earlier load of this page. @param {string} key @returns {string[]} */
-const kept = (key) => {
+const readStored = (key) => {
   try { return JSON.parse(sessionStorage.getItem(key) ?? "[]"); } catch { return []; }
 };
 
@@ -42,7 +42,7 @@ export const rehearse = (code) => {
     window.setTimeout(live, EVERY * (0.75 + Math.random() / 2), student);
   };
   const join = async () => {
-    const before = kept(key);
+    const before = readStored(key);
     for (let i = 0; i < CLASS; i += 1) {
       await quietly(async () => {
         const student = before[i] ?? (await call(`/${code}/join`, { body: {} })).student;

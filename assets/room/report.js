@@ -23,12 +23,12 @@ const roundText = (one, { answers, right, median, by_choice: counts }) => {
 };
 
 /** A sheet for every student: what the class answered, and lines for what one thinks now. It is seen on paper alone. */
-const drawWorksheet = (box, asked) => {
+const drawWorksheet = (box, answered) => {
   const sheet = put(box, "section", { class: "rm-sheet", "aria-labelledby": "sheet-title", "data-part": "worksheet" });
   put(sheet, "h2", { id: "sheet-title" }, "Merging agents: what our class answered");
   put(sheet, "p", {}, "Name ", put(sheet, "i"), " Date ", put(sheet, "i"));
   const list = put(sheet, "ol");
-  for (const one of asked) {
+  for (const one of answered) {
     const item = put(list, "li", {}, one.question);
     put(item, "p", {}, `First vote: ${roundText(one, one.first)}. Second vote: ${roundText(one, one.second)}.`);
     put(item, "p", {}, "Measured ", put(item, "i"), " Why is it so? ", put(item, "i", { class: "rm-line" }));
@@ -40,25 +40,25 @@ const print = (what) => {
   window.print();
 };
 
-/** @param {HTMLElement} box @param {any} told results, see report.py @param {string} csv */
-export const drawReport = (box, told, csv) => {
-  const asked = told.questions.filter((one) => one.first.answers + one.second.answers > 0);
+/** @param {HTMLElement} box @param {any} results, see report.py @param {string} csv */
+export const drawReport = (box, results, csv) => {
+  const answered = results.questions.filter((one) => one.first.answers + one.second.answers > 0);
   const root = put(box, "section", { class: "rm-report", "aria-labelledby": "report-title", "data-part": "report" });
   put(root, "h2", { id: "report-title", tabindex: "-1" }, "What the class answered");
-  const students = told.is_rehearsal ? `${told.students} simulated students, a rehearsal` : counted(told.students, "student");
-  put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${students}, ${counted(asked.length, "question")}.`);
+  const students = results.is_rehearsal ? `${results.students} simulated students, a rehearsal` : counted(results.students, "student");
+  put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${students}, ${counted(answered.length, "question")}.`);
   const row = put(root, "p", { class: "rm-row rm-screen-only" });
-  button(row, "Download CSV", () => download(`room-${told.code}.csv`, new Blob([csv], { type: "text/csv" })), { "data-part": "csv" });
+  button(row, "Download CSV", () => download(`room-${results.code}.csv`, new Blob([csv], { type: "text/csv" })), { "data-part": "csv" });
   button(row, "Print the report", () => print("report"));
-  if (!asked.length) return;
+  if (!answered.length) return;
   button(row, "Print a worksheet with these results", () => print("worksheet"), { "data-part": "print-worksheet" });
-  drawWorksheet(box, asked);
+  drawWorksheet(box, answered);
   const scroll = put(root, "div", { class: "rm-scroll", tabindex: "0", role: "group", "aria-label": "Table of results" });
   const table = put(scroll, "table");
   const head = put(put(table, "thead"), "tr");
   for (const text of ["Question", "Measured", "First vote", "Second vote", "Before, after", "Gain"]) put(head, "th", { scope: "col" }, text);
   const body = put(table, "tbody");
-  for (const one of asked) {
+  for (const one of answered) {
     const line = put(body, "tr");
     put(line, "th", { scope: "row" }, one.title);
     put(line, "td", {}, measuredText(one, one.truth));
@@ -70,7 +70,7 @@ export const drawReport = (box, told, csv) => {
   put(root, "p", { class: "rm-muted" },
     "A guess on a line is right within a tenth of the line, or inside the measured 95 % interval. Before and after count only students who voted twice. "
     + "Gain: of those who were wrong before, the net share that is right after (normalized gain).");
-  for (const one of asked) {
+  for (const one of answered) {
     const part = put(root, "section", { class: "rm-report-one" });
     put(part, "h3", {}, one.title);
     put(part, "p", {}, one.question);

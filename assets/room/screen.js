@@ -47,11 +47,11 @@ const drawAsked = (state) => {
   }
   if (phase === "talk") drawClock(main(), () => link.left(state.ends_at));
   if (result) {
-    const said = measuredText(question, result.truth);
-    put(main(), "p", { class: "rm-verdict", "data-part": "measured" }, `Measured: ${said}`);
+    const measured = measuredText(question, result.truth);
+    put(main(), "p", { class: "rm-verdict", "data-part": "measured" }, `Measured: ${measured}`);
     drawAnswers(main(), question, result.rounds, result.truth);
     write(put(main(), "p", { class: "rm-why" }), result.reveal);
-    speak(`Measured: ${said}`);
+    speak(`Measured: ${measured}`);
   } else {
     put(main(), "p", { class: "rm-count", "data-part": "counts" });
     speak(`${PHASES[phase]}. ${plainText(question.ask)}`);

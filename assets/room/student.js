@@ -15,8 +15,8 @@ let drawn = "";
 let canvas = /** @type {Window | null} */ (null);
 let isCut = false; // the connection, and the notice says so
 
-const keep = (value) => { try { sessionStorage.setItem(`ram-room-${code}`, value); } catch { /* storage refused */ } };
-const kept = () => { try { return sessionStorage.getItem(`ram-room-${code}`) ?? ""; } catch { return ""; } };
+const storeId = (value) => { try { sessionStorage.setItem(`ram-room-${code}`, value); } catch { /* storage refused */ } };
+const storedId = () => { try { return sessionStorage.getItem(`ram-room-${code}`) ?? ""; } catch { return ""; } };
 
 const notice = (text) => {
   const node = main().querySelector("[data-part=notice]") ?? put(main(), "p", { class: "rm-notice", "data-part": "notice" });
@@ -49,22 +49,22 @@ const drawForm = (error = "") => {
 
 const enter = async () => {
   link?.stop();
-  const asked = window.location.hash.slice(1).toUpperCase();
-  code = asked;
+  const newCode = window.location.hash.slice(1).toUpperCase();
+  code = newCode;
   if (!/^[A-Z]{6}$/.test(code)) {
     drawForm(code && "A code has six letters.");
     return;
   }
-  student = kept();
+  student = storedId();
   try {
     if (!student) {
-      const joined = await call(`/${asked}/join`, { body: {} });
-      if (code !== asked) return; // another room was asked for meanwhile
+      const joined = await call(`/${newCode}/join`, { body: {} });
+      if (code !== newCode) return; // another room was asked for meanwhile
       student = joined.student;
-      keep(student);
+      storeId(student);
     }
   } catch (error) {
-    if (code === asked) drawForm(/** @type {Error} */ (error).message);
+    if (code === newCode) drawForm(/** @type {Error} */ (error).message);
     return;
   }
   link?.stop();
@@ -73,7 +73,7 @@ const enter = async () => {
 
 const lost = (refusal) => {
   if (refusal.status === 403) {
-    keep("");
+    storeId("");
     enter();
   } else if (refusal.status === 404) drawForm(refusal.message);
   else tellConnection(refusal.status === 304 ? "" : refusal.message);
@@ -140,9 +140,9 @@ const VIEWS = {
 };
 
 const mineText = ({ question, mine }) => {
-  const said = [mine.first, mine.second].filter((value) => value !== null).map((value) => answerText(question, value));
-  if (!said.length) return "You did not vote on this one.";
-  return `You said: ${said.length === 1 || said[0] === said[1] ? said[0] : said.join(", then ")}.`;
+  const votes = [mine.first, mine.second].filter((value) => value !== null).map((value) => answerText(question, value));
+  if (!votes.length) return "You did not vote on this one.";
+  return `You said: ${votes.length === 1 || votes[0] === votes[1] ? votes[0] : votes.join(", then ")}.`;
 };
 
 // ---------------------------------------------------------------- voting
@@ -201,12 +201,12 @@ const drawSlider = (form, question, before) => {
   const output = put(row, "output", { for: "guess" });
   const input = put(row, "input", { id: "guess", type: "range", min: low, max: high, step });
   input.value = before ?? (low + high) / 2;
-  const tell = () => {
+  const showValue = () => {
     output.textContent = answerText(question, Number(input.value));
     input.setAttribute("aria-valuetext", output.textContent);
   };
-  tell();
-  input.addEventListener("input", tell);
+  showValue();
+  input.addEventListener("input", showValue);
   return () => Number(input.value);
 };
 

@@ -163,8 +163,8 @@ const renew = (name, shown, paint) => {
   controls()[focused]?.focus({ preventScroll: true }); // votes come while somebody tabs through
 };
 
-const draw = (told) => {
-  state = told;
+const draw = (answer) => {
+  state = answer;
   const { phase, place, question, expected, rounds, counts, present, joined } = state;
   holdRoom(code, token);
   headline(`Room ${code}, teacher`, state.is_rehearsal);
@@ -235,14 +235,14 @@ const drawPlan = (box) => {
 
 const report = async () => {
   try {
-    const [told, csv] = await Promise.all([call(`/${code}/report`, { headers: headers() }), textOf(`/${code}/report?as=csv`, headers())]);
+    const [answer, csv] = await Promise.all([call(`/${code}/report`, { headers: headers() }), textOf(`/${code}/report?as=csv`, headers())]);
     main().querySelector("[data-part=report]")?.remove();
-    drawReport(main(), told, csv);
+    drawReport(main(), answer, csv);
     focusOn("#report-title");
   } catch (error) { parts.notice.textContent = message(error); }
 };
 
-const end = ({ report: told, csv }) => {
+const end = ({ report: answer, csv }) => {
   link.stop();
   forget();
   headline("The room has ended");
@@ -250,7 +250,7 @@ const end = ({ report: told, csv }) => {
   main().dataset.phase = "ended";
   put(main(), "h1", { tabindex: "-1" }, "The room has ended");
   put(main(), "p", { class: "rm-screen-only" }, "Nothing of it is left on the server. Keep the report now: this page forgets it when you leave.");
-  drawReport(main(), told, csv);
+  drawReport(main(), answer, csv);
   focusOn("h1");
 };
 

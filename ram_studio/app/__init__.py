@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "build", "launch"]
 
 
-def _quiet() -> None:
+def _silence_gradio() -> None:
     # Read by Gradio when it is imported: no version check, no usage statistics.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -33,7 +33,7 @@ def _quiet() -> None:
 
 def build(settings: Settings | None = None) -> gr.Blocks:
     """Return the app, not yet launched."""
-    _quiet()
+    _silence_gradio()
     settings = settings or Settings()
     from ram_studio.app.session.workspace import Workspace
 
@@ -49,13 +49,13 @@ def build(settings: Settings | None = None) -> gr.Blocks:
     return build_page(workspace)
 
 
-def _warm(settings: Settings) -> None:
+def _warm_up(settings: Settings) -> None:
     """Compile and import while nobody, or only the first user, waits for it."""
     from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
     from ram_studio.algorithm.kernels.warming import warm
     from ram_studio.app.public.machine import lower_priority
     from ram_studio.app.session.sets import DEFAULT_SET, TITLES, load_set, set_profile
-    from ram_studio.app.tune.details_panel import shown
+    from ram_studio.app.tune.details_panel import details_of
 
     if settings.is_public:
         lower_priority()
@@ -66,7 +66,7 @@ def _warm(settings: Settings) -> None:
     warm()
     # Plotly's first figure loads half of it.
     with contextlib.suppress(RamStudioError):
-        shown(load_set(DEFAULT_SET), DEFAULT_INDEX, False)
+        details_of(load_set(DEFAULT_SET), DEFAULT_INDEX, False)
     if settings.is_public:
         # Else the first check of the day stops everybody's page for seconds.
         from ram_studio.evals.answering.load import load_model
@@ -107,7 +107,7 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     given = {**launch_options(app, settings), **options, "prevent_thread_lock": True}
     launched = app.launch(**given)
     # Not before: Gradio silences warnings while it starts; imports in another thread undo that.
-    threading.Thread(target=_warm, args=(settings,), name="warm", daemon=True).start()
+    threading.Thread(target=_warm_up, args=(settings,), name="warm", daemon=True).start()
     if not options.get("prevent_thread_lock"):
         app.block_thread()
     return launched

@@ -33,7 +33,7 @@ def html(value: str | None = "", **options: Any) -> gr.HTML:
     return gr.HTML(value, apply_default_css=False, **options)
 
 
-def mounted(call: str, elem_id: str, template: str = "<div></div>") -> gr.HTML:
+def mount_point(call: str, elem_id: str, template: str = "<div></div>") -> gr.HTML:
     """Lay out what the browser draws into a template; it holds no place for a value.
 
     call: of a member of window.RAM, once the page's modules are there.

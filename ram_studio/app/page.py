@@ -18,7 +18,7 @@ from ram_studio.app.load.panel import LoadPanel
 from ram_studio.app.merge.panel import MergePanel
 from ram_studio.app.public.quiet_blocks import QuietBlocks
 from ram_studio.app.public.user import offers_sign_in
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.tune.panel import TunePanel
 
@@ -43,7 +43,7 @@ def build_page(workspace: Workspace) -> gr.Blocks:
             html(shell.head_html(), elem_id="ram-head")
             if offers_sign_in():
                 gr.LoginButton(size="sm", elem_id="sign-in")
-            shared = Shared(workspace, _stepper())
+            shared = PageContext(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
         endpoints.build(workspace)
         for panel in (LoadPanel, TunePanel, MergePanel, CheckPanel, HistoryPanel):

@@ -169,11 +169,11 @@ def document_opening() -> str:
         if name not in (*FIRST_SCRIPTS, *EXPORTED) and not name.startswith(ROOM_SCRIPTS)
     ]
     facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
-    told = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
+    globals_js = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (
         f"{render('back.html.j2')}"
         f"<style>{colors.css_variables()}\n{asset_text(FIRST_STYLE)}</style>"
-        f"{preloads}<script>{told}"
+        f"{preloads}<script>{globals_js}"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
 

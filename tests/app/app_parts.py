@@ -11,13 +11,13 @@ import gradio as gr
 import orjson
 import pytest
 
-from ram_studio.app.session.shared import Shared, Tuning
+from ram_studio.app.session.shared import PageContext, TuneComponent
 from ram_studio.app.session.workspace import Workspace
 
 Panel = TypeVar("Panel")
 
 
-def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
+def built(make: Callable[[PageContext], Panel], workspace: Workspace) -> Panel:
     """Return ``make(shared)`` laid out and wired, with Tune's settings to share."""
     loops: list[asyncio.AbstractEventLoop] = []
     new_loop = asyncio.new_event_loop
@@ -30,8 +30,8 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "new_event_loop", stored_loop)
         with gr.Blocks():
-            shared = Shared(workspace, {})
-            shared.tuning = Tuning(gr.Textbox())
+            shared = PageContext(workspace, {})
+            shared.tuning = TuneComponent(gr.Textbox())
             panel = make(shared)
             shared.connect()
     asyncio.set_event_loop(None)
@@ -40,7 +40,7 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
     return panel
 
 
-def tuned(shared: Shared, **settings: Any) -> dict[Any, Any]:
+def tuned(shared: PageContext, **settings: Any) -> dict[Any, Any]:
     """Return Tune's settings keyed by their component, as a handler reads them."""
     return {shared.tuning.value: json.dumps(settings)}
 

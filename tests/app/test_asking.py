@@ -189,7 +189,7 @@ def experiments(tmp_path_factory) -> tuple[ComparePanel, SweepPanel]:
 def test_experiments_are_asked_by_the_same_form_as_a_check(experiments, workspace, session) -> None:
     check = built(CheckPanel, workspace)
     for panel in experiments:
-        asked, boxes = panel.asked, panel.asked.settings.boxes
+        asked, boxes = panel.questions, panel.questions.settings.boxes
         assert boxes.keys() == check.form.boxes.keys()
         form = {asked.choice.box: ["math"], boxes["temperature"]: 1, boxes["samples"]: 2}
         form |= {boxes["ci_width"]: 10, boxes["limit"]: 100, boxes["difficulty"]: 3}
@@ -213,11 +213,15 @@ def test_example_skills_are_not_asked_of_other_models(experiments, session, tmp_
     folder = make_chat_model(tmp_path / "chat", context=2048)
     session.load(replace(session.loaded, base=str(folder), set_name=None))
     for panel in experiments:
-        assert panel.asked.offer(["demo"], session)[panel.asked.choice.box]["value"] == list(USUAL)
+        assert panel.questions.offer(["demo"], session)[panel.questions.choice.box][
+            "value"
+        ] == list(USUAL)
     # And general suites that nobody chose are not asked of the example.
     session.load(load_set("shared-style"))
     for panel in experiments:
-        assert panel.asked.offer(list(USUAL), session)[panel.asked.choice.box]["value"] == ["demo"]
+        assert panel.questions.offer(list(USUAL), session)[panel.questions.choice.box]["value"] == [
+            "demo"
+        ]
 
 
 def test_data_sets_come_from_a_folder_or_the_hub_locally(

@@ -16,7 +16,7 @@ from ram_studio.algorithm.figures.layer_map import layer_map
 from ram_studio.algorithm.figures.parts_charts import experts, towers
 from ram_studio.algorithm.figures.patterns import patterns
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.tune.details_panel import shown
+from ram_studio.app.tune.details_panel import details_of
 from ram_studio.evals.report import colors
 
 
@@ -59,9 +59,9 @@ def test_every_figure_draws_at_the_ends_of_the_epsilon_grid(n_agents: int, narro
 
 
 def test_the_examples_figures_are_drawn_once_for_all_users() -> None:
-    first, second = (shown(load_set("shared-style"), DEFAULT_INDEX, False) for _ in range(2))
+    first, second = (details_of(load_set("shared-style"), DEFAULT_INDEX, False) for _ in range(2))
     assert all(second[1][name] is figure for name, figure in first[1].items())
-    other = shown(load_set("shared-style"), DEFAULT_INDEX, True)
+    other = details_of(load_set("shared-style"), DEFAULT_INDEX, True)
     assert other[1]["patterns"] != first[1]["patterns"], "a phone has its own"
 
 

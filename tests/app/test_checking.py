@@ -32,7 +32,7 @@ from ram_studio.app.history import work as past
 from ram_studio.app.history.panel import HistoryPanel
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.session.session import Merged, Said, Session
+from ram_studio.app.session.session import ChatReply, MergedModel, Session
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
@@ -255,7 +255,7 @@ def test_what_questions_can_show_is_what_the_verdict_shows() -> None:
 def test_check_starts_with_enough_questions_for_all_merges(session, workspace) -> None:
     panel = built(CheckPanel, workspace)
     for name, value in (("a", None), ("b", None), ("c", 250)):
-        session.merges[name] = Merged(name, Path(name), "ram", {}, "")
+        session.merges[name] = MergedModel(name, Path(name), "ram", {}, "")
         # Up to two merges the 200 of the form are enough; what stands there stays.
         assert panel.shared.merged.updates(session).get(panel.limit) == value
 
@@ -329,10 +329,10 @@ def test_a_long_answer_is_folded_and_an_empty_one_is_said() -> None:
 # ---------------------------------------------------------------------------- chat
 
 
-def ask(folder: Path, question: str, limit: int = 8, **options) -> Said:
-    told: list[Said] = []
-    options = {"uses_template": True, "should_stop": lambda: False, "tell": told.append} | options
-    said = chatting.ask(LocalEngine(folder), Said("m"), question, limit, **options)
+def ask(folder: Path, question: str, limit: int = 8, **options) -> ChatReply:
+    told: list[ChatReply] = []
+    options = {"uses_template": True, "should_stop": lambda: False, "report": told.append} | options
+    said = chatting.ask_model(LocalEngine(folder), ChatReply("m"), question, limit, **options)
     assert told[0].state == "reading"
     return said
 
@@ -489,8 +489,8 @@ def test_only_common_questions_are_compared_the_rest_is_named(session, workspace
     assert "no check in common" in past_view.side_by_side_html(found)
 
     # Asked of all at a press, where the very weights are loaded.
-    assert past.askable(found.models, session) == ["base", "ram"]
-    assert past.askable(found.models, user(workspace, "without the merge")) == []
+    assert past.names_in_check(found.models, session) == ["base", "ram"]
+    assert past.names_in_check(found.models, user(workspace, "without the merge")) == []
     panel = built(CheckPanel, workspace)
     filled = panel.shared.asking.fill(["base", "ram"], ["demo"], session)
     assert (filled[panel.models], filled[panel.kind]) == (["base", "ram"], "demo")

@@ -14,7 +14,7 @@ import pytest
 
 from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 
 pytestmark = pytest.mark.browser
 
@@ -148,7 +148,7 @@ def test_a_class_goes_through_all_scenes(school: Class, check_view: Callable[[An
         assert f"of {n} " in screen.inner_text("[data-part=summary]")
     # What is revealed is what the shipped table says.
     table = outcomes_of("shared-style")
-    merges = (table.find(AVERAGE), table.find(SUM), table.nearest(Tuned("ram")))
+    merges = (table.find(AVERAGE), table.find(SUM), table.nearest(TuneSettings("ram")))
     for text, outcome in zip(measured[1:4], merges, strict=True):
         assert f"{outcome.total} of {outcome.prompts}" in text
 

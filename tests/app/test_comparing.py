@@ -147,7 +147,7 @@ def test_the_figure_draws_merges_by_time_and_rings_the_reference() -> None:
 
 
 def test_files_lie_in_the_sessions_folder_until_another_load(session: Session) -> None:
-    found = panel.keep(RESULT, "How strong / ../ <x>", session)
+    found = panel.save_experiment(RESULT, "How strong / ../ <x>", session)
     table_file, report = found.files
     lines = table_file.read_text().splitlines()
     assert lines[0].startswith("label,kind,method,status")
@@ -191,7 +191,7 @@ def test_a_stopped_comparison_keeps_its_answers_and_goes_on(session, workspace, 
 
     compare = built(panel.ComparePanel, workspace)
     form = {compare.preset: "", compare.methods: ["ram", "ram+"], compare.limit: 10}
-    form[compare.asked.choice.box] = ["demo"]
+    form[compare.questions.choice.box] = ["demo"]
     *_, last = compare.run({**form, **tuned(compare.shared)}, session)
     assert last[compare.controls.status] == ""
     found = session.experiments["comparison"].result

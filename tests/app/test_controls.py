@@ -18,7 +18,7 @@ from ram_studio.app.history.work import PastModel
 from ram_studio.app.merge import controls, recipes
 from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session.jobs import Work
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.checkpoints.record.filters import Filter
@@ -32,7 +32,7 @@ from ram_studio.resources import asset_text
 
 
 @pytest.fixture
-def loaded() -> Loaded:
+def loaded() -> LoadedModels:
     return load_set("shared-style")
 
 
@@ -85,7 +85,7 @@ def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
     ],
 )
 def test_a_loaded_recipe_gives_the_same_merge_again(loaded, tmp_path, method, settings) -> None:
-    taken = recipes.take(str(_saved(tmp_path, method, **settings)), loaded)
+    taken = recipes.read_upload(str(_saved(tmp_path, method, **settings)), loaded)
     assert taken.notes == []
     recipe = taken.recipe
     boxes = range(len(controls.CONTROLS))
@@ -103,8 +103,8 @@ def test_a_loaded_recipe_gives_the_same_merge_again(loaded, tmp_path, method, se
     assert (again.dtype, again.seed) == ("float32", 7)
 
 
-def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) -> None:
-    taken = recipes.take(str(_saved(tmp_path, "ram+", epsilon=3.21e-6, r=7.0)), loaded)
+def test_what_the_sliders_cannot_show_is_said(loaded: LoadedModels, tmp_path: Path) -> None:
+    taken = recipes.read_upload(str(_saved(tmp_path, "ram+", epsilon=3.21e-6, r=7.0)), loaded)
     said = " ".join(taken.notes)
     assert "r 7 is not on the slider" in said
     assert "epsilon 3.21e-06" in said
@@ -127,11 +127,13 @@ THREE = "{coding: a, tool: b, memory: c}"
         ("x" * 1_000_001, "larger than"),
     ],
 )
-def test_a_wrong_recipe_is_named(loaded: Loaded, tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_recipe_is_named(
+    loaded: LoadedModels, tmp_path: Path, text: str, said: str
+) -> None:
     path = tmp_path / "theirs.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        recipes.take(str(path), loaded)
+        recipes.read_upload(str(path), loaded)
     assert said in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
 
@@ -144,13 +146,13 @@ def test_the_forms_weights_reach_the_recipe_and_come_back(loaded, tmp_path):
     assert weights_text(recipe.weights) == line
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_yaml(recipe))
-    assert weights_text(recipes.take(str(path), loaded).recipe.weights) == line
+    assert weights_text(recipes.read_upload(str(path), loaded).recipe.weights) == line
     for wrong, said in (("0.7", "write each agent once"), (f"{first}=much", "weights")):
         with pytest.raises(SettingsError, match=said):
             recipes.recipe_from(loaded, "ram+", {}, weights=read_weights(wrong))
     own = {"match": "embeddings", "keep": "base"}
     path.write_text(recipe_yaml(recipe.model_copy(update={"filters": (Filter(**own),)})))
-    assert any("filters" in note for note in recipes.take(str(path), loaded).notes)
+    assert any("filters" in note for note in recipes.read_upload(str(path), loaded).notes)
 
 
 def test_an_update_leaves_a_choice_unchecked() -> None:

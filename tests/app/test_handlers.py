@@ -17,9 +17,9 @@ from ram_studio.app.merge import view, work
 from ram_studio.app.merge.controls import tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.deep_link import Link, read_link
-from ram_studio.app.session.session import Loaded, Merged
+from ram_studio.app.session.session import LoadedModels, MergedModel
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.session.shared import Tuned, read_tuned
+from ram_studio.app.session.shared import TuneSettings, read_tune_settings
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub.presets import presets
@@ -66,19 +66,26 @@ def test_a_link_is_read_and_clamped() -> None:
 
 
 def test_what_tune_shows_is_read_and_clamped() -> None:
-    assert read_tuned("") == read_tuned("no JSON") == read_tuned("[1]") == Tuned()
-    said = read_tuned('{"method": "ties", "point": 999, "r": -1, "alpha": "x", "density": 0.5}')
-    assert said == Tuned("ties", len(EPSILON_GRID) - 1, 0.0, 2.0, {"density": 0.5})
+    assert (
+        read_tune_settings("")
+        == read_tune_settings("no JSON")
+        == read_tune_settings("[1]")
+        == TuneSettings()
+    )
+    said = read_tune_settings(
+        '{"method": "ties", "point": 999, "r": -1, "alpha": "x", "density": 0.5}'
+    )
+    assert said == TuneSettings("ties", len(EPSILON_GRID) - 1, 0.0, 2.0, {"density": 0.5})
     assert said.settings == {"density": 0.5}
     wrong = '"b": "x", "c": [], "d": {"e": 1}, "f": 1e9'
-    weighed = read_tuned(f'{{"weights": {{"a": [0, 1], {wrong}}}}}')
+    weighed = read_tune_settings(f'{{"weights": {{"a": [0, 1], {wrong}}}}}')
     assert weighed.weights == {"a": [0.0, 1.0]}
-    assert read_tuned('{"method": "<b>"}').method == "ram+"
+    assert read_tune_settings('{"method": "<b>"}').method == "ram+"
     huge = "9" * 400  # beyond what a float holds
-    assert read_tuned(f'{{"alpha": {huge}, "weights": {{"a": {huge}, "b": [{huge}]}}}}') == (
-        Tuned(alpha=RANGES["alpha"])
-    )
-    assert set(Tuned().settings) == {"epsilon", "r", "alpha"}
+    assert read_tune_settings(
+        f'{{"alpha": {huge}, "weights": {{"a": {huge}, "b": [{huge}]}}}}'
+    ) == (TuneSettings(alpha=RANGES["alpha"]))
+    assert set(TuneSettings().settings) == {"epsilon", "r", "alpha"}
     for set_name in ("shared-style", "independent", "dense"):
         assert read_link({"set": set_name}).set_name == set_name
 
@@ -178,8 +185,8 @@ def test_model_folders_are_found_three_levels_deep(tmp_path: Path) -> None:
     assert find_models(None) == []
 
 
-def _loaded(title: str = "x") -> Loaded:
-    return Loaded(title, None, "base", {"agent0": "a", "agent1": "b"}, make_analysis(2))
+def _loaded(title: str = "x") -> LoadedModels:
+    return LoadedModels(title, None, "base", {"agent0": "a", "agent1": "b"}, make_analysis(2))
 
 
 def test_sessions_are_apart_and_a_key_finds_its_session_again(tmp_path: Path) -> None:
@@ -199,7 +206,7 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
     session.load(_loaded())
     folder = tmp_path / "m"
     folder.mkdir()
-    session.merges["m"] = Merged("m", folder, "ram", {}, "")
+    session.merges["m"] = MergedModel("m", folder, "ram", {}, "")
     assert session.free_name("m") == "m (2)"
     assert session.free_name("agent0") == "agent0 (2)"
     session.load(_loaded("other"))
@@ -244,7 +251,7 @@ def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
     measured = replace(_loaded(), read_rate=1e3)
     timed = view.plan_html(view.plan_merge(measured, recipe, tmp_path), "ram+")
     assert " in about " in timed
-    made = Merged("m", tmp_path, "ram+", {"bytes_written": 1, "seconds": 7.0}, "")
+    made = MergedModel("m", tmp_path, "ram+", {"bytes_written": 1, "seconds": 7.0}, "")
     once = view.plan_merge(measured, exact, tmp_path, [made])
     assert once.seconds == 7.0 * once.needed
     wudi = recipe_from(_loaded(), "wudi", {})
@@ -258,7 +265,7 @@ _RESULT = {"agents": {}, "bytes_read": 10, "bytes_written": 10, "seconds": 0.1}
 def test_a_result_tells_rounding_loss_and_hides_paths_on_a_space(tmp_path: Path) -> None:
     numbers = {"rho": None, "lambda": 1.2, "effective_lambda": 1.04}
     result = {**_RESULT, "agents": {"<b>a</b>": numbers}}
-    merged = Merged("<i>m</i>", tmp_path / "secret", "ram+", result, "")
+    merged = MergedModel("<i>m</i>", tmp_path / "secret", "ram+", result, "")
     html = view.result_html(merged, SPACE)
     assert "1.040 instead of 1.200" in html
     assert "∞" in html

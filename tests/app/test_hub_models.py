@@ -58,7 +58,7 @@ def test_public_ids_are_never_looked_up_on_the_disk(
     told = []
     for typed in ("own/secret", "own/nothing"):
         with pytest.raises(HubError) as refused:
-            load_work.inspect(Sources(typed, {}), {}, Settings(is_space=True))
+            load_work.inspect_sources(Sources(typed, {}), {}, Settings(is_space=True))
         told.append(str(refused.value).replace(typed, "it"))
     assert told[0] == told[1]
 

@@ -29,7 +29,7 @@ from ram_studio.app.public.user import address_of, forget_owner_token
 from ram_studio.app.session import disk
 from ram_studio.app.session.disk import Entry
 from ram_studio.app.session.jobs import Job
-from ram_studio.app.session.session import Loaded, Merged, Session
+from ram_studio.app.session.session import LoadedModels, MergedModel, Session
 from ram_studio.app.session.sets import DEFAULT_SET, load_set
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
@@ -63,7 +63,7 @@ def add_merge(session: Session, name: str, nbytes: int) -> Path:
     folder = session.folder / "merges" / name
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"w" * nbytes)
-    session.merges[name] = Merged(name, folder, "ram", {}, "")
+    session.merges[name] = MergedModel(name, folder, "ram", {}, "")
     return folder
 
 
@@ -205,7 +205,7 @@ def test_what_users_opened_takes_a_bounded_memory(
     workspace: Workspace, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analysis = make_analysis(2)
-    loaded = Loaded("opened", None, "base", {"agent0": "a", "agent1": "b"}, analysis)
+    loaded = LoadedModels("opened", None, "base", {"agent0": "a", "agent1": "b"}, analysis)
     monkeypatch.setattr("ram_studio.app.session.workspace._MAX_ANALYSIS_BYTES", 4.5 * loaded.nbytes)
     for client, address in (("one", "1"), ("a", "2"), ("b", "2"), ("c", "2"), ("d", "2")):
         clock.now += 1

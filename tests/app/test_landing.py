@@ -19,7 +19,7 @@ from ram_studio.app.landing.figure import landing_html, scenes_of
 from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import TITLES, load_set, set_profile
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.resources import asset_path
 
 
@@ -147,7 +147,7 @@ def test_other_methods_show_the_row_nearest_by_settings(
     rule: str, given: dict[str, float], wanted: dict[str, Any] | None
 ) -> None:
     found = outcomes_of("shared-style")
-    nearest = found.nearest(Tuned(rule, own=given))
+    nearest = found.nearest(TuneSettings(rule, own=given))
     row = found.table["rows"][nearest.number]
     assert row["method"] == rule
     assert nearest.title != rule, "a name for people"
@@ -155,7 +155,7 @@ def test_other_methods_show_the_row_nearest_by_settings(
         assert row["settings"] == wanted
         assert nearest.is_exact == (given in ({}, wanted))
     with pytest.raises(KeyError):
-        found.nearest(Tuned("fisher"))
+        found.nearest(TuneSettings("fisher"))
 
 
 _NEAREST = """async (modules, profile, table, settings) => {
@@ -190,7 +190,7 @@ def test_the_nearest_measured_row_is_the_canvas_own(page: Any, name: str) -> Non
     grid = list(
         itertools.product(("ram", "ram+", "ram+s"), (0, 5, 22, 23, 36, 47, 57), (0.1, 0.37))
     )
-    given = [Tuned(rule, point, r, 2.0) for rule, point, r in grid]
+    given = [TuneSettings(rule, point, r, 2.0) for rule, point, r in grid]
     settings = [{"method": s.method, "point": s.point, "r": s.r, "alpha": s.alpha} for s in given]
     profile, found = json.loads(set_profile(name)), outcomes_of(name)
     modules = [_exporting(wanted) for wanted in ("outcomeOf", "nearestRow", "skillsOf")]

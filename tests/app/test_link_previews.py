@@ -17,7 +17,7 @@ from ram_studio.app.landing.picture import Pictures
 from ram_studio.app.landing.preview import KEYS, preview_of, unknown_parts
 from ram_studio.app.session.deep_link import AVERAGE
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 
 _META = re.compile(r'<meta (?:property|name)="([\w:]+)" content="([^"]*)">')
 
@@ -67,7 +67,7 @@ def test_every_state_has_its_own_title_description_and_picture(app_url: str) -> 
 
 def test_a_merges_preview_tells_what_was_measured(app_url: str) -> None:
     found = outcomes_of("shared-style")
-    usual, average = found.nearest(Tuned()), found.find(AVERAGE)
+    usual, average = found.nearest(TuneSettings()), found.find(AVERAGE)
     tags = _tags(app_url, set="shared-style")
     assert tags["title"] == f"RAM+ solves {usual.total} of {usual.prompts} · RAM Studio"
     assert f"Average {average.total}," in tags["og:description"]
@@ -96,8 +96,8 @@ def test_there_is_no_picture_of_what_does_not_exist(app_url: str, place: str) ->
 
 
 def test_pictures_are_kept_and_few_are_drawn_a_minute(clock: Any) -> None:
-    pictures = Pictures(kept=2, a_minute=3, clock=clock)
-    usual = outcomes_of(DEFAULT_SET).nearest(Tuned()).number
+    pictures = Pictures(most=2, a_minute=3, clock=clock)
+    usual = outcomes_of(DEFAULT_SET).nearest(TuneSettings()).number
     first = pictures.picture(DEFAULT_SET, usual)
     others = [number for number in range(10) if number != usual]
     assert pictures.picture(DEFAULT_SET, others[0]) != first

@@ -57,7 +57,7 @@ def spaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spaces]:
 
 def score(workspace: Any, session: Any, cancel: CancelToken) -> Any:
     plan = EvalSettings(limit=4)
-    models = check.choose(["base", "coding"], session)
+    models = check.choose_models(["base", "coding"], session)
     return check.score_work(models, plan, session, workspace)(lambda event: None, cancel)
 
 

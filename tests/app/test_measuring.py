@@ -16,7 +16,7 @@ from ram_studio.app.experiment.work import plan_over, sweep_work
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.app.tune import measured, own_test
 from ram_studio.app.tune.measured import measure_work, measured_rows, shipped_table, tuned_recipe
 from ram_studio.engine.events import CancelToken
@@ -24,7 +24,7 @@ from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.report.canvas_page import SHOWN
 from ram_studio.evals.settings import EvalSettings
 
-DEFAULT = Tuned()
+DEFAULT = TuneSettings()
 
 
 def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace) -> None:
@@ -175,7 +175,7 @@ def test_checks_and_sweeps_fill_the_table_of_own_models(session, workspace) -> N
     asked(["demo"], {"demo": 12})
     # Without a merge there is nothing to show; but there is what to ask one.
     assert measured_rows(session, workspace) is None
-    common, _ = measured._own(session, workspace, needs_merge=False)
+    common, _ = measured._find_own(session, workspace, needs_merge=False)
     assert (len(common.questions), common.merges) == (36, {})
     merging = merge_work(recipe_from(session.models, "ram+", {}), session, workspace.settings)
     merging(lambda event: None, CancelToken())

@@ -17,7 +17,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.session.jobs import NEED_LOAD
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.session.shared import Shared, Tuned
+from ram_studio.app.session.shared import PageContext, TuneSettings
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune import microscope_data, microscope_panel
@@ -29,10 +29,10 @@ MATRIX = "model.layers.0.mlp.up_proj.weight"
 WIDTH = 128
 """Columns of the example's matrices."""
 
-TUNED = Tuned()
+TUNED = TuneSettings()
 
 
-def make(shared: Shared) -> ScopePanel:
+def make(shared: PageContext) -> ScopePanel:
     shared.seed = gr.Number()
     return ScopePanel(shared)
 
@@ -47,7 +47,9 @@ def show(panel: ScopePanel) -> Callable[..., dict]:
     """Return what shows the example's weights; the updates are keyed by the components' names."""
     names = {box: name for name, box in vars(panel).items() if isinstance(box, gr.blocks.Block)}
 
-    def shown(tensor: str = MATRIX, *, jumps: bool = False, tuned: Tuned = TUNED, **form) -> dict:
+    def shown(
+        tensor: str = MATRIX, *, jumps: bool = False, tuned: TuneSettings = TUNED, **form
+    ) -> dict:
         given = ScopeForm(tuned, tensor=tensor, **form)
         updates = panel.show(load_set("shared-style"), given, jumps=jumps)
         return {names[box]: update for box, update in updates.items()}
@@ -171,7 +173,7 @@ def test_an_earlier_request_does_not_replace_a_later_answer(
     session.client = "page"
     form = {**tuned(panel.shared), panel.shared.seed: 0, panel.dtype: "", panel.rounding: "nearest"}
     form |= {panel.layer: "", panel.module: "", panel.tensor: MATRIX, panel.start: 0}
-    form |= {panel.layout: "run", panel.target: "unique:tool", panel.asked: ""}
+    form |= {panel.layout: "run", panel.target: "unique:tool", panel.place: ""}
 
     def ask(number: int, *, jumps: bool = False) -> dict:
         return panel.answer({**form, panel.number: number}, session, jumps=jumps)

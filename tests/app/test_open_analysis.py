@@ -10,7 +10,7 @@ import pytest
 from loopback_hub import LoopbackHub
 
 from ram_studio.app.check.work import candidates
-from ram_studio.app.load.analysis_panel import analysis_at, uploaded
+from ram_studio.app.load.analysis_panel import analysis_at, uploaded_analysis
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import build_profile
@@ -75,15 +75,15 @@ def test_a_file_opens_in_a_private_app_only(folder: Path) -> None:
 
 
 def test_public_uploads_are_compact_analyses_only(folder: Path, tmp_path: Path) -> None:
-    assert uploaded(str(folder / "my.analysis.safetensors"), SPACE).is_analysis_only
+    assert uploaded_analysis(str(folder / "my.analysis.safetensors"), SPACE).is_analysis_only
     whole = asset_path("independent", "analysis.safetensors")
-    assert uploaded(str(whole), PRIVATE).is_analysis_only
+    assert uploaded_analysis(str(whole), PRIVATE).is_analysis_only
     with pytest.raises(RamStudioError, match="only compact analyses are opened") as caught:
-        uploaded(str(whole), SPACE)
+        uploaded_analysis(str(whole), SPACE)
     assert str(whole.parent) not in str(caught.value), "no place of this machine"
     (tmp_path / "large.safetensors").write_bytes(bytes(4_000_001))
     with pytest.raises(RamStudioError, match=r"at most 4\.00 MB"):
-        uploaded(str(tmp_path / "large.safetensors"), SPACE)
+        uploaded_analysis(str(tmp_path / "large.safetensors"), SPACE)
 
 
 def test_made_up_names_are_refused(tmp_path: Path) -> None:

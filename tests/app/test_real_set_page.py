@@ -21,7 +21,7 @@ from ram_studio.app.load.work import open_loaded
 from ram_studio.app.merge.panel import MergePanel
 from ram_studio.app.session import sets
 from ram_studio.app.session.deep_link import read_link
-from ram_studio.app.session.jobs import lack
+from ram_studio.app.session.jobs import missing_text
 from ram_studio.app.session.shared import Shared
 from ram_studio.app.tune.measured import measure_work, measured_rows
 from ram_studio.errors import SettingsError
@@ -33,19 +33,19 @@ COMMAND = "python -m training.real_set.train"
 def test_what_needs_weights_says_how_to_get_them(session: Any, workspace: Any) -> None:
     loaded = sets.load_set("real")
     session.load(loaded)
-    assert COMMAND in lack(loaded)
-    assert "clone" in lack(loaded)
+    assert COMMAND in missing_text(loaded)
+    assert "clone" in missing_text(loaded)
     assert not loaded.is_example
     assert candidates(session) == {}
     assert measured_rows(session, workspace) is None
     for work in (
         lambda: open_loaded(loaded),
         lambda: measure_work(None, session, workspace),
-        lambda: Client(workspace)._models("real", session),
+        lambda: Client(workspace)._find_models("real", session),
     ):
         with pytest.raises(SettingsError, match=COMMAND):
             work()
-    assert Client(workspace)._loaded("real", session) is loaded
+    assert Client(workspace)._find_loaded("real", session) is loaded
 
 
 @pytest.mark.parametrize(("panel", "button"), [(MergePanel, "Merge"), (CheckPanel, "Evaluate")])

@@ -347,12 +347,12 @@ def test_a_client_is_there_while_a_stream_is_open() -> None:
         seen.append(heartbeats.count)
         return Response()
 
-    assert heartbeats.gone_since("abc") == -math.inf, "was never there"
+    assert heartbeats.closed_since("abc") == -math.inf, "was never there"
     client(stream, heartbeats).get("/gradio_api/heartbeat/abc")
     assert seen == [1]
-    assert heartbeats.gone_since("abc") == 7.0
+    assert heartbeats.closed_since("abc") == 7.0
     heartbeats.arrive("abc"), heartbeats.arrive("abc"), heartbeats.leave("abc")
-    assert heartbeats.gone_since("abc") is None, "one of two streams is still open"
+    assert heartbeats.closed_since("abc") is None, "one of two streams is still open"
 
 
 OWN = "127.0.0.1:7860"

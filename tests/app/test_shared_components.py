@@ -14,7 +14,7 @@ from random_analyses import make_analysis
 from ram_studio.app import templates
 from ram_studio.app.session import jobs
 from ram_studio.app.session.jobs import JobControls, watch
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import LoadedModels, Session
 from ram_studio.app.session.shared import Change
 from ram_studio.errors import OutputError, RamStudioError, SettingsError, Stopped
 
@@ -51,7 +51,7 @@ def test_progress_stays_between_its_ends(fraction: float | None) -> None:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    loaded = Loaded("x", None, "base", {"agent0": "a", "agent1": "b"}, make_analysis(2))
+    loaded = LoadedModels("x", None, "base", {"agent0": "a", "agent1": "b"}, make_analysis(2))
     return Session("key", tmp_path, loaded)
 
 

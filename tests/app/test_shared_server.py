@@ -323,7 +323,7 @@ def test_a_reloaded_page_finds_its_job_and_a_closed_one_ends_it(visit_at, server
     page.reload(wait_until="commit")
     key, told = page.evaluate("() => sessionStorage.getItem('ram-key')"), set()
     while len(told - {0.0}) < 2 or not held:
-        told.add(server.workspace.heartbeats.gone_since(key))
+        told.add(server.workspace.heartbeats.closed_since(key))
         page.wait_for_timeout(100)
     page.unroute("**/ram/page.js")  # lets what was held go on
     page.wait_for_selector("#stop", state="visible")

@@ -18,7 +18,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.load.view import fit_html, report_of, storage_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import rounding_caution
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.tune import details_panel as details
 from ram_studio.checkpoints.fit.storage_report import storage_report
@@ -38,7 +38,7 @@ def cells(html: str, model: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
+def mixed(tmp_path_factory) -> tuple[dict[str, Path], LoadedModels]:
     """The example's base and tool agent, a float32 copy with too small noise, and a twin."""
     folder = tmp_path_factory.mktemp("mixed")
     sources = {"base": "base", "tool": "tool", "noisy": "base", "twin": "base"}
@@ -61,7 +61,7 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
     agents = {name: str(path) for name, path in paths.items() if name != "base"}
     fit = load(paths["base"], agents)
     analysis = analyze_report(fit, device="cpu")
-    return paths, Loaded("mixed", None, str(paths["base"]), agents, analysis)
+    return paths, LoadedModels("mixed", None, str(paths["base"]), agents, analysis)
 
 
 def test_headers_tell_dtypes_configs_and_tokenizers_first(mixed) -> None:
@@ -99,10 +99,10 @@ def test_after_the_pass_densities_and_verdict_are_side_by_side(mixed) -> None:
 
 def test_details_follow_tunes_epsilon_without_the_files(mixed, tmp_path) -> None:
     _, loaded = mixed
-    stored, _ = details.shown(loaded, DEFAULT_INDEX + 8, False)
+    stored, _ = details.details_of(loaded, DEFAULT_INDEX + 8, False)
     density = loaded.analysis.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]
     assert f"{density:.2%}".replace("%", " %") in cells(stored, "tool")
-    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
+    gone = LoadedModels("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
     html = storage_html(report_of(gone, DEFAULT_INDEX))
     assert cells(html, "noisy")[-1] == "storage, not training"
     assert "Head and embedding" not in html
@@ -112,7 +112,7 @@ def test_details_say_what_projection_would_remove(mixed, tmp_path) -> None:
     html = details.projection_html(load_set("independent"))
     assert re.search(r"coding\s+61\.7 %", words(html))
     _, loaded = mixed
-    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
+    gone = LoadedModels("gone", None, str(tmp_path / "no"), loaded.agents, loaded.analysis)
     assert "Not measured" in details.projection_html(gone)
 
 
@@ -121,7 +121,7 @@ def test_projection_is_measured_once_for_all_epsilons(monkeypatch) -> None:
     asked = []
     removed = details.removed_shares
     monkeypatch.setattr(details, "removed_shares", lambda r: (asked.append(r), removed(r))[1])
-    drawn = [details.shown(loaded, point, False)[0] for point in (DEFAULT_INDEX, 40)]
+    drawn = [details.details_of(loaded, point, False)[0] for point in (DEFAULT_INDEX, 40)]
     assert all("61.7" in html for html in drawn)
     assert len(asked) == 1
     # Files that changed are opened anew.
@@ -152,7 +152,7 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
         }
         save_file(moved, Path(agents[name]) / "model.safetensors", {"format": "pt"})
     analysis = analyze_report(load(paths["base"], agents), device="cpu")
-    loaded = Loaded("steps", None, str(paths["base"]), agents, analysis)
+    loaded = LoadedModels("steps", None, str(paths["base"]), agents, analysis)
     recipe = recipe_from(loaded, "ram+", {})
     factor = analysis.preview()["agents"]["one"]["lambda"]
     told = rounding_caution(loaded, recipe, "bfloat16")

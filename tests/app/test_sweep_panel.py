@@ -59,7 +59,7 @@ def values(panel: SweepPanel, **changes) -> dict:
         **changes,
     }
     data = tuned(panel.shared, r=0.2, alpha=3.0)
-    data[panel.asked.choice.box] = held.pop("suites")
+    data[panel.questions.choice.box] = held.pop("suites")
     for name, line in panel.ranges.items():
         data |= dict(zip(line, held.pop(name), strict=True))
     return data | {panel.axis: None} | {getattr(panel, name): v for name, v in held.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ram_studio.app.lesson.expected import expected
+from ram_studio.app.lesson.expected import scene_answers
 from ram_studio.app.lesson.kit import kit_html, lesson_file
 
 SCENES = 7
@@ -42,7 +42,7 @@ SHOWN = """(all) => all.filter((one) => one.checkVisibility())
 
 def test_the_answers_to_print_are_those_of_the_scenes() -> None:
     text = re.sub(r"\s+", " ", kit_html().striptags())
-    found = expected()
+    found = scene_answers()
     assert [one.scene for one in found] == [*map(str, range(1, SCENES)), "+"]
     for one in found:
         assert one.answer in text.replace("&#39;", "'")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.landing.outcomes import Outcomes
 from ram_studio.app.session.deep_link import AVERAGE
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
 from training.real_set import restore, ship
@@ -92,7 +92,7 @@ def test_rows_are_found_where_tune_looks_for_them(shipped):
     plus = rows["ram+"]
     assert plus["settings"] == {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
     assert plus["k"] == DEFAULT_INDEX
-    assert table["rows"][found.nearest(Tuned()).number] is plus
+    assert table["rows"][found.nearest(TuneSettings()).number] is plus
     assert found.find(AVERAGE).number == table["rows"].index(rows["task-arithmetic scale=0.3333"])
     # What Tune has no dial for is no point of it.
     assert rows["ram+ rounding=stochastic"]["k"] is None

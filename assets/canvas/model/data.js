@@ -64,8 +64,8 @@ export const skillsOf = (table, profile) => {
   const { n } = table;
   const learned = table.domains.map((_, d) => learner(table, profile, d));
   const isKnown = learned.some((t) => t !== null);
-  const kept = table.domains.flatMap((_, d) => (!isKnown || learned[d] !== null ? [d] : []));
-  const items = kept.flatMap((d) => Array.from({ length: n }, (_, i) => d * n + i));
+  const shownDomains = table.domains.flatMap((_, d) => (!isKnown || learned[d] !== null ? [d] : []));
+  const items = shownDomains.flatMap((d) => Array.from({ length: n }, (_, i) => d * n + i));
   const rows = table.rows.flatMap((row, id) => decoded(row, id, items, n, profile) ?? []);
   const sources = Object.fromEntries(rows.filter((r) => !r.set).map((r) => [r.name, r]));
   const merges = rows.filter((r) => r.set && !ownWeights(r.set.weights));
@@ -73,11 +73,11 @@ export const skillsOf = (table, profile) => {
   const { right } = sources.base;
   return {
     n, rows, sources, merges, items, weighted: rows.filter((r) => r.set && ownWeights(r.set.weights)), base: sources.base, asked: items.length,
-    domains: kept.map((d) => table.domains[d]),
-    agents: kept.map((d) => learned[d]),
-    specialists: kept.map((d) => (learned[d] === null ? null : sources[profile.agents[learned[d]]])),
+    domains: shownDomains.map((d) => table.domains[d]),
+    agents: shownDomains.map((d) => learned[d]),
+    specialists: shownDomains.map((d) => (learned[d] === null ? null : sources[profile.agents[learned[d]]])),
     prompts: items.map((i) => table.prompts[i]), gold: items.map((i) => table.gold[i]), answers: items.map((i) => table.answers[i]),
-    order: kept.map((_, d) => Array.from({ length: n }, (__, i) => d * n + i)
+    order: shownDomains.map((_, d) => Array.from({ length: n }, (__, i) => d * n + i)
       .sort((a, b) => right[b] - right[a] || solvedBy[b] - solvedBy[a] || a - b)),
   };
 };

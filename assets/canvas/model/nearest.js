@@ -7,7 +7,7 @@ import { ownWeights } from "./weights.js";
 
 /** @typedef {import("./data.js").Row} Row @typedef {{ row: Row, isExact: boolean }} Near */
 
-const known = new WeakMap(); // skills -> index
+const indexes = new WeakMap(); // skills -> index
 
 const placeOf = (profile, point) => (point ? Math.log10(profile.epsilon_grid[point]) : -8.5);
 
@@ -18,7 +18,7 @@ const keyOf = (counts, { point, weights }) => `${counts[point]} ${JSON.stringify
 
 const indexOf = (profile) => {
   const { skills } = profile;
-  if (known.has(skills)) return known.get(skills);
+  if (indexes.has(skills)) return indexes.get(skills);
   const counts = profile.overlap.map(String);
   const ramRows = (rows) => rows.filter((row) => METHODS[row.set.method].isRam)
     .map((row) => ({ row, counts: counts[row.set.point], place: placeOf(profile, row.set.point), lambdas: lambdasOf(profile, row.set) }));
@@ -29,7 +29,7 @@ const indexOf = (profile) => {
     byKey.set(key, [...(byKey.get(key) ?? []), one]);
   }
   const index = { rows, counts, byKey, curves: new Map(), best: new Map() };
-  known.set(skills, index);
+  indexes.set(skills, index);
   return index;
 };
 

@@ -56,8 +56,8 @@ export const factorsOf = (profile, result, near = null) => {
   if (ownWeights(settings.weights)) {
     const lambdas = isRam ? agents.map((a) => a.lambda) : null;
     const hasFormula = isRam ? !lambdas.includes(null) : settings.method === "task-arithmetic";
-    const told = hasFormula ? weighedFactors(profile, settings, lambdas) : near?.row.factors;
-    return told ? found(told.own, told.shared) : null;
+    const factors = hasFormula ? weighedFactors(profile, settings, lambdas) : near?.row.factors;
+    return factors ? found(factors.own, factors.shared) : null;
   }
   if (isRam) {
     if (!profile.parts || agents.some((a) => a.lambda === null)) return null;

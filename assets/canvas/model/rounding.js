@@ -72,8 +72,8 @@ export const roundingSentence = (profile, point, agents) => {
   const lost = lossesOf(profile, point, agents);
   // As rounding_meter.rounding_advice words it.
   if (lost.length) {
-    const said = lost.map(({ name, retained, asked }) => `${name} ${factor(retained)} instead of ${factor(asked)}`);
-    return `Rounding to nearest in ${dtype} takes part of the rescaling: ${said.join("; ")}. `
+    const losses = lost.map(({ name, retained, asked }) => `${name} ${factor(retained)} instead of ${factor(asked)}`);
+    return `Rounding to nearest in ${dtype} takes part of the rescaling: ${losses.join("; ")}. `
       + "Stochastic rounding or float32 keeps it.";
   }
   // An agent without unique weights has a lambda that scales nothing.

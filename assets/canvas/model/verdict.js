@@ -175,12 +175,12 @@ export const verdictOf = (profile, result, near, factors) => {
     };
   }
   if (!near) return { key: "untested", tone: "", lead: "Not tested yet.", rest: METHODS[result.settings.method].says, note: `${text}.`, damaged: [] };
-  const said = ofMeasured(profile, result, near, factors);
+  const verdict = ofMeasured(profile, result, near, factors);
   const scores = skills.domains.map((name, d) => `${name} ${near.row.score[d]}`).join(", ");
-  const weak = said.key === "good" ? `; a loss below ${showable(skills.domains.length)} cannot show` : "";
+  const weak = verdict.key === "good" ? `; a loss below ${showable(skills.domains.length)} cannot show` : "";
   const nearest = near.row.set ? settingsText(near.row.set, profile) : "the base";
   return {
-    ...said, damaged: said.damaged.map(({ d }) => d),
+    ...verdict, damaged: verdict.damaged.map(({ d }) => d),
     note: near.isExact ? `${text}. Measured: ${scores} of ${skills.n}${weak}.` : `${text} was not measured. Shown: the nearest, ${nearest}: ${scores} of ${skills.n}.`,
   };
 };

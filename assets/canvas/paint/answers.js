@@ -29,11 +29,11 @@ export const mountAnswers = (root) => {
 export const setAnswers = () => {
   const { profile } = state;
   // Rows of the same models that arrive while one reads take no question away that was picked.
-  const held = new Map(cards.filter((one) => one.isHeld && one.profile === profile).map((one) => [one.card.dataset.skill, Number(one.card.dataset.item)]));
+  const pickedItems = new Map(cards.filter((one) => one.isHeld && one.profile === profile).map((one) => [one.card.dataset.skill, Number(one.card.dataset.item)]));
   box.replaceChildren();
   cards = profile.skills ? profile.skills.domains.map(mountSkill) : [];
   for (const one of cards) {
-    const place = profile.skills.items.indexOf(held.get(one.card.dataset.skill) ?? -1);
+    const place = profile.skills.items.indexOf(pickedItems.get(one.card.dataset.skill) ?? -1);
     if (place >= 0) [one.picked, one.isHeld] = [place, true];
   }
   if (!profile.skills) {
@@ -75,16 +75,16 @@ const mountUntested = (name, t) => {
 
 // The question that tells the story: the agent learned it, average and sum lose it, RAM+ (and RAM, where one is
 // such) keeps it; else what the agent learned.
-const telling = (d) => {
+const bestExample = (d) => {
   const { profile } = state;
   const { skills } = profile;
   const own = skills.specialists[d] ?? skills.base;
   const lost = ["average", "sum"].map((name) => exactRow(profile, usualOf(name, profile))).filter(Boolean);
-  const kept = [paperRow(profile), exactRow(profile, usualOf("ram", profile))];
+  const ramRows = [paperRow(profile), exactRow(profile, usualOf("ram", profile))];
   const learned = skills.order[d].filter((i) => own.right[i] && !skills.base.right[i]);
   const short = (list) => list.reduce((a, b) => (a === undefined || skills.prompts[b].length < skills.prompts[a].length ? b : a), undefined);
-  const told = learned.filter((i) => kept[0]?.right[i] && lost.every((row) => !row.right[i]));
-  return short(told.filter((i) => kept[1]?.right[i])) ?? short(told) ?? learned[0] ?? skills.order[d][0];
+  const examples = learned.filter((i) => ramRows[0]?.right[i] && lost.every((row) => !row.right[i]));
+  return short(examples.filter((i) => ramRows[1]?.right[i])) ?? short(examples) ?? learned[0] ?? skills.order[d][0];
 };
 
 const mountSkill = (name, d) => {
@@ -104,7 +104,7 @@ const mountSkill = (name, d) => {
   const grid = put(card, "div", { class: "cv-answer-list" });
   const lines = mountLines(grid, ["base", "agent", "a", "merge"]);
   const gold = mountGold(grid);
-  const first = telling(d);
+  const first = bestExample(d);
   const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, gold, picked: first, first, isHeld: false, until: 0, drawn: null };
   for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
     const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} question of ${name}` }, text);
@@ -128,9 +128,9 @@ const mountWhole = (one, turns) => {
 const showWhole = (one, text) => {
   const { skills } = one.profile;
   const { picked, d } = one;
-  const pair = (term, said, mark) => {
+  const pair = (term, words, mark) => {
     put(list, "dt", {}, term);
-    put(list, "dd", mark === undefined ? {} : { "data-right": mark }, said);
+    put(list, "dd", mark === undefined ? {} : { "data-right": mark }, words);
   };
   text.replaceChildren();
   put(text, "h2", {}, `${skills.domains[d]}, question ${placeOf(one) + 1} of ${skills.n}`);
@@ -259,19 +259,19 @@ const paintCard = (one, skills, row, pinned) => {
   one.flag.classList.toggle("on", performance.now() < one.until && isLost);
   setText(one.prompt, shortPrompt(skills.prompts[picked]));
   const { gold } = skills;
-  const say = (who, label, of) => sayLine(lines[who], skills, picked, label, of);
-  say("base", ["base"], skills.base);
-  say("agent", own ? [skills.agents[d], `${own.name} agent`] : [], own);
-  say("a", pinned ? ["A", titleOf(state.pin, state.profile.agents.length)] : [], pinned);
-  say("merge", [mergeName()], row);
+  const showLine = (who, label, of) => sayLine(lines[who], skills, picked, label, of);
+  showLine("base", ["base"], skills.base);
+  showLine("agent", own ? [skills.agents[d], `${own.name} agent`] : [], own);
+  showLine("a", pinned ? ["A", titleOf(state.pin, state.profile.agents.length)] : [], pinned);
+  showLine("merge", [mergeName()], row);
   one.gold.row.hidden = [own, pinned, row].some((of) => of?.right[picked]);
   setText(one.gold.text, one.gold.row.hidden ? "" : gold[picked]);
-  const said = row
+  const words = row
     ? `This merge: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
     : "This merge was not tested.";
   saySlider(dots, {
     label: `${skills.domains[d]}: question shown, of ${skills.n}`, least: 1, most: skills.n, now: placeOf(one) + 1,
-    text: `${skills.prompts[picked]} Right answer: ${gold[picked]}. ${said}`,
+    text: `${skills.prompts[picked]} Right answer: ${gold[picked]}. ${words}`,
   });
 };
 

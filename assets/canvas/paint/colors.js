@@ -3,25 +3,25 @@
 
 const NAMES = ["ink", "panel", "sunken", "hair", "unique", "shared", "unchanged", "outline", "left", "good", "bad", "accent-ink"];
 
-let known = null;
+let cache = null;
 
-export const forgetColors = () => { known = null; };
+export const forgetColors = () => { cache = null; };
 
 /** @returns {any} */
 export const colors = () => {
-  if (known) return known;
+  if (cache) return cache;
   // As the page shows them: a system's own colors have names, which a canvas would resolve by itself.
   const probe = document.body.appendChild(document.createElement("span"));
   const read = (name) => {
     probe.style.color = `var(--ram-${name})`;
     return getComputedStyle(probe).color;
   };
-  known = {
+  cache = {
     ...Object.fromEntries(NAMES.map((name) => [name, read(name)])),
     agents: Array.from({ length: 8 }, (_, t) => read(`agent-${t}`)),
   };
   probe.remove();
-  return known;
+  return cache;
 };
 
 export const agentColor = (t) => colors().agents[t % 8];

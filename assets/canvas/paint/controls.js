@@ -25,8 +25,8 @@ const checkedName = () => {
 export const chooseMethod = (name) => {
   const { isRam } = METHODS[methodOf(name)];
   const { point, r, alpha } = state.settings;
-  const kept = isRam && METHODS[state.settings.method].isRam ? { point, r, alpha } : {};
-  choose({ ...startOf(state.profile, name), ...kept, weights: state.settings.weights }, "method");
+  const ramDials = isRam && METHODS[state.settings.method].isRam ? { point, r, alpha } : {};
+  choose({ ...startOf(state.profile, name), ...ramDials, weights: state.settings.weights }, "method");
 };
 
 // ---------------------------------------------------------------- methods

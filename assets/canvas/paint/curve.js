@@ -276,9 +276,9 @@ export const paintSpoken = (node, dial) => {
 
 // What "best other" is.
 const paintNote = () => {
-  const said = tableHere() ? rivalText(state.profile) : "";
-  part.note.hidden = !said;
-  if (!said) return;
-  part.note.textContent = `* ${said}`;
+  const rivalNote = tableHere() ? rivalText(state.profile) : "";
+  part.note.hidden = !rivalNote;
+  if (!rivalNote) return;
+  part.note.textContent = `* ${rivalNote}`;
   part.note.title = "RAM+ has the paper's setting and is not tuned. The lesson and docs/results.md show rivals tuned on other questions.";
 };

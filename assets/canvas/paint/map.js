@@ -40,7 +40,7 @@ export const mountMap = (root) => {
     const dot = hit(event);
     plot.style.cursor = dot ? "pointer" : "";
     if (!dot || event.pointerType === "touch") hideTip();
-    else tell(event, dot);
+    else showDotTip(event, dot);
   });
   plot.addEventListener("pointerleave", hideTip);
   plot.addEventListener("keydown", byKey);
@@ -52,7 +52,7 @@ export const mountMap = (root) => {
 
 const wordsOf = ({ row }) => [`${row.total} of ${state.profile.skills.asked}`, settingsText(row.set, state.profile)];
 
-const tell = (event, dot) => showTip(event, `map${dot.row.id}`, (tip) => {
+const showDotTip = (event, dot) => showTip(event, `map${dot.row.id}`, (tip) => {
   const [solved, how] = wordsOf(dot);
   put(tip, "b", {}, solved);
   tip.append(` ${how}`);
@@ -78,7 +78,7 @@ const byKey = (event) => {
   point(to);
   const { left, top } = part.plot.getBoundingClientRect();
   const [own, shared] = dots[to].at;
-  tell({ clientX: left + X(own), clientY: top + Y(shared) }, dots[to]);
+  showDotTip({ clientX: left + X(own), clientY: top + Y(shared) }, dots[to]);
 };
 
 const pick = (dot) => { if (dot) choose(dot.row.set, "method"); };
@@ -150,10 +150,10 @@ const draw = () => {
     return [{ x: X(at[0]), y: Y(at[1]), words: `${names.join(", ")} ${row.total}`, wanted }];
   });
   // No name covers another, or a mark: the first place that is free, else the one that covers least.
-  const taken = marked.map(({ x, y }) => ({ x: x - 0.5 * unit, y: y - 0.5 * unit, width: unit, height: unit }));
+  const occupied = marked.map(({ x, y }) => ({ x: x - 0.5 * unit, y: y - 0.5 * unit, width: unit, height: unit }));
   const covers = (box) => {
     const isInside = box.x >= x0 && box.x + box.width <= x1 + 0.6 * unit && box.y >= y0 - unit && box.y + box.height <= y1;
-    return taken.reduce((area, other) => area + overlap(box, other), isInside ? 0 : unit ** 4);
+    return occupied.reduce((area, other) => area + overlap(box, other), isInside ? 0 : unit ** 4);
   };
   for (const { x, y, words, wanted } of marked) {
     const node = /** @type {SVGTextElement} */ (text(0, 0, words, "strong cv-halo"));
@@ -162,9 +162,9 @@ const draw = () => {
       return node.getBBox();
     };
     const places = [wanted, ...PLACES].map((place) => ({ place, covered: covers(stand(place)) }));
-    taken.push(stand(places.reduce((best, one) => (one.covered < best.covered ? one : best)).place));
+    occupied.push(stand(places.reduce((best, one) => (one.covered < best.covered ? one : best)).place));
   }
-  if (scale) nameScale(scale, taken, text);
+  if (scale) nameScale(scale, occupied, text);
   const pinned = put(svg, "g");
   put(pinned, "circle", { r: 0.55 * unit, class: "cv-map-pin" });
   put(pinned, "text", { y: 4, "text-anchor": "middle", class: "strong" }, "A");
@@ -187,7 +187,7 @@ const drawScale = () => {
 };
 
 // Along the line, above it or below, where its name covers none of the others.
-const nameScale = ({ x, y }, taken, text) => {
+const nameScale = ({ x, y }, occupied, text) => {
   const { unit } = frame;
   const [dx, dy] = [x - X(0), y - Y(0)];
   const far = Math.hypot(dx, dy);
@@ -197,7 +197,7 @@ const nameScale = ({ x, y }, taken, text) => {
   // The middle of its letters: aside units from the line, seen from above it.
   const isFree = (/** @type {number[]} */ [at, aside]) => Array.from({ length: 9 }, (_, i) => at + half * (i / 4 - 1)).every((place) => {
     const [px, py] = [X(0) + dx * place + (dy / far) * aside * unit, Y(0) + dy * place - (dx / far) * aside * unit];
-    return !taken.some((box) => px > box.x - room && px < box.x + box.width + room && py > box.y - room && py < box.y + box.height + room);
+    return !occupied.some((box) => px > box.x - room && px < box.x + box.width + room && py > box.y - room && py < box.y + box.height + room);
   });
   const places = [0.8, -0.8].flatMap((aside) => [0.76, 0.86, 0.66, 0.56, 0.46].filter((at) => at + half < 1.02).map((at) => [at, aside]));
   const [at, aside] = places.find(isFree) ?? [0.76, 0.8];

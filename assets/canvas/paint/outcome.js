@@ -21,8 +21,8 @@ export const mountVerdict = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-verdict", "data-part": "verdict", "aria-label": "Outcome" });
   const big = put(box, "b", { class: "cv-big" });
   const of = put(box, "span", { class: "cv-of" });
-  const say = put(box, "p", { class: "cv-say" });
-  const [lead, rest, note] = [put(say, "b", { "data-part": "verdict-text" }), put(say, "span"), put(say, "small")];
+  const sentence = put(box, "p", { class: "cv-say" });
+  const [lead, rest, note] = [put(sentence, "b", { "data-part": "verdict-text" }), put(sentence, "span"), put(sentence, "small")];
   const acts = put(box, "div", { class: "cv-acts" });
   const none = put(acts, "button", { type: "button", class: "cv-btn", "data-part": "epsilon-0" }, "Use epsilon 0");
   none.addEventListener("click", () => {
@@ -31,8 +31,8 @@ export const mountVerdict = (root) => {
     acts.querySelector("button:not([hidden], [data-part=epsilon-0])")?.focus(); // this one goes
   });
   // Not a live region on the sentence itself: it would talk all the time.
-  const said = put(root, "p", { class: "unseen", role: "status" });
-  part = { box, big, of, lead, rest, note, acts, none, said };
+  const status = put(root, "p", { class: "unseen", role: "status" });
+  part = { box, big, of, lead, rest, note, acts, none, status };
   onPaint(paintVerdict);
   return part;
 };
@@ -53,7 +53,7 @@ const paintVerdict = () => {
   part.note.title = part.note.textContent;
   part.none.hidden = !lostText(profile, result);
   clearTimeout(saying);
-  saying = window.setTimeout(() => { setText(part.said, `${near ? `${near.row.total} of ${profile.skills.asked}. ` : ""}${lead} ${rest} ${near?.isExact ? "" : note}`); }, SAY_AFTER);
+  saying = window.setTimeout(() => { setText(part.status, `${near ? `${near.row.total} of ${profile.skills.asked}. ` : ""}${lead} ${rest} ${near?.isExact ? "" : note}`); }, SAY_AFTER);
 };
 
 /** A small copy of the curve that is the slider as well. Returns what draws it. */

@@ -60,7 +60,7 @@ const differences = (text, gold) => {
 /** An answer as it is shown, [kind, piece]; a last full stop is style and counts as right.
  * @param {string} text @param {string} gold @param {boolean} right */
 export const answerPieces = (text, gold, right) => {
-  const [body, wanted] = [text, gold].map((said) => said.trim().replace(/( ?\.)+$/, ""));
+  const [body, wanted] = [text, gold].map((answer) => answer.trim().replace(/( ?\.)+$/, ""));
   if (!body) return [["none", text.trim() ? "“.” and nothing else" : "(no answer)"]];
   const stop = / ?\.$/.test(text.trim()) ? [["stop", " ."]] : [];
   const isLong = body.length > MOST || gold.length > MOST;

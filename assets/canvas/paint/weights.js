@@ -321,17 +321,17 @@ const moveTo = (x) => {
 
 const wirePointer = () => {
   const { plot, rows, pill } = part;
-  let held = null; // where it was pressed, and whether it moved
+  let drag = null; // where it was pressed, and whether it moved
   let pressed = { layer: null, time: 0 }; // the ramp's row pressed last, and when
   plot.addEventListener("pointerdown", (event) => {
     if (!frame || event.button > 0) return;
     const { x, layer } = placeOf(event);
     const ramp = layer !== null && isOnRamp(x) ? layer : null;
-    held = { x, isMoved: false, layer: pill.contains(event.target) ? null : layer, ramp };
+    drag = { x, isMoved: false, layer: pill.contains(event.target) ? null : layer, ramp };
     plot.setPointerCapture(event.pointerId);
     hideTip();
     if (ramp !== null) pointTo(ramp);
-    else if (held.layer === null && x < frame.x1 + frame.unit) {
+    else if (drag.layer === null && x < frame.x1 + frame.unit) {
       moveTo(x);
       event.preventDefault();
       pill.focus({ preventScroll: true });
@@ -340,10 +340,10 @@ const wirePointer = () => {
   plot.addEventListener("pointermove", (event) => {
     if (!frame) return;
     const { x, layer } = placeOf(event);
-    if (held) {
-      held.isMoved ||= Math.abs(x - held.x) > CLICK;
-      if (held.isMoved && held.ramp !== null) dragRamp(held.ramp, x);
-      else if (held.isMoved && held.x < frame.x1 + frame.unit) moveTo(x);
+    if (drag) {
+      drag.isMoved ||= Math.abs(x - drag.x) > CLICK;
+      if (drag.isMoved && drag.ramp !== null) dragRamp(drag.ramp, x);
+      else if (drag.isMoved && drag.x < frame.x1 + frame.unit) moveTo(x);
       return;
     }
     pointTo(layer);
@@ -354,16 +354,16 @@ const wirePointer = () => {
   });
   // Two presses, not dblclick, which not every browser makes of a finger's.
   plot.addEventListener("pointerup", (event) => {
-    const isPress = held && !held.isMoved && held.layer !== null;
-    if (isPress && held.ramp === null) openLayer?.(held.layer);
-    if (isPress && held.ramp !== null) {
-      const isSecond = pressed.layer === held.ramp && event.timeStamp - pressed.time < DOUBLE;
-      if (isSecond) reweigh(held.ramp, straightened);
-      pressed = { layer: isSecond ? null : held.ramp, time: event.timeStamp };
+    const isPress = drag && !drag.isMoved && drag.layer !== null;
+    if (isPress && drag.ramp === null) openLayer?.(drag.layer);
+    if (isPress && drag.ramp !== null) {
+      const isSecond = pressed.layer === drag.ramp && event.timeStamp - pressed.time < DOUBLE;
+      if (isSecond) reweigh(drag.ramp, straightened);
+      pressed = { layer: isSecond ? null : drag.ramp, time: event.timeStamp };
     }
-    held = null;
+    drag = null;
   });
-  plot.addEventListener("pointercancel", () => { held = null; });
+  plot.addEventListener("pointercancel", () => { drag = null; });
   plot.addEventListener("pointerleave", () => { pointTo(null); hideTip(); });
 };
 

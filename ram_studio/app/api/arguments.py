@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ram_studio.app.boxes import kind_of
 from ram_studio.app.session.jobs import Job, Result, Work, check_weights
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import LoadedModels, Session
 from ram_studio.app.session.sets import TITLES, load_set
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.read.describe import printable
@@ -30,7 +30,7 @@ _MAX_NAMES = 100
 _MAX_ERROR_CHARS = 1000
 
 
-def worded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def with_error_messages(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Return an endpoint whose errors come as Gradio shows them: our own text, no traceback."""
 
     @functools.wraps(endpoint)
@@ -39,8 +39,8 @@ def worded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             return await endpoint(*arguments, **named)
         except RamStudioError as error:
             # An error quotes what it was given, which may be long.
-            said = printable(error, _MAX_ERROR_CHARS)
-            raise gr.Error(said, print_exception=False) from error
+            message = printable(error, _MAX_ERROR_CHARS)
+            raise gr.Error(message, print_exception=False) from error
 
     # Of the bound method: what is copied above has its `self`.
     call.__signature__ = inspect.signature(endpoint)  # type: ignore[attr-defined]
@@ -121,18 +121,18 @@ _TYPES = {"integer": int, "number": float, "array": list, "string": str}
 def with_settings(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Return an endpoint that takes SETTINGS, described by their model, and gets them as a dict.
 
-    They take the place of its parameter ``asked``, and in its docstring of the line ``{settings}``.
+    They replace its parameter ``eval_settings``, and in its docstring the line ``{settings}``.
     """
 
     @functools.wraps(endpoint)
     async def call(*arguments: Any, **named: Any) -> Any:
-        given = signature.bind(*arguments, **named)
-        given.apply_defaults()
-        asked = {name: given.arguments.pop(name) for name in SETTINGS}
-        return await endpoint(**given.arguments, asked=asked)
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        eval_settings = {name: bound.arguments.pop(name) for name in SETTINGS}
+        return await endpoint(**bound.arguments, eval_settings=eval_settings)
 
     own = inspect.signature(endpoint, eval_str=True)
-    parameters = [one for one in own.parameters.values() if one.name != "asked"]
+    parameters = [one for one in own.parameters.values() if one.name != "eval_settings"]
     fields = described_fields(SETTINGS)
     for name, schema in fields.items():
         kind: Any = _TYPES.get(kind_of(schema).get("type", ""), str)
@@ -166,11 +166,11 @@ class Client:
         self,
         request: gr.Request,
         prepare: Callable[[Session], Work[Result]],
-        tell: Callable[[Session, Result], dict],
+        describe_result: Callable[[Session, Result], dict],
     ) -> dict:
         """Do a caller's work when it is its turn; a cancelled request stops it.
 
-        prepare: checks what was asked; tell: result -> answer.
+        prepare: checks what was asked; describe_result: result -> answer.
         """
         session, work = await self._in_session(request, lambda own: (own, prepare(own)))
         job = Job(session, work)
@@ -179,9 +179,9 @@ class Client:
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             job.stop()
-        return await run_in_threadpool(lambda: tell(session, job.result()))
+        return await run_in_threadpool(lambda: describe_result(session, job.result()))
 
-    def _loaded(self, analysis: str, session: Session) -> Loaded:
+    def _find_loaded(self, analysis: str, session: Session) -> LoadedModels:
         # It comes as whatever JSON a caller sent.
         analysis = str(analysis)
         if analysis in TITLES:
@@ -196,6 +196,6 @@ class Client:
             )
         return session.loaded
 
-    def _models(self, analysis: str, session: Session) -> Loaded:
+    def _find_models(self, analysis: str, session: Session) -> LoadedModels:
         """Return what is loaded, for work that needs its weights."""
-        return check_weights(self._loaded(analysis, session))
+        return check_weights(self._find_loaded(analysis, session))

@@ -45,7 +45,7 @@ class AskingEndpoints(Client):
         limit: int | None = None,
         margin: float = 5.0,
         *,
-        asked: dict,
+        eval_settings: dict,
     ) -> dict:
         """Score base, agents and this client's merges on the example's skills, or general suites.
 
@@ -67,9 +67,9 @@ class AskingEndpoints(Client):
         """
 
         def prepare(session: Session) -> Work[EvalReport]:
-            self._models(analysis, session)
+            self._find_models(analysis, session)
             between("margin", margin, 0.1, 99.0)
-            settings = self._read(asked, limit, 200)
+            settings = self._read_settings(eval_settings, limit, 200)
             if isinstance(settings.limit, int) and settings.ci_width is None:
                 most = {name: most_items(name, self._settings) for name in settings.suites}
                 limits = {name: min(settings.limit, own) for name, own in most.items()}
@@ -80,7 +80,7 @@ class AskingEndpoints(Client):
             chosen = {name: every[name] for name in wanted}
             return check.score_work(chosen, settings, session, self._workspace)
 
-        def tell(session: Session, found: EvalReport) -> dict:
+        def describe_result(session: Session, found: EvalReport) -> dict:
             result = as_json(judge_merges(found, check.agents_of(session), float(margin) / 100))
             for numbers in result["models"].values():
                 # gradio_client takes anything with a "path" for a file to download.
@@ -89,11 +89,11 @@ class AskingEndpoints(Client):
                     numbers["folder"] = path
             return dict(result)
 
-        return await self._finish(request, prepare, tell)
+        return await self._finish(request, prepare, describe_result)
 
-    def _read(
+    def _read_settings(
         self,
-        asked: Mapping[str, Any],
+        eval_settings: Mapping[str, Any],
         limit: Any,
         usual: int,
         most: int = _MOST_PROMPTS,
@@ -103,13 +103,13 @@ class AskingEndpoints(Client):
         Args: limit: the number of questions; usual: where it is left out; most: of it, but for
             questions that are asked until intervals are narrow.
         """
-        suites = name_list("suites", asked["suites"] or [SUITE])
+        suites = name_list("suites", eval_settings["suites"] or [SUITE])
         offered = [*map(str, offered_lengths(self._settings))]
-        check_names("prompt length", name_list("lengths", asked["lengths"] or []), offered)
+        check_names("prompt length", name_list("lengths", eval_settings["lengths"] or []), offered)
         check_names("suite", suites, (*ALL_SUITES, HEALTH))
-        if not asked["ci_width"]:
+        if not eval_settings["ci_width"]:
             limit = whole_between("limit", usual if limit is None else limit, 1, most)
-        return read_settings({**asked, "suites": suites, "limit": limit}, self._settings)
+        return read_settings({**eval_settings, "suites": suites, "limit": limit}, self._settings)
 
     @with_settings
     async def compare(
@@ -121,7 +121,7 @@ class AskingEndpoints(Client):
         settings: dict | None = None,
         limit: int | None = None,
         *,
-        asked: dict,
+        eval_settings: dict,
     ) -> dict:
         """Score methods side by side, each merged in memory; no model folder is written.
 
@@ -146,11 +146,11 @@ class AskingEndpoints(Client):
         """
 
         def prepare(session: Session) -> Work[ExperimentResult]:
-            loaded = self._models(analysis, session)
+            loaded = self._find_models(analysis, session)
             check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
             chosen = experiment.USUAL if rows is None else name_list("rows", rows)
             recipes = experiment.rows_for(loaded, preset, chosen, object_of("settings", settings))
-            read = self._read(asked, limit, 100)
+            read = self._read_settings(eval_settings, limit, 100)
             return experiment.compare_work(recipes, read, session, self._workspace)
 
         return await self._finish(request, prepare, lambda _, found: as_json(found))
@@ -167,7 +167,7 @@ class AskingEndpoints(Client):
         search: str = "grid",
         trials: int = 12,
         *,
-        asked: dict,
+        eval_settings: dict,
     ) -> dict:
         """Try many settings merged in memory; check the best one on held-out questions.
 
@@ -193,10 +193,10 @@ class AskingEndpoints(Client):
 
         def prepare(session: Session) -> Work[ExperimentResult]:
             plan = experiment.plan_over(
-                self._models(analysis, session),
+                self._find_models(analysis, session),
                 experiment.USUAL_SWEEP if over is None else object_of("over", over),
                 object_of("settings", settings),
-                self._read(asked, limit, 30, experiment.MAX_ITEMS),
+                self._read_settings(eval_settings, limit, 30, experiment.MAX_ITEMS),
                 minutes=min(number("minutes", minutes), self._settings.max_sweep_minutes),
                 search=search,
                 trials=whole_between("trials", trials, 1, experiment.MAX_SETTINGS),

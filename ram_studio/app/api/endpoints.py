@@ -9,14 +9,14 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
-from ram_studio.app.api.arguments import between, name_list, number, object_of, worded
+from ram_studio.app.api.arguments import between, name_list, number, object_of, with_error_messages
 from ram_studio.app.api.asking import AskingEndpoints
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session.jobs import Work
-from ram_studio.app.session.session import Merged, Session
+from ram_studio.app.session.session import MergedModel, Session
 from ram_studio.app.session.sets import DEFAULT_SET
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.errors import SettingsError
@@ -63,9 +63,9 @@ class Endpoints(AskingEndpoints):
                 sources, options, self._settings, report, cancel
             )
 
-        def tell(session: Session, found: load_work.FreshAnalysis) -> dict:
+        def describe_result(session: Session, found: load_work.FreshAnalysis) -> dict:
             analysis = found.analysis
-            session.load(found.loaded("+".join(found.sources.agents)))
+            session.load(found.as_loaded("+".join(found.sources.agents)))
             self._workspace.free_memory()
             return {
                 "analysis": session.models.title,
@@ -75,7 +75,7 @@ class Endpoints(AskingEndpoints):
                 "warnings": list(analysis.warnings),
             }
 
-        return await self._finish(request, prepare, tell)
+        return await self._finish(request, prepare, describe_result)
 
     async def preview(
         self,
@@ -108,7 +108,7 @@ class Endpoints(AskingEndpoints):
         """
 
         def preview(session: Session) -> dict:
-            chosen = self._loaded(analysis, session).analysis
+            chosen = self._find_loaded(analysis, session).analysis
             if agents:
                 chosen = chosen.select(name_list("agents", agents))
             point = snap(number("epsilon", epsilon))
@@ -148,8 +148,8 @@ class Endpoints(AskingEndpoints):
             "seconds", "peak_rss_bytes", "recipe": YAML}.
         """
 
-        def prepare(session: Session) -> Work[Merged]:
-            loaded, own = self._models(analysis, session), object_of("settings", settings)
+        def prepare(session: Session) -> Work[MergedModel]:
+            loaded, own = self._find_models(analysis, session), object_of("settings", settings)
             if self._settings.is_public and "files" in own:
                 raise SettingsError("files names a folder, which this public app does not open.")
             recipe = recipe_from(
@@ -163,20 +163,20 @@ class Endpoints(AskingEndpoints):
             )
             return merge_work(recipe, session, self._settings, device=str(device))
 
-        def tell(_: Session, merged: Merged) -> dict:
+        def describe_result(_: Session, merged: MergedModel) -> dict:
             out = merged.folder.name if self._settings.is_public else str(merged.folder)
             return {"merge": merged.name, **merged.result, "out": out, "recipe": merged.recipe}
 
-        return await self._finish(request, prepare, tell)
+        return await self._finish(request, prepare, describe_result)
 
 
 def build(workspace: Workspace) -> None:
     """Add the endpoints to the open Blocks."""
     endpoints = Endpoints(workspace)
-    gr.api(worded(endpoints.preview), api_name="preview", queue=False)
+    gr.api(with_error_messages(endpoints.preview), api_name="preview", queue=False)
     for name in ("analyze", "merge", "evaluate", "compare", "sweep"):
         gr.api(
-            worded(getattr(endpoints, name)),
+            with_error_messages(getattr(endpoints, name)),
             api_name=name,
             concurrency_id="heavy",
             concurrency_limit=None,

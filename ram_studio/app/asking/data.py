@@ -12,7 +12,7 @@ from ram_studio.app.asking.suites import title_of
 from ram_studio.app.boxes import choice, unchecked
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.templates import callout, progress
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.suites import ALL_SUITES
@@ -26,7 +26,7 @@ class DataSets:
     """
 
     def __init__(
-        self, shared: Shared, offer: Callable[[Session], Updates], shown: list[Any]
+        self, shared: PageContext, offer: Callable[[Session], Updates], shown: list[Any]
     ) -> None:
         self._shared, self._offer = shared, offer
         with gr.Accordion("Published data sets", open=False, elem_id="data-sets") as fold:
@@ -78,10 +78,10 @@ class DataSets:
             return lambda report, cancel: fetch()
 
         def finish(_: object) -> Updates:
-            said = callout(f"{title_of(name)} was downloaded.", "good")
+            message = callout(f"{title_of(name)} was downloaded.", "good")
             # It lies in the Hub's cache, which a folder would hide.
             session.data = ""
-            own = {self.folder: "", self.controls.status: said}
+            own = {self.folder: "", self.controls.status: message}
             return {**own, **self._missing(session), **self._offer(session)}
 
         yield from watch(

@@ -96,7 +96,7 @@ class SettingsForm:
             drawn,
             **LIGHT,
         )
-        self.shown = [self.boxes[name] for name in _BY_SUITES]
+        self.outputs = [self.boxes[name] for name in _BY_SUITES]
 
     def show(self, suites: Sequence[str]) -> Updates:
         """Return updates for the suites that are ticked."""

@@ -13,7 +13,7 @@ from ram_studio.app.asking.limits import SUITE
 from ram_studio.app.boxes import html, unchecked
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.settings import EvalSettings
@@ -77,12 +77,12 @@ class SuiteChoice:
             [(title_of(name), why[name]) for name in self.names if name in why]
             for why in (too_long, absent)
         ]
-        told = {"too_long": rows[0], "absent": rows[1], "is_private": self._settings.is_private}
-        said = render("asking/grayed.html.j2", **told)
+        facts = {"too_long": rows[0], "absent": rows[1], "is_private": self._settings.is_private}
+        note = render("asking/grayed.html.j2", **facts)
         choices = [(title_of(name), name) for name in offered]
         return chosen, {
             self.box: gr.update(choices=choices, value=chosen),
-            self.grayed: said if any(rows) else "",
+            self.grayed: note if any(rows) else "",
         }
 
     def show(self, suites: Sequence[str]) -> Updates:
@@ -94,7 +94,7 @@ class SuiteChoice:
 class Questions:
     """What an experiment's merges are asked: suites, lengths of texts and settings."""
 
-    def __init__(self, shared: Shared, prefix: str) -> None:
+    def __init__(self, shared: PageContext, prefix: str) -> None:
         self._shared = shared
         self.choice = SuiteChoice(shared.settings, prefix, [SUITE], first=[SUITE])
         self.settings = SettingsForm(shared.settings, prefix)
@@ -105,16 +105,16 @@ class Questions:
         return {self.choice.box, self.choice.lengths, *self.settings.boxes.values()}
 
     @property
-    def shown(self) -> list[Any]:
+    def outputs(self) -> list[Any]:
         """What ``show`` returns updates of."""
-        return [self.choice.lengths, *self.settings.shown]
+        return [self.choice.lengths, *self.settings.outputs]
 
     def wire(self, fold: gr.Accordion) -> None:
         """Connect the events; fold: what it stands in, which is looked into when it opens."""
-        offered = [self.choice.box, self.choice.grayed, *self.shown]
+        offered = [self.choice.box, self.choice.grayed, *self.outputs]
         # Counting tokens takes a moment that nobody waits for who does not open it.
         fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **LIGHT)
-        self.choice.box.input(self.show, self.choice.box, self.shown, **LIGHT)
+        self.choice.box.input(self.show, self.choice.box, self.outputs, **LIGHT)
         # Of other models other suites are asked: opening it offers them.
         self._shared.loaded.listen([fold], lambda session: {fold: gr.update(open=False)})
 
@@ -141,9 +141,9 @@ class Questions:
         """
         suites = data.get(self.choice.box) or ()
         lengths = data.get(self.choice.lengths)
-        asked = {"suites": suites, "lengths": lengths, "limit": int(limit), "data": folder}
+        values = {"suites": suites, "lengths": lengths, "limit": int(limit), "data": folder}
         own = self.settings.read(data, suites)
         if own.get("ci_width"):
             # The most questions then; empty for as many as may be asked here.
             own.setdefault("limit", None)
-        return limits.read_settings({**asked, **own}, self._shared.settings)
+        return limits.read_settings({**values, **own}, self._shared.settings)

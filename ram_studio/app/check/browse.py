@@ -11,7 +11,7 @@ from ram_studio.app.boxes import choice, html, slider, unchecked
 from ram_studio.app.check.work import BASE, agents_of
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.templates import empty_state, render
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.skill_verdict import is_named_after
@@ -64,7 +64,7 @@ def item_html(report: EvalReport, domain: str, index: int, agents: Sequence[str]
 class Browser:
     """The components of the browser, wired."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         with gr.Column(elem_classes="box", visible=False) as self.box:
             html("<h3>Read the answers</h3>")
             with gr.Row(elem_classes="check-form"):
@@ -84,7 +84,7 @@ class Browser:
         for events, by in ((changed, 0), ([previous.click], -1), ([following.click], 1)):
             gr.on(
                 events,
-                shared.with_session(functools.partial(self._look, by)),
+                shared.with_session(functools.partial(self._move, by)),
                 [self.domain, self.which, self.position],
                 [self.position, self.item],
                 trigger_mode="always_last",
@@ -92,11 +92,11 @@ class Browser:
             )
 
     @property
-    def shown(self) -> list[gr.components.Component]:
+    def outputs(self) -> list[gr.components.Component]:
         """What ``show`` returns updates of."""
         return [self.box, self.domain, self.which, self.position, self.item]
 
-    def _look(self, by: int, domain: str, which: str, place: float, session: Session) -> Updates:
+    def _move(self, by: int, domain: str, which: str, place: float, session: Session) -> Updates:
         return self.at(session.report, domain, which, place + by, agents_of(session))
 
     def at(

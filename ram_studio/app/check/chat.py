@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check import chatting
-from ram_studio.app.check.work import agents_of, choose
+from ram_studio.app.check.work import agents_of, choose_models
 from ram_studio.app.session.jobs import Updates, Work, connect, watch
 from ram_studio.app.session.session import Chat, Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.templates import render
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
@@ -38,7 +38,7 @@ def _example_prompts() -> list[tuple[str, str]]:
 class ChatPanel:
     """The panel, laid out and wired. models: the box that says whom to ask."""
 
-    def __init__(self, shared: Shared, models: gr.CheckboxGroup) -> None:
+    def __init__(self, shared: PageContext, models: gr.CheckboxGroup) -> None:
         self.shared, self._models = shared, models
         with gr.Accordion("Chat with the models", open=False, elem_id="chat", elem_classes="panel"):
             self._lay_out(shared.settings.max_chat_tokens)
@@ -81,15 +81,15 @@ class ChatPanel:
 
     def _show(self, session: Session) -> Updates:
         is_example = session.loaded is not None and session.loaded.is_example
-        said = chat_html(session.chat, agents_of(session)) if session.chat else ""
-        return {self.examples: gr.update(visible=is_example), self.answers: said}
+        answers = chat_html(session.chat, agents_of(session)) if session.chat else ""
+        return {self.examples: gr.update(visible=is_example), self.answers: answers}
 
     def _run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         agents = agents_of(session)
 
         def prepare() -> Work[Chat]:
             return chatting.chat_work(
-                choose(data[self._models] or (), session),
+                choose_models(data[self._models] or (), session),
                 data[self.question] or "",
                 data[self.tokens],
                 bool(data[self.template]),
@@ -97,11 +97,11 @@ class ChatPanel:
                 self.shared.workspace,
             )
 
-        def tell(chat: Chat | None) -> Updates:
+        def show_progress(chat: Chat | None) -> Updates:
             return {self.controls.status: "", self.answers: chat_html(chat, agents) if chat else ""}
 
         def finish(chat: Chat) -> Updates:
             session.chat = chat
             return {self.answers: chat_html(chat, agents)}
 
-        yield from watch(session, self.controls, prepare, tell, finish)
+        yield from watch(session, self.controls, prepare, show_progress, finish)

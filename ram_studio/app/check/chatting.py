@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.app.check.work import Candidate, open_model, time_limit, without_folders
 from ram_studio.app.session.jobs import Report, Work
-from ram_studio.app.session.session import Chat, Said, Session
+from ram_studio.app.session.session import Chat, ChatReply, Session
 from ram_studio.app.templates import Tone
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ram_studio.evals.answering.local import LocalEngine
 
 MOST_CHARACTERS = 20_000
-_TELL_SECONDS = 0.1
+_REPORT_SECONDS = 0.1
 # An answer with at least this many tokens is judged for repetition.
 _ENOUGH_TOKENS = 24
 _REPEATED = 0.6
@@ -28,17 +28,17 @@ _UNREADABLE = 0.3
 _STOPPED = "Stopped here."
 
 
-def ask(
+def ask_model(
     engine: LocalEngine,
-    said: Said,
+    answer: ChatReply,
     question: str,
     limit: int,
     *,
     uses_template: bool,
-    tell: Callable[[Said], None],
+    report: Callable[[ChatReply], None],
     should_stop: Callable[[], bool],
-) -> Said:
-    """Return a model's whole answer with its verdict, telling it as it grows.
+) -> ChatReply:
+    """Return a model's whole answer with its verdict, reporting it as it grows.
 
     limit: most tokens; fewer where the model's context ends sooner.
 
@@ -47,14 +47,14 @@ def ask(
     from ram_studio.evals.question import Question
 
     is_chat = engine.is_chat and uses_template
-    said = replace(said, state="reading", is_chat=is_chat)
-    tell(said)
-    asked = Question("chat", "chat", "chat", question, "", None, limit, is_raw=not is_chat)
+    answer = replace(answer, state="reading", is_chat=is_chat)
+    report(answer)
+    query = Question("chat", "chat", "chat", question, "", None, limit, is_raw=not is_chat)
     if engine.context is not None:
-        room = engine.context - engine.count_tokens(engine.prompt_of(asked))
+        room = engine.context - engine.count_tokens(engine.prompt_of(query))
         if 0 < room < limit:
             limit = room
-            asked = replace(asked, max_new_tokens=limit)
+            query = replace(query, max_new_tokens=limit)
     ids: list[int] = []
     times: list[float] = []
 
@@ -65,25 +65,25 @@ def ask(
         span = times[-1] - times[0] if times else 0.0
         return (len(times) - 1) / span if span > 0 else None
 
-    told = -math.inf
+    reported_at = -math.inf
 
     def on_tokens(step: Mapping[int, int]) -> None:
-        nonlocal told, said
+        nonlocal reported_at, answer
         ids.append(step[0])
         times.append(time.monotonic())
-        if times[-1] - told > _TELL_SECONDS:
-            told = times[-1]
-            said = replace(said, state="writing", text=text(), tokens=len(ids), speed=speed())
-            tell(said)
+        if times[-1] - reported_at > _REPORT_SECONDS:
+            reported_at = times[-1]
+            answer = replace(answer, state="writing", text=text(), tokens=len(ids), speed=speed())
+            report(answer)
 
     engine.on_tokens = on_tokens
     try:
-        ((_, reply),) = [pair for batch in engine.answer([asked], should_stop) for pair in batch]
+        ((_, reply),) = [pair for batch in engine.answer([query], should_stop) for pair in batch]
     except Stopped:
-        return replace(said, state="done", text=text(), tokens=len(ids), verdict=_STOPPED)
+        return replace(answer, state="done", text=text(), tokens=len(ids), verdict=_STOPPED)
     verdict, tone = judge(reply, ids, limit)
     return replace(
-        said,
+        answer,
         state="done",
         text=reply.text,
         tokens=len(ids),
@@ -105,8 +105,8 @@ def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
         return "Empty answer: it ends at token 1.", "warn"
     ended = reply.finish == "end"
     parts = ["Ended by itself." if ended else f"Cut off after {limit} tokens (the limit)."]
-    odd = sum(c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in reply.text)
-    if odd > _UNREADABLE * len(reply.text):
+    unreadable = sum(c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in reply.text)
+    if unreadable > _UNREADABLE * len(reply.text):
         parts.append("Mostly unreadable characters: the model or its tokenizer is broken.")
     elif len(ids) >= _ENOUGH_TOKENS and repeated_share([ids]) > _REPEATED:
         parts.append("It repeats itself.")
@@ -137,41 +137,43 @@ def chat_work(
     most = min(max(1, int(limit or 1)), settings.max_chat_tokens)
 
     def work(report: Report, cancel: CancelToken) -> Chat:
-        answers = {name: Said(name) for name in models}
+        answers = {name: ChatReply(name) for name in models}
 
-        def tell(said: Said) -> None:
-            answers[said.model] = said
+        def report_answer(answer: ChatReply) -> None:
+            answers[answer.model] = answer
             report(Chat(question, tuple(answers.values())))
 
         is_over = time_limit(settings, cancel)
         for name, model in models.items():
-            said = answers[name]
+            answer = answers[name]
             if is_over():
-                tell(replace(said, state="done", verdict="Not asked: the run was stopped."))
+                report_answer(
+                    replace(answer, state="done", verdict="Not asked: the run was stopped.")
+                )
                 continue
-            tell(replace(said, state="loading"))
+            report_answer(replace(answer, state="loading"))
             folders = {name: model.path}
             try:
                 checkpoint = open_model(model.path, name, cancel, lambda event: None)
                 folders[name] = str(checkpoint.folder)
                 with workspace.engines.borrow(checkpoint) as engine:
-                    said = ask(
+                    answer = ask_model(
                         engine,
-                        said,
+                        answer,
                         question,
                         most,
                         uses_template=uses_template,
-                        tell=tell,
+                        report=report_answer,
                         should_stop=is_over,
                     )
             except Stopped:
-                said = replace(said, state="done", verdict=_STOPPED)
+                answer = replace(answer, state="done", verdict=_STOPPED)
             except RamStudioError as error:
                 text = str(error)
                 if settings.is_public:
                     text = without_folders(text, folders, session)
-                said = replace(answers[name], state="done", verdict=text, tone="bad")
-            tell(said)
+                answer = replace(answers[name], state="done", verdict=text, tone="bad")
+            report_answer(answer)
         return Chat(question, tuple(answers.values()))
 
     return work

@@ -19,7 +19,7 @@ from ram_studio.app.asking.limits import (
     read_settings,
 )
 from ram_studio.app.asking.suites import USUAL, SuiteChoice, title_of
-from ram_studio.app.boxes import html, mounted, slider, unchecked
+from ram_studio.app.boxes import html, mount_point, slider, unchecked
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
@@ -30,7 +30,7 @@ from ram_studio.app.check.verdicts import (
     has_verdicts,
     judge_merges,
     power_text,
-    verdicts_drawn,
+    verdict_cards,
 )
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
@@ -42,12 +42,12 @@ from ram_studio.app.session.jobs import (
     Updates,
     Work,
     connect,
-    lack,
+    missing_text,
     stop_button,
     watch,
 )
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Asking, Shared
+from ram_studio.app.session.shared import CheckForm, PageContext
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
@@ -70,7 +70,7 @@ _NOT_ITS_SKILLS = (
 class CheckPanel:
     """The step."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         with gr.Column(elem_id="step-check", elem_classes="step"):
             lead = (
@@ -90,7 +90,7 @@ class CheckPanel:
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
             # With Tune's own dumbbells.
             place = '<div class="dumbbells"></div>'
-            self.verdicts = mounted("mountVerdicts(element, props, watch)", "verdicts", place)
+            self.verdicts = mount_point("mountVerdicts(element, props, watch)", "verdicts", place)
             self.scores = html(empty_state(_NOTHING), elem_id="scores")
             self.browser = Browser(shared)
             ChatPanel(shared, self.models)
@@ -148,7 +148,7 @@ class CheckPanel:
     def _wire(self) -> None:
         form = {self.models, self.kind, self.limit, self.suites, self.lengths}
         form |= set(self.form.boxes.values())
-        result = [self.margin, self.verdicts, self.scores, *self.browser.shown]
+        result = [self.margin, self.verdicts, self.scores, *self.browser.outputs]
         self.shared.checked.listen(result, self._show_report)
         connect(
             self.controls,
@@ -157,9 +157,9 @@ class CheckPanel:
             form | set(self.items.values()),
             [self.grid, *self.shared.checked.components],
         )
-        counts = [*self.items.values(), self.lengths, *self.form.shown]
+        counts = [*self.items.values(), self.lengths, *self.form.outputs]
         general = [self.suites, self.unavailable, *counts]
-        self.shared.asking = Asking([self.models, self.kind, *general], self._fill)
+        self.shared.asking = CheckForm([self.models, self.kind, *general], self._fill)
         self.data_sets = None
         if self.shared.settings.is_private:
             with self.general:
@@ -169,7 +169,7 @@ class CheckPanel:
         self.kind.input(chosen, self.kind, general, **LIGHT)
         self.suites.input(self._show_items, self.suites, counts, **LIGHT)
         shown = {self.kind, self.suites}
-        self.form.fold.expand(self._show_settings, shown, self.form.shown, **LIGHT)
+        self.form.fold.expand(self._show_settings, shown, self.form.outputs, **LIGHT)
         # Before asking: what this many questions can show.
         counted = [
             self.models,
@@ -207,7 +207,9 @@ class CheckPanel:
     def _show(self, session: Session) -> Updates:
         is_example = session.loaded is not None and session.loaded.is_example
         kind = SUITE if is_example else "general"
-        note = "" if is_example else callout(lack(session.loaded) or _NOT_ITS_SKILLS, "note")
+        note = (
+            "" if is_example else callout(missing_text(session.loaded) or _NOT_ITS_SKILLS, "note")
+        )
         return {
             self.note: note,
             self.grid: "",
@@ -245,39 +247,39 @@ class CheckPanel:
     def _show_power(self, data: Mapping[Any, Any], session: Session) -> Updates:
         """Return what this many questions can show of the chosen merges, or of one."""
         if data[self.kind] == SUITE:
-            asked, skills = {"": data[self.limit]}, None
+            limits, skills = {"": data[self.limit]}, None
         else:
             chosen = [name for name in data[self.suites] or () if name in self.items]
-            asked, skills = {name: data[self.items[name]] for name in chosen}, len(chosen)
+            limits, skills = {name: data[self.items[name]] for name in chosen}, len(chosen)
         alike: dict[tuple[int, int], list[str]] = {}
-        for name, count in asked.items():
+        for name, count in limits.items():
             if count and count >= 1:
                 lengths = len(data[self.lengths] or ())
                 most = most_items(name or SUITE, self.shared.settings, lengths)
                 alike.setdefault((min(int(count), most), most), []).append(title_of(name))
         verdicts = _count_verdicts(data[self.models] or (), session, skills)
-        said = [
+        lines = [
             (", ".join(names), power_text(*counts, verdicts, data[self.margin] / 100))
             for counts, names in alike.items()
         ]
-        return {self.power: render("check/power.html.j2", said=said)}
+        return {self.power: render("check/power.html.j2", lines=lines)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)
         is_led = report is not None and has_verdicts(report, agents)
         return {
             self.margin: gr.update(visible=is_led or "hidden"),
-            **self._judged(session),
+            **self._verdict_updates(session),
             **self.browser.show(report, agents),
         }
 
-    def _judged(self, session: Session) -> Updates:
+    def _verdict_updates(self, session: Session) -> Updates:
         agents = work.agents_of(session)
         if session.report is None:
-            said = _FIRST if work.candidates(session) else _NOTHING
-            return {self.verdicts: None, self.scores: empty_state(said)}
+            text = _FIRST if work.candidates(session) else _NOTHING
+            return {self.verdicts: None, self.scores: empty_state(text)}
         result = judge_merges(session.report, agents, session.margin)
-        drawn = verdicts_drawn(result, agents)
+        drawn = verdict_cards(result, agents)
         return {
             # Text: Gradio looks for files at every value of a nested one.
             self.verdicts: None if drawn is None else json.dumps(drawn),
@@ -286,7 +288,7 @@ class CheckPanel:
 
     def _set_margin(self, points: float, session: Session) -> Updates:
         session.margin = points / 100
-        return self._judged(session)
+        return self._verdict_updates(session)
 
     def _read(self, data: Mapping[Any, Any], session: Session) -> EvalSettings:
         if data[self.kind] == SUITE:
@@ -304,10 +306,11 @@ class CheckPanel:
         """Evaluate as the form says, yielding updates as it goes."""
 
         def prepare() -> Work[EvalReport]:
-            chosen, asked = work.choose(data[self.models] or (), session), self._read(data, session)
-            return work.score_work(chosen, asked, session, self.shared.workspace)
+            chosen = work.choose_models(data[self.models] or (), session)
+            settings = self._read(data, session)
+            return work.score_work(chosen, settings, session, self.shared.workspace)
 
-        def tell(event: Scoring | DownloadProgress | None) -> str | Updates:
+        def show_progress(event: Scoring | DownloadProgress | None) -> str | Updates:
             if isinstance(event, DownloadProgress):
                 return pass_html(event, "")
             return {self.controls.status: progress_html(event), self.grid: grid_html(event)}
@@ -320,12 +323,12 @@ class CheckPanel:
 
         def finish(report: EvalReport) -> Updates:
             session.report, last = report, session.job and session.job.latest
-            said = callout(finished_text(last), "good") if isinstance(last, Scoring) else ""
-            shown = {self.controls.status: said, self.grid: ""}
+            message = callout(finished_text(last), "good") if isinstance(last, Scoring) else ""
+            shown = {self.controls.status: message, self.grid: ""}
             return {**shown, **self.shared.checked.updates(session)}
 
         redrawn: dict[str, Any] = {"explain": explain, "poll_seconds": _REDRAWN_SECONDS}
-        yield from watch(session, self.controls, prepare, tell, finish, **redrawn)
+        yield from watch(session, self.controls, prepare, show_progress, finish, **redrawn)
 
 
 def _count_verdicts(models: Sequence[str], session: Session, skills: int | None = None) -> int:

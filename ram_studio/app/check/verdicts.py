@@ -75,23 +75,23 @@ def power_text(questions: int, most: int, verdicts: int, margin: float = MARGIN)
     most: questions that can be asked here.
     """
     points, least = f"{100 * margin:g}", least_loss(questions, verdicts)
-    said = (
+    text = (
         f"{questions} questions per skill cannot rule out any loss."
         if least is None
         else f"{questions} questions per skill can show that a merge as good as its agent loses "
         f"less than {least:g} points."
     )
     if least is not None and least <= 100 * margin:
-        return f"{said} Enough for a margin of {points}."
+        return f"{text} Enough for a margin of {points}."
     if enough := enough_questions(most, verdicts, margin):
-        return f"{said} Ask {enough} for a margin of {points}."
+        return f"{text} Ask {enough} for a margin of {points}."
     if questions >= most:
-        return f"{said} More cannot be asked here."
+        return f"{text} More cannot be asked here."
     reached = least_loss(most, verdicts)
     rest = f"too few for a margin of {points}"
     if reached is not None:
         rest = f"enough for a margin of {reached:g}, not {points}"
-    return f"{said} At most {most} can be asked here, {rest}."
+    return f"{text} At most {most} can be asked here, {rest}."
 
 
 def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
@@ -104,7 +104,7 @@ def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
     )
 
 
-def verdicts_drawn(result: EvalResult, agents: Sequence[str]) -> dict[str, Any] | None:
+def verdict_cards(result: EvalResult, agents: Sequence[str]) -> dict[str, Any] | None:
     """Return the verdicts as the browser draws them, None without any.
 
     {"note": how they were corrected, "groups": {merge: [card, ...]}}. A card's agent: the
@@ -123,16 +123,16 @@ def _card(result: EvalResult, verdict: SkillVerdict, agent: int) -> dict[str, An
     names = {"base": verdict.base, "specialist": verdict.specialist, "merge": verdict.merge}
     columns = zip(*report.answered(names.values(), verdict.domain), strict=True)
     marks = ["".join("01"[answer.is_correct] for answer in column) for column in columns]
-    said = f"{verdict.gain_text()}; {verdict.why}" if verdict.why else verdict.gain_text()
+    text = f"{verdict.gain_text()}; {verdict.why}" if verdict.why else verdict.gain_text()
     least = least_loss(len(marks[0]) if marks else 0, len(result.verdicts))
     is_short = least is not None and least > 100 * result.margin
     if verdict.reason == "margin_not_shown" and is_short:
-        said += f". {len(marks[0])} questions can show a margin of {least:g} points"
+        text += f". {len(marks[0])} questions can show a margin of {least:g} points"
     return {
         "domain": verdict.domain,
         "verdict": verdict.verdict,
         "tone": {"survived": "better", "damaged": "worse"}.get(verdict.verdict, "same"),
-        "said": f"{said}.",
+        "said": f"{text}.",
         "name": verdict.specialist,
         "agent": agent,
         "chance": report.chance_levels.get(verdict.domain),

@@ -150,11 +150,11 @@ def _statements(
         return None
     against = "specialist" if any(c.against == "specialist" for c in pairs) else "base"
     rows = (result.judged if against == "specialist" else report).models
-    said: dict[str, list[dict[str, Any]]] = {name: [] for name in merges}
+    statements: dict[str, list[dict[str, Any]]] = {name: [] for name in merges}
     for pair in pairs:
         if pair.a in merges and pair.against == against and pair.domain in report.skills:
             mine, theirs = (rows[name].domains[pair.domain].score for name in (pair.a, pair.b))
             is_same = pair.counts.wins == pair.counts.losses == 0
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
-            said[pair.a].append(line)
-    return {name: lines for name, lines in said.items() if lines}
+            statements[pair.a].append(line)
+    return {name: lines for name, lines in statements.items() if lines}

@@ -32,7 +32,7 @@ BASE = "base"
 # Small ones are asked in large batches; with a large one the first answers should come soon.
 _BATCH_OF_LARGE = 8
 _SPEED_SECONDS = 3.0
-_TELL_SECONDS = 0.5
+_REPORT_SECONDS = 0.5
 
 
 class Candidate(NamedTuple):
@@ -59,7 +59,7 @@ def agents_of(session: Session) -> list[str]:
     return list(session.loaded.agents) if session.loaded else []
 
 
-class _Watch:
+class _ProgressWatch:
     """Turns what an evaluation tells into snapshots with the speed of the last seconds."""
 
     def __init__(self, models: Sequence[str], report: Report) -> None:
@@ -68,27 +68,27 @@ class _Watch:
         self._marks: dict[tuple[str, str], str] = {}
         self._now: tuple[str, str] | None = None
         self._steps: deque[tuple[float, int]] = deque()
-        self._told = -math.inf
+        self._reported_at = -math.inf
 
-    def progress(self, model: str, domain: str, done: int, total: int) -> None:
+    def note_progress(self, model: str, domain: str, done: int, total: int) -> None:
         known = self._cells.get((model, domain))
         self._cells[model, domain] = Cell(done, total, known.reused if known else done)
         self._now = model, domain
-        self._tell(time.monotonic())
+        self._report_snapshot(time.monotonic())
 
-    def marks(self, model: str, domain: str, marks: str) -> None:
+    def note_marks(self, model: str, domain: str, marks: str) -> None:
         self._marks[model, domain] = marks
 
-    def tokens(self, step: Mapping[int, int]) -> None:
+    def note_tokens(self, step: Mapping[int, int]) -> None:
         now = time.monotonic()
         self._steps.append((now, len(step)))
         while now - self._steps[0][0] > _SPEED_SECONDS:
             self._steps.popleft()
-        if now - self._told > _TELL_SECONDS:
-            self._tell(now)
+        if now - self._reported_at > _REPORT_SECONDS:
+            self._report_snapshot(now)
 
-    def _tell(self, now: float) -> None:
-        self._told = now
+    def _report_snapshot(self, now: float) -> None:
+        self._reported_at = now
         speed = None
         if len(self._steps) > 1 and now - self._steps[-1][0] < _SPEED_SECONDS:
             span = max(now - self._steps[0][0], 1e-3)
@@ -98,7 +98,7 @@ class _Watch:
 
 
 def score_work(
-    models: Mapping[str, Candidate], asked: EvalSettings, session: Session, workspace: Workspace
+    models: Mapping[str, Candidate], settings: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[EvalReport]:
     """Return the work of asking these models; stored questions are not asked again.
 
@@ -106,7 +106,7 @@ def score_work(
     of equal merges of them, these are there for the next user. The work raises EvaluationError,
     CheckpointError; Stopped when cancelled or, on a Space, out of time.
     """
-    settings = workspace.settings
+    app = workspace.settings
 
     def work(report: Report, cancel: CancelToken) -> EvalReport:
         folders, nbytes = {}, 0
@@ -114,8 +114,8 @@ def score_work(
             checkpoint = open_model(model.path, name, cancel, report)
             folders[name] = str(checkpoint.folder)
             nbytes = max(nbytes, checkpoint.nbytes)
-        watch = _Watch(list(models), report)
-        is_over = time_limit(settings, cancel)
+        watch = _ProgressWatch(list(models), report)
+        is_over = time_limit(app, cancel)
         batch_size = 128 if nbytes < SMALL_BYTES else _BATCH_OF_LARGE
         engines: dict[str, Any] = dict(folders)
         if has_zerogpu():
@@ -125,20 +125,20 @@ def score_work(
             with open_answers(session, workspace) as store:
                 return evaluate(
                     engines,
-                    asked.model_copy(update=here),
+                    settings.model_copy(update=here),
                     store=store,
-                    on_progress=watch.progress,
-                    on_tokens=watch.tokens,
-                    on_marks=watch.marks,
+                    on_progress=watch.note_progress,
+                    on_tokens=watch.note_tokens,
+                    on_marks=watch.note_marks,
                     should_stop=is_over,
                 )
         except EvaluationError as error:
-            if settings.is_private:
+            if app.is_private:
                 raise
             raise EvaluationError(without_folders(str(error), folders, session)) from error
 
-    names = [f"{model.recipe or model.path} {asked!r}" for model in models.values()]
-    return costing(work, asking_effort(session, names, count_answers(asked)))
+    names = [f"{model.recipe or model.path} {settings!r}" for model in models.values()]
+    return costing(work, asking_effort(session, names, count_answers(settings)))
 
 
 def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
@@ -165,7 +165,7 @@ def open_model(
     return opened
 
 
-def choose(names: Sequence[str], session: Session) -> dict[str, Candidate]:
+def choose_models(names: Sequence[str], session: Session) -> dict[str, Candidate]:
     """Return the ticked models of the session by name.
 
     Raises: SettingsError when none of them is there.

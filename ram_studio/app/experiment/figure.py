@@ -99,7 +99,7 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
             annotation={"text": "starting point", "font": {"size": 11}},
             annotation_position="bottom right",
         )
-    return _finished(drawn, axis)
+    return _finish_figure(drawn, axis)
 
 
 def _value(row: Row, axis: str) -> Any:
@@ -184,7 +184,7 @@ def _bars(scores: Sequence[Average]) -> dict[str, Any]:
     }
 
 
-def _finished(drawn: go.Figure, axis: str) -> go.Figure:
+def _finish_figure(drawn: go.Figure, axis: str) -> go.Figure:
     finish(drawn, _HEIGHT, margin={"l": 8, "r": 12, "t": 48, "b": 8}, showlegend=True)
     drawn.update_xaxes(title=axis_label(axis), zeroline=False)
     if axis in ("epsilon", BY_SETTING):

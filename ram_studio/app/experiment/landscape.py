@@ -45,17 +45,17 @@ def landscape_figure(result: ExperimentResult) -> go.Figure:
     across, up = numbers_of(result)[:2]
     drawn = go.Figure()
     drawn.add_scatter(
-        x=[_shown(across, row.values.get(across)) for row in rows],
-        y=[_shown(up, row.values.get(up)) for row in rows],
+        x=[_axis_value(across, row.values.get(across)) for row in rows],
+        y=[_axis_value(up, row.values.get(up)) for row in rows],
         mode="markers",
         showlegend=False,
         marker=_marker([100 * row.average.score for row in rows], 17),
         **_hover(rows),
     )
-    for name, symbol, row in _marked(result):
+    for name, symbol, row in _marked_rows(result):
         drawn.add_scatter(
-            x=[_shown(across, row.values.get(across))],
-            y=[_shown(up, row.values.get(up))],
+            x=[_axis_value(across, row.values.get(across))],
+            y=[_axis_value(up, row.values.get(up))],
             **_ring(name, symbol),
         )
     finish(drawn, _HEIGHT, margin={"l": 8, "r": 12, "t": 48, "b": 8}, showlegend=True)
@@ -98,7 +98,7 @@ def _simplex(surrogate: Surrogate, rows: Sequence[Row], result: ExperimentResult
         },
         **_hover([row for row, _ in measured]),
     )
-    for name, symbol, row in _marked(result):
+    for name, symbol, row in _marked_rows(result):
         if (x := surrogate.shares_of(row.weights)) is not None:
             drawn.add_scatterternary(**_corners([x]), cliponaxis=False, **_ring(name, symbol))
     finish(drawn, _HEIGHT, margin={"l": 30, "r": 30, "t": 48, "b": 60}, showlegend=True)
@@ -121,12 +121,12 @@ def _marker(scores: list[float], size: int) -> dict[str, Any]:
 
 def _hover(rows: Sequence[Row]) -> dict[str, Any]:
     # Plotly reads labels as HTML.
-    told = [[escape(row.label), row.correct, row.n] for row in rows]
+    hover_data = [[escape(row.label), row.correct, row.n] for row in rows]
     text = "%{customdata[0]}: %{customdata[1]} of %{customdata[2]}, %{marker.color:.1f} %"
-    return {"customdata": told, "hovertemplate": f"{text}<extra></extra>"}
+    return {"customdata": hover_data, "hovertemplate": f"{text}<extra></extra>"}
 
 
-def _marked(result: ExperimentResult) -> list[tuple[str, str, Row]]:
+def _marked_rows(result: ExperimentResult) -> list[tuple[str, str, Row]]:
     start = next((row for row in result.rows if row.is_start and row.n), None)
     best = result.best
     found = [] if best is None or not best.n else [("Best", "circle-open", best)]
@@ -147,5 +147,5 @@ def _title(name: str) -> str:
     return escape(setting_text(name))
 
 
-def _shown(name: str, value: Any) -> Any:
+def _axis_value(name: str, value: Any) -> Any:
     return epsilon_text(value) if name == "epsilon" and value is not None else value

@@ -17,7 +17,7 @@ from ram_studio.app.experiment.figure import axes_of, axis_label, experiment_fig
 from ram_studio.app.experiment.table import experiment_grid, result_table
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Experiment, Session
-from ram_studio.app.session.shared import Shared, open_after
+from ram_studio.app.session.shared import PageContext, open_after
 from ram_studio.app.templates import callout, failure, render
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 from ram_studio.evals.experiment.result import ExperimentResult, Kind
@@ -44,24 +44,24 @@ class ExperimentPanel:
     start_id: str
     result_id: str
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         shape = {"open": False, "elem_id": self.fold_id, "elem_classes": "panel"}
         with gr.Accordion(self.title, **shape) as fold:
             html(f'<p class="lead">{self.lead}</p>')
             self.lay_out_form()
-            self.asked = Questions(shared, f"{self.prefix}-")
+            self.questions = Questions(shared, f"{self.prefix}-")
             self._lay_out_result()
-        self.asked.wire(fold)
+        self.questions.wire(fold)
         self.wire()
         inputs = {self.axis, *self.form}
-        connect(self.controls, shared.workspace, self.run, inputs, self.shown)
+        connect(self.controls, shared.workspace, self.run, inputs, self.outputs)
         self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **LIGHT)
         used = [*shared.tuning, self.note, self.target]
-        taken = self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT)
-        open_after(taken, self.target)
+        event = self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT)
+        open_after(event, self.target)
         shared.loaded.listen(
-            self.shown, lambda session: self.show(session.experiments.get(self.kind))
+            self.outputs, lambda session: self.show(session.experiments.get(self.kind))
         )
 
     def lay_out_form(self) -> None:
@@ -74,7 +74,7 @@ class ExperimentPanel:
     @property
     def form(self) -> set[Any]:
         """What ``prepare`` reads."""
-        return {*self.asked.form, *self.shared.tuning}
+        return {*self.questions.form, *self.shared.tuning}
 
     def prepare(self, data: Mapping[Any, Any], session: Session) -> Work[ExperimentResult]:
         """Return the work that the form asks for.
@@ -115,7 +115,7 @@ class ExperimentPanel:
         self.target = gr.Textbox(visible=False)
 
     @property
-    def shown(self) -> list[Any]:
+    def outputs(self) -> list[Any]:
         """What ``show`` returns updates of."""
         result = [self.result, self.axis, self.chart, self.found, self.table]
         return [*result, self.actions, self.pick, *self.files, self.note]
@@ -159,7 +159,7 @@ class ExperimentPanel:
         """Run what the form says, yielding updates as it goes."""
         axis, name, drawn = data.get(self.axis), self.name_of(data), [-math.inf]
 
-        def tell(result: ExperimentResult | None) -> Updates:
+        def show_progress(result: ExperimentResult | None) -> Updates:
             updates: Updates = {self.controls.status: view.progress_html(result)}
             if result is not None and time.monotonic() - drawn[0] > _CHART_SECONDS:
                 updates |= self.show(Experiment(result, ()), axis)
@@ -167,15 +167,15 @@ class ExperimentPanel:
             return updates
 
         def finish(result: ExperimentResult) -> Updates:
-            session.experiments[self.kind] = found = keep(result, name, session)
-            said = callout(work.STOPPED) if result.ending == "stopped" else ""
-            return {self.controls.status: said, **self.show(found, axis)}
+            session.experiments[self.kind] = found = save_experiment(result, name, session)
+            message = callout(work.STOPPED) if result.ending == "stopped" else ""
+            return {self.controls.status: message, **self.show(found, axis)}
 
         yield from watch(
             session,
             self.controls,
             lambda: self.prepare(data, session),
-            tell,
+            show_progress,
             finish,
             explain=lambda error, job: failure(error, str(error)),
         )
@@ -196,7 +196,7 @@ class ExperimentPanel:
         }
 
 
-def keep(result: ExperimentResult, name: str, session: Session) -> Experiment:
+def save_experiment(result: ExperimentResult, name: str, session: Session) -> Experiment:
     """Write an experiment's CSV and report into the session's folder; return it.
 
     Raises: OutputError when they cannot be written.
@@ -260,5 +260,5 @@ class ComparePanel(ExperimentPanel):
         tuned = self.shared.tuning.read(data).values
         chosen = data[self.methods] or ()
         rows = work.rows_for(session.models, data[self.preset] or "", chosen, tuned)
-        asked = self.asked.read(data, data[self.limit], session.data)
-        return work.compare_work(rows, asked, session, self.shared.workspace)
+        settings = self.questions.read(data, data[self.limit], session.data)
+        return work.compare_work(rows, settings, session, self.shared.workspace)

@@ -17,7 +17,7 @@ from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.jobs import LIGHT, Updates, Work, lack
+from ram_studio.app.session.jobs import LIGHT, Updates, Work, missing_text
 from ram_studio.app.session.session import Session
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.plan import SweepPlan
@@ -119,7 +119,7 @@ class SweepPanel(ExperimentPanel):
             data[self.methods] or (),
             {name: [data[box] for box in line] for name, line in self.ranges.items()},
             tuned.values,
-            self.asked.read(data, data[self.items], session.data),
+            self.questions.read(data, data[self.items], session.data),
             weights=tuned.weights,
             minutes=most if minutes is None else min(float(minutes), most),
             search=data[self.search] if data[self.search] in _HOW else "grid",
@@ -138,7 +138,7 @@ class SweepPanel(ExperimentPanel):
 
     def count_text(self, data: Mapping[Any, Any], session: Session) -> str:
         """Return in a sentence how much the form asks for, or what is wrong with it."""
-        if lack(session.loaded):
+        if missing_text(session.loaded):
             return ""
         try:
             with open_answers(session, self.shared.workspace) as store:

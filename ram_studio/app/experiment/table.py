@@ -99,21 +99,21 @@ def _outcome(row: Row, result: ExperimentResult) -> Cell:
         return Cell("1", "reference")
     if row.versus is not None:
         counts, p = row.versus.counts, row.versus.p_adjusted
-        said = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
+        status = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
         shown = "< 0.001" if p < 0.001 else f"{p:.3f}"
-        text = f"{said} · +{counts.wins} −{counts.losses}, p {shown}"
+        text = f"{status} · +{counts.wins} −{counts.losses}, p {shown}"
         return Cell(f"{p:.6f}", text, row.versus.outcome)
     if not result.is_sweep and row.status == "finished":
         return Cell("2", "–")
-    said, tone = STATUS_TEXTS[row.status], "worse" if row.is_out else ""
+    status, tone = STATUS_TEXTS[row.status], "worse" if row.is_out else ""
     if row.label == result.winner:
-        said, tone = "best", "better"
+        status, tone = "best", "better"
     hints = [row.note or row.same_as or ""]
     if row.loss is not None and row.is_out:
         hints = [f"+{row.loss.wins} −{row.loss.losses} of {row.loss.items}"]
     if row.is_start:
         hints.append("starting point")
-    text = " · ".join([said, *(hint for hint in hints if hint)])
+    text = " · ".join([status, *(hint for hint in hints if hint)])
     return Cell(text, text, tone)
 
 

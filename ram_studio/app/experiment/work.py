@@ -18,7 +18,7 @@ from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import open_answers
 from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, TUNE_DIALS, method_title
 from ram_studio.app.session.jobs import Report, Work, costing
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import LoadedModels, Session
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
@@ -85,7 +85,7 @@ STOPPED = "Stopped. Finished answers are stored; start again to continue."
 
 
 def rows_for(
-    loaded: Loaded, preset: str, chosen: Sequence[str], tuned: Mapping[str, Any]
+    loaded: LoadedModels, preset: str, chosen: Sequence[str], tuned: Mapping[str, Any]
 ) -> dict[str, Recipe]:
     """Return the recipes by label.
 
@@ -108,10 +108,10 @@ def rows_for(
 
 
 def compare_work(
-    rows: Mapping[str, Recipe], asked: EvalSettings, session: Session, workspace: Workspace
+    rows: Mapping[str, Recipe], settings: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[ExperimentResult]:
     """Return the work of a comparison; it costs a part for each row, in answers."""
-    plan = ComparePlan.of(rows, asked)
+    plan = ComparePlan.of(rows, settings)
     models = [one.label if one.recipe is None else recipe_yaml(one.recipe)
               for one in plan.candidates()]  # fmt: skip
     parts = [f"{one} compare {plan.settings!r}" for one in models]
@@ -158,11 +158,11 @@ def range_text(name: str, low: float | None, high: float | None, count: float) -
 
 
 def plan_of(
-    loaded: Loaded,
+    loaded: LoadedModels,
     chosen: Sequence[str],
     ranges: Mapping[str, Sequence[Any]],
     tuned: Mapping[str, Any],
-    asked: EvalSettings,
+    eval_settings: EvalSettings,
     **budget: Any,
 ) -> SweepPlan:
     """Return the checked plan of the panel's form.
@@ -184,7 +184,7 @@ def plan_of(
     if len(over) == 1 and len(methods) == 1:
         raise SettingsError("Nothing is varied. Tick a parameter, or more than one method.")
     start = tuned_settings(_start_of(methods), tuned)
-    return plan_over(loaded, over, start, asked, **budget)
+    return plan_over(loaded, over, start, eval_settings, **budget)
 
 
 def _has(method: Method, axis: str) -> bool:
@@ -193,10 +193,10 @@ def _has(method: Method, axis: str) -> bool:
 
 
 def plan_over(
-    loaded: Loaded,
+    loaded: LoadedModels,
     over: Mapping[str, Any],
     settings: Mapping[str, Any],
-    asked: EvalSettings,
+    eval_settings: EvalSettings,
     weights: Mapping[str, Any] = MappingProxyType({}),
     **budget: Any,
 ) -> SweepPlan:
@@ -216,7 +216,7 @@ def plan_over(
         if method not in OFFERED:
             raise SettingsError(f"There is no method {method!r} here; use {', '.join(OFFERED)}.")
     recipe = recipe_from(loaded, _start_of(methods), settings, weights=weights)
-    plan = SweepPlan(recipe, asked, axes=axes, max_settings=MAX_SETTINGS, **budget)
+    plan = SweepPlan(recipe, eval_settings, axes=axes, max_settings=MAX_SETTINGS, **budget)
     plan.candidates()
     return plan
 

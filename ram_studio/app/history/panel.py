@@ -12,7 +12,7 @@ from ram_studio.app.boxes import choice, html, unchecked
 from ram_studio.app.history import view, work
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared, open_after
+from ram_studio.app.session.shared import PageContext, open_after
 from ram_studio.app.templates import callout, step_head
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.export import FORMATS
@@ -27,7 +27,7 @@ _CHOSEN = (
 class HistoryPanel:
     """The page."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         with gr.Column(elem_id="step-history", elem_classes="step"):
             self._lay_out()
@@ -110,8 +110,8 @@ class HistoryPanel:
         parts = (self.kind, self.reference, self.actions, self._ask)
         nothing = {**rows, **dict.fromkeys(parts, hidden)}
         if not ids:
-            said = callout("Nothing is chosen. Tick one or more rows.", "warn")
-            return {**nothing, self.result: said}
+            message = callout("Nothing is chosen. Tick one or more rows.", "warn")
+            return {**nothing, self.result: message}
         try:
             found = work.side_by_side(ids, kind, reference, session, workspace)
             files = work.export(found, session) if found.result is not None else []
@@ -126,7 +126,7 @@ class HistoryPanel:
             self.result: view.side_by_side_html(found),
             # A check would tell more of these models, and can be run here.
             self._ask: gr.update(
-                visible=bool(found.left_out) and bool(work.askable(found.models, session))
+                visible=bool(found.left_out) and bool(work.names_in_check(found.models, session))
             ),
             self.actions: gr.update(visible=bool(files)),
             **{box: gr.update(value=file) for box, file in zip(self._files, files, strict=False)},
@@ -134,7 +134,7 @@ class HistoryPanel:
 
     def _fill_in_check(self, chosen: str, kind: str, session: Session) -> Updates:
         found = work.side_by_side(_ids(chosen), kind, None, session, self.shared.workspace)
-        names = work.askable(found.models, session)
+        names = work.names_in_check(found.models, session)
         return self.shared.asking.fill(names, list(found.left_out), session)
 
     def _open_in_check(self, session: Session) -> Updates:

@@ -87,7 +87,7 @@ def settings_text(merge: PastMerge) -> str:
     method = METHODS.get(merge.method)
     fields = method.settings.model_fields if method else {}
     parts = [_method_title(merge)]
-    for name in _ordered(settings):
+    for name in _tune_first(settings):
         text = _value(merge, name)
         usual = fields[name].default if name in fields else None
         # Tune's three are always told; the others where somebody chose them.
@@ -103,7 +103,7 @@ def _method_title(merge: PastMerge) -> str:
     return method.title if method else merge.method
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _tune_first(names: Iterable[str]) -> list[str]:
     """Return settings with Tune's three first."""
     own = list(names)
     return [*(n for n in TUNED if n in own), *(n for n in own if n not in TUNED)]
@@ -112,7 +112,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
     """Return the settings of merges, a row (label, a value for each merge) for each."""
     rows: list[tuple[str, list[Any]]] = [("method", [_method_title(m) for m in merges])]
-    for name in _ordered(dict.fromkeys(name for merge in merges for name in merge.settings)):
+    for name in _tune_first(dict.fromkeys(name for merge in merges for name in merge.settings)):
         values = [_value(merge, name) or "–" for merge in merges]
         if set(values) != {"–"}:
             rows.append((setting_text(name), values))

@@ -110,20 +110,20 @@ def past_models(session: Session, workspace: Workspace) -> list[PastModel]:
     """
     merges = past_merges(memory_folder(session, workspace.settings))
     with open_answers(session, workspace) as store:
-        models = _joined(merges, store)
+        models = _join_runs(merges, store)
     tried = [model for model in models if model.merge is not None and not model.merge.folder]
     left_out = {model.id for model in tried[MOST_TRIED:]}
     return [model for model in models if model.id not in left_out][:MOST_ROWS]
 
 
-def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
+def _join_runs(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
     by_print: dict[str, tuple[StoredRun, ...]] = {}
     for run in store.runs():
         if run.answered:
             by_print[run.fingerprint] = (*by_print.get(run.fingerprint, ()), run)
     # Merged again, under the same name and to the same weights: the newest stands for all.
-    same = Counter(map(_repeated, merges))
-    newest = {_repeated(merge): merge for merge in sorted(merges, key=lambda merge: merge.when)}
+    same = Counter(map(_repeat_key, merges))
+    newest = {_repeat_key(merge): merge for merge in sorted(merges, key=lambda merge: merge.when)}
     found = [
         PastModel(
             f"m{merge.id}",
@@ -144,7 +144,7 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
     return sorted(found, key=lambda model: model.when, reverse=True)
 
 
-def _repeated(merge: PastMerge) -> tuple[str, str]:
+def _repeat_key(merge: PastMerge) -> tuple[str, str]:
     # Session.free_name numbers the same merge of one visit: "ram+", "ram+ (2)".
     return re.sub(r" \(\d+\)$", "", merge.name), merge.fingerprint
 
@@ -166,13 +166,13 @@ def side_by_side(
     models = tuple(every[i] for i in dict.fromkeys(ids) if i in every)
     if not models:
         raise EvaluationError("The chosen rows no longer exist. Choose again.")
-    asked = dict.fromkeys(suite for model in models for suite in model.suites)
-    kinds = sorted({_kind_of(suite) for suite in asked})
+    asked_suites = dict.fromkeys(suite for model in models for suite in model.suites)
+    kinds = sorted({_kind_of(suite) for suite in asked_suites})
     if kinds and kind not in kinds:
         kind = kinds[0]
     left_out: dict[str, str] = {}
     suites = []
-    for suite in asked:
+    for suite in asked_suites:
         if _kind_of(suite) != kind:
             continue
         if all(model.run_of(suite) for model in models):
@@ -214,7 +214,7 @@ def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[st
     return stored_report(store, runs)
 
 
-def askable(models: Sequence[PastModel], session: Session) -> list[str]:
+def names_in_check(models: Sequence[PastModel], session: Session) -> list[str]:
     """Return the names under which Check offers these models, in their order.
 
     Empty unless all are loaded in this tab: the very weights, not others of the same name.

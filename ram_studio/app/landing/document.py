@@ -26,7 +26,7 @@ _GRADIO_STYLE = re.compile(rb'<link rel="stylesheet" crossorigin href="(\./asset
 _GRADIO_FACTS = b"<script>window.gradio_"
 _BODY = re.compile(rb"<body[^>]*>")
 _PACKING = 5
-_MOST_KEPT = 4
+_MOST_PAGES = 4
 
 
 class _Page(NamedTuple):
@@ -53,9 +53,9 @@ class Document:
         tags: Callable[[Request], str],
     ) -> None:
         self._app, self._tags = app, tags
-        self._kept: LRUCache[tuple[object, ...], _Page] = LRUCache(_MOST_KEPT)
+        self._pages: LRUCache[tuple[object, ...], _Page] = LRUCache(_MOST_PAGES)
         self._opening, self._first_view = opening.encode(), first_view.encode()
-        self._packed = GZipMiddleware(self._rewritten, compresslevel=_PACKING)
+        self._packed = GZipMiddleware(self._serve_page, compresslevel=_PACKING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -63,12 +63,12 @@ class Document:
         is_page = is_get and scope["path"].removeprefix(scope.get("root_path", "")) in ("", "/")
         await (self._packed if is_page else self._app)(scope, receive, send)
 
-    async def _rewritten(self, scope: Scope, receive: Receive, send: Send) -> None:
-        page = self._kept.get(key := self._key(scope)) or await self._made(scope, receive, send)
+    async def _serve_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        page = self._pages.get(key := self._key(scope)) or await self._fetch(scope, receive, send)
         if page is None:
             return
         if not any(name == b"set-cookie" for name, _ in page.start["headers"]):
-            self._kept[key] = page  # else it is one user's
+            self._pages[key] = page  # else it is one user's
         tags = await run_in_threadpool(self._tags, Request(scope))
         body = page.before + tags.encode() + page.after
         start = {**page.start, "headers": [*page.start["headers"]]}
@@ -84,7 +84,7 @@ class Document:
         query = scope["query_string"] if b"deep_link" in scope["query_string"] else b""
         return (scope["scheme"], scope.get("root_path", ""), scope["path"], query, names)
 
-    async def _made(self, scope: Scope, receive: Receive, send: Send) -> _Page | None:
+    async def _fetch(self, scope: Scope, receive: Receive, send: Send) -> _Page | None:
         """Return what Gradio answers; any other answer than a page is sent as it is."""
         start: Message = {}
         parts: list[bytes] = []
@@ -98,9 +98,9 @@ class Document:
                 parts.append(message.get("body", b""))
 
         await self._app(scope, receive, take)
-        return _Page(start, *self._opened(b"".join(parts))) if start else None
+        return _Page(start, *self._split_page(b"".join(parts))) if start else None
 
-    def _opened(self, page: bytes) -> tuple[bytes, bytes]:
+    def _split_page(self, page: bytes) -> tuple[bytes, bytes]:
         head, mark, body = page.partition(b"</head>")
         head = _GRADIO_TAGS.sub(b"", head)
         if _GRADIO_SCRIPT.search(head):

@@ -20,7 +20,7 @@ from ram_studio.app import templates
 from ram_studio.app.landing.outcomes import Outcome, Outcomes, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import DEFAULT_SET, record_of
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
@@ -31,7 +31,7 @@ _TUNED = ("average", "sum", "RAM", "RAM+", "DARE + TIES", "DARE + TIES, untrimme
 """Rows of the record that the caveats name."""
 
 
-class Applied(NamedTuple):
+class MeanFactors(NamedTuple):
     """How often a merge applies what one agent changed alone, and what several changed."""
 
     own: float
@@ -50,7 +50,7 @@ class Scene(NamedTuple):
 
     name: str
     says: str
-    applied: Applied
+    applied: MeanFactors
     outcome: Outcome
     answers: tuple[Answer, ...]
 
@@ -63,17 +63,17 @@ class Prompt(NamedTuple):
     right: str
 
 
-def applied(factors: np.ndarray) -> Applied:
+def mean_factors(factors: np.ndarray) -> MeanFactors:
     """Return the mean over agents of (own, shared) factors, see ``meters.part_factors``."""
     own, shared = factors.mean(0).tolist()
-    return Applied(own, shared)
+    return MeanFactors(own, shared)
 
 
 def prompt_text(text: str) -> str:
     """Return a question of the small tasks without its skill's name and the place of the answer."""
-    _, _, asked = text.partition(": ")
-    asked = asked.removesuffix("answer:").strip().removesuffix(".").strip()
-    return asked.replace(" ,", ",").replace(" . ", ". ")
+    _, _, question = text.partition(": ")
+    question = question.removesuffix("answer:").strip().removesuffix(".").strip()
+    return question.replace(" ,", ",").replace(" . ", ". ")
 
 
 def answer_text(text: str) -> str:
@@ -93,8 +93,8 @@ def example_of(found: Outcomes, skill: int, wrong: Sequence[Outcome], right: Out
 
     def worth(i: int) -> tuple[int, int, int]:
         is_lost = sum(row["right"][i] == "0" for row in lost)
-        said = len(table["answers"][i][lost[1]["answers"][i]].strip()) > 1
-        return -int(keeps["right"][i]), -is_lost - said, len(table["prompts"][i])
+        has_answer = len(table["answers"][i][lost[1]["answers"][i]].strip()) > 1
+        return -int(keeps["right"][i]), -is_lost - has_answer, len(table["prompts"][i])
 
     return min(range(place * n, (place + 1) * n), key=worth)
 
@@ -103,13 +103,13 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
     """Return the questions that are shown, and the three scenes."""
     analysis, table = found.analysis, found.table
     n = len(analysis.agents)
-    ram = found.nearest(Tuned())
+    ram = found.nearest(TuneSettings())
     lambdas = [agent["lambda"] for agent in analysis.preview()["agents"].values()]
     factors = found.factors
     parts = (
-        applied(factors.sum / n),
-        applied(factors.sum),
-        applied(factors.of_ram(DEFAULT_INDEX, lambdas)),
+        mean_factors(factors.sum / n),
+        mean_factors(factors.sum),
+        mean_factors(factors.of_ram(DEFAULT_INDEX, lambdas)),
     )
     outcomes = (found.find(AVERAGE), found.find(SUM), ram)
     says = (

@@ -20,7 +20,7 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, method_title
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import AnalysisError, EvaluationError
 from ram_studio.evals.report.score import DomainScore
 
@@ -43,7 +43,7 @@ class Outcome:
     """What one row of a table solves.
 
     number: the row's place in the table. title: its method. settings: in words, "" for none.
-    solved: questions, by skill. asked: questions of each skill. is_exact: measured at what was
+    solved: questions, by skill. n: questions of each skill. is_exact: measured at what was
     asked.
     """
 
@@ -51,7 +51,7 @@ class Outcome:
     title: str
     settings: str
     solved: tuple[int, ...]
-    asked: int
+    n: int
     is_exact: bool = True
 
     @property
@@ -62,7 +62,7 @@ class Outcome:
     @property
     def prompts(self) -> int:
         """Questions of all skills."""
-        return self.asked * len(self.solved)
+        return self.n * len(self.solved)
 
     @property
     def interval(self) -> tuple[int, int]:
@@ -83,8 +83,8 @@ class Outcomes:
         found = []
         n = self.table["n"]
         for place, name in enumerate(self.table["domains"]):
-            scores = [self.solved(self.source(agent), place) for agent in self.analysis.agents]
-            _, high = DomainScore(n, self.solved(self.source("base"), place)).ci95
+            scores = [self.solved_by(self.source(agent), place) for agent in self.analysis.agents]
+            _, high = DomainScore(n, self.solved_by(self.source("base"), place)).ci95
             if max(scores) / n > high:
                 found.append(Skill(name, place, scores.index(max(scores))))
         return tuple(found)
@@ -105,7 +105,7 @@ class Outcomes:
         rows = self.table["rows"]
         return next(row for row in rows if (row["kind"], row["method"]) == ("source", name))
 
-    def solved(self, row: Mapping[str, Any], place: int) -> int:
+    def solved_by(self, row: Mapping[str, Any], place: int) -> int:
         """Return how many questions of the domain at a place a row solves."""
         n = self.table["n"]
         return int(row["right"][place * n : (place + 1) * n].count("1"))
@@ -118,12 +118,12 @@ class Outcomes:
         if not 0 <= number < len(self.table["rows"]):
             raise IndexError(number)
         row = self.table["rows"][number]
-        method = shown_as(row, len(self.analysis.agents))
+        method = shown_method(row, len(self.analysis.agents))
         # Of the base or an agent the method is its name.
         title = method_title(method) if method in (*METHODS, *PLACES) else method
-        solved = tuple(self.solved(row, skill.place) for skill in self.skills)
-        said = "" if method in (AVERAGE, SUM) else settings_text(row["settings"])
-        return Outcome(number, title, said, solved, self.table["n"], is_exact)
+        solved = tuple(self.solved_by(row, skill.place) for skill in self.skills)
+        settings = "" if method in (AVERAGE, SUM) else settings_text(row["settings"])
+        return Outcome(number, title, settings, solved, self.table["n"], is_exact)
 
     def find(self, rule: str) -> Outcome:
         """Return a method without epsilon (Average, Sum, TIES at its usual setting), or the base.
@@ -131,16 +131,16 @@ class Outcomes:
         Raises: KeyError where it was not measured.
         """
         for number, row in enumerate(self.table["rows"]):
-            if row["method"] == rule or shown_as(row, len(self.analysis.agents)) == rule:
+            if row["method"] == rule or shown_method(row, len(self.analysis.agents)) == rule:
                 return self.outcome(number)
         raise KeyError(rule)
 
     def _nearest_of(self, rule: str, given: Mapping[str, float]) -> Outcome:
         """Return the measured row nearest to settings of a method outside the RAM family."""
-        wanted = self._complete(rule, given)
+        wanted = self._complete_settings(rule, given)
 
         def distance(row: Mapping[str, Any]) -> float:
-            own = self._complete(rule, row["settings"])
+            own = self._complete_settings(rule, row["settings"])
             return sum(abs(own[name] - wanted[name]) for name in own.keys() & wanted.keys())
 
         rows = enumerate(self.table["rows"])
@@ -150,7 +150,7 @@ class Outcomes:
         away, number = min(found)
         return self.outcome(number, is_exact=away < _EXACT)
 
-    def _complete(self, rule: str, given: Mapping[str, Any]) -> dict[str, float]:
+    def _complete_settings(self, rule: str, given: Mapping[str, Any]) -> dict[str, float]:
         """Return the numbers among a method's settings; one that is not given has its default."""
         fields = METHODS[rule].settings.model_fields
         known = {name: given.get(name, field.default) for name, field in fields.items()}
@@ -166,14 +166,14 @@ class Outcomes:
             (number, self._counts[row["k"]], _place(row["k"]), self._lambdas(tuned))
             for number, row in enumerate(self.table["rows"])
             if row["method"] in scaling.RULES and row["k"] is not None
-            for tuned in [_tuned_of(row)]
+            for tuned in [_tune_settings_of(row)]
         ]
 
     @cached_property
     def _counts(self) -> list[str]:
         return [str(at.tolist()) for at in self.analysis.model.shared[0]]
 
-    def _lambdas(self, tuned: Tuned) -> list[float]:
+    def _lambdas(self, tuned: TuneSettings) -> list[float]:
         rule, point, r, alpha, *_ = tuned
         if rule == scaling.MAGNITUDE_RULE:  # its ratio is not of counts
             agents = self.analysis.preview(point, rule, r, alpha)["agents"]
@@ -182,7 +182,7 @@ class Outcomes:
         ratios = (scaling.overlap_unique_ratio(sum(own[1:]), own[0]) for own in counts)
         return [scaling.scaling_factor(rho, rule, r, alpha) for rho in ratios]
 
-    def nearest(self, tuned: Tuned) -> Outcome:
+    def nearest(self, tuned: TuneSettings) -> Outcome:
         """Return the measured row that settings of Tune show.
 
         In the RAM family those with the same counts and lambdas are the same weights; otherwise the
@@ -214,12 +214,12 @@ def _place(point: int) -> float:
     return math.log10(EPSILON_GRID[point]) if point else _BELOW_GRID
 
 
-def _tuned_of(row: Mapping[str, Any]) -> Tuned:
+def _tune_settings_of(row: Mapping[str, Any]) -> TuneSettings:
     own = row["settings"]
-    return Tuned(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
+    return TuneSettings(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
 
 
-def shown_as(row: Mapping[str, Any], n_agents: int) -> str:
+def shown_method(row: Mapping[str, Any], n_agents: int) -> str:
     """Return the method of a row: task arithmetic of N agents is the average at scale 1/N, and the
     sum at 1.
     """

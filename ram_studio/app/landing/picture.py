@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ram_studio.app.landing.outcomes import Outcome, Outcomes, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.evals.report.colors import AGENTS_LIGHT, PAGE
 
 SIZE = (1200, 630)
@@ -64,8 +64,8 @@ def draw_outcome(found: Outcomes, outcome: Outcome) -> bytes:
     solved = ", ".join(
         f"{skill.name} {n}" for skill, n in zip(found.skills, outcome.solved, strict=True)
     )
-    draw.text((_EDGE, 272), f"{solved} of {outcome.asked} questions", muted, _font(30), anchor="ls")
-    others = (found.find(AVERAGE), found.find(SUM), found.nearest(Tuned()))
+    draw.text((_EDGE, 272), f"{solved} of {outcome.n} questions", muted, _font(30), anchor="ls")
+    others = (found.find(AVERAGE), found.find(SUM), found.nearest(TuneSettings()))
     rows = [outcome, *(other for other in others if other.number != outcome.number)][:3]
     for place, row in enumerate(rows):
         y, height = 362 + 62 * place, 17 if place == 0 else 11
@@ -96,13 +96,13 @@ class Pictures:
     """The pictures of all rows, drawn when they are asked for.
 
     Args:
-        kept: most pictures that are kept (15 kB each). a_minute: most that are drawn in a minute.
+        most: pictures that are kept (15 kB each). a_minute: most that are drawn in a minute.
     """
 
     def __init__(
-        self, *, kept: int = 64, a_minute: int = 20, clock: Callable[[], float] = time.monotonic
+        self, *, most: int = 64, a_minute: int = 20, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._drawn: LRUCache[tuple[str, int], bytes] = LRUCache(kept)
+        self._drawn: LRUCache[tuple[str, int], bytes] = LRUCache(most)
         self._a_minute, self._clock = a_minute, clock
         self._times: list[float] = []
         self._usual: dict[str, bytes] = {}
@@ -128,5 +128,5 @@ class Pictures:
 
     def _usual_of(self, set_name: str, found: Outcomes) -> bytes:
         if set_name not in self._usual:
-            self._usual[set_name] = draw_outcome(found, found.nearest(Tuned()))
+            self._usual[set_name] = draw_outcome(found, found.nearest(TuneSettings()))
         return self._usual[set_name]

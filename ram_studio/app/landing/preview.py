@@ -28,7 +28,7 @@ from ram_studio.app.session.deep_link import (
     scene_of,
 )
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
-from ram_studio.app.session.shared import tuned_from
+from ram_studio.app.session.shared import tune_settings_from
 from ram_studio.app.session.weights import all_usable, weights_text
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
@@ -65,28 +65,28 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
     has_models: whether models are loaded, without which most steps have nothing to show.
     """
     link = read_link(query)
-    asked = (
+    parts = (
         ("set", "set", link.set_name, ", ".join(TITLES)),
         ("step", "step", link.step, ", ".join(STEPS)),
         ("rule", "method", link.settings.get("method"), ", ".join(SHOWN)),
         ("pin", "method of A", link.pin, ", ".join(SHOWN)),
         ("lesson", "scene", link.lesson, f"1 to {len(SCENES)}, {', '.join(SCENES)}"),
     )
-    told = [
+    notes = [
         f"This link asks for the {noun} {query[key].partition('~')[0][:40]!r}, which does not "
         f"exist. Known: {known}."
-        for key, noun, found, known in asked
+        for key, noun, found, known in parts
         if query.get(key) and found is None
     ]
     if not has_models and link.step in _OF_MODELS and link.lesson is None:
-        told.append(
+        notes.append(
             f"This link opens {link.step.capitalize()}, but no models are loaded. "
             "Open the playground, or load your own."
         )
-    return [*told, *_unusable(query), *_unusable(pin_parts(query.get("pin"))[1], of="A's ")]
+    return [*notes, *_notes_on(query), *_notes_on(pin_parts(query.get("pin"))[1], of="A's ")]
 
 
-def _unusable(values: Mapping[str, str], of: str = "") -> Iterator[str]:
+def _notes_on(values: Mapping[str, str], of: str = "") -> Iterator[str]:
     """Yield a sentence for each setting that is not used as it is written; of: whose it is."""
     for name, most in RANGES.items():
         if not (text := values.get(name)):
@@ -109,9 +109,9 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     set_name = link.set_name or DEFAULT_SET
     try:
         found = outcomes_of(set_name)
-        outcome = found.nearest(tuned_from(link.settings if link.set_name else {}))
+        outcome = found.nearest(tune_settings_from(link.settings if link.set_name else {}))
         has_row = link.pin is not None and "weights" not in link.pin
-        pinned = found.nearest(tuned_from(link.pin or {})) if has_row else None
+        pinned = found.nearest(tune_settings_from(link.pin or {})) if has_row else None
     except (RamStudioError, KeyError):
         return Preview(NAME, _WHY, None)
     picture: tuple[str, int] | None = (set_name, outcome.number)
@@ -127,20 +127,20 @@ def preview_of(query: Mapping[str, str]) -> Preview:
     )
     where = "" if outcome.is_exact else "Nearest measured setting: "
     setting = f" at {outcome.settings}" if outcome.settings else ""
-    said = (
+    text = (
         f"{where}{outcome.title}{setting} of {TITLES[set_name]}. Solved: {scores} of "
-        f"{outcome.asked} questions. Average {found.find(AVERAGE).total}, sum "
+        f"{outcome.n} questions. Average {found.find(AVERAGE).total}, sum "
         f"{found.find(SUM).total} of {outcome.prompts}."
     )
     title = headline(outcome)[:-1]
     if weights := link.settings.get("weights"):  # of which nothing is measured here
         title, picture = f"{outcome.title} with weights", None
-        said = f"{weights_text(weights)}: not tested with these weights. Without them: {said}"
+        text = f"{weights_text(weights)}: not tested with these weights. Without them: {text}"
     if pinned is not None:
         title = f"{title}, A ({pinned.title}) {pinned.total}"
     if link.step in _STEPS:
-        title, said = f"{link.step.capitalize()} · {title}", f"{_STEPS[link.step]} {said}"
-    return Preview(f"{title} · {NAME}", said, picture)
+        title, text = f"{link.step.capitalize()} · {title}", f"{_STEPS[link.step]} {text}"
+    return Preview(f"{title} · {NAME}", text, picture)
 
 
 class Previews:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_RULE
-from ram_studio.app.landing.figure import applied
+from ram_studio.app.landing.figure import mean_factors
 from ram_studio.app.landing.outcomes import Outcomes, Skill, outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
 from ram_studio.app.session.sets import load_set, record_of
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
 
@@ -31,7 +31,7 @@ CONTROL = "independent"
 DENSE = "dense"
 
 
-class Expected(NamedTuple):
+class SceneAnswer(NamedTuple):
     """A scene by its number ("+" for the last word): what it asks, and the measured answer."""
 
     scene: str
@@ -44,17 +44,17 @@ def share_text(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def _listed(words: list[str]) -> str:
+def _join_words(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
-def alone(found: Outcomes) -> list[int]:
+def solved_alone(found: Outcomes) -> list[int]:
     """Return what each agent alone solves of its own skill, in the order of the skills."""
-    skilled = zip(_skilled(found), found.skills, strict=True)
-    return [found.solved(found.source(agent), skill.place) for agent, skill in skilled]
+    skilled = zip(_skill_agents(found), found.skills, strict=True)
+    return [found.solved_by(found.source(agent), skill.place) for agent, skill in skilled]
 
 
-def _skilled(found: Outcomes) -> list[str]:
+def _skill_agents(found: Outcomes) -> list[str]:
     """Return the agent of each skill, in the order of the skills."""
     return [found.analysis.agents[skill.agent] for skill in found.skills]
 
@@ -62,13 +62,15 @@ def _skilled(found: Outcomes) -> list[str]:
 def least_alone(found: Outcomes) -> tuple[str, Mapping[str, Any]]:
     """Return the agent with a skill that shares most of what it changed, and its counts."""
     agents = found.analysis.preview()["agents"]
-    name = min(_skilled(found), key=lambda agent: agents[agent]["unique"] / agents[agent]["active"])
+    name = min(
+        _skill_agents(found), key=lambda agent: agents[agent]["unique"] / agents[agent]["active"]
+    )
     return name, agents[name]
 
 
 def shared_times(found: Outcomes) -> float:
     """Return how many times the sum applies what several agents changed, mean over the agents."""
-    return applied(found.factors.sum).shared
+    return mean_factors(found.factors.sum).shared
 
 
 class FewWeights(NamedTuple):
@@ -133,16 +135,16 @@ def _breaking_point(found: Outcomes, skill: Skill) -> tuple[int, int]:
     """
     place, n = found.skills.index(skill), found.table["n"]
     points = [k for k in range(DEFAULT_INDEX, len(EPSILON_GRID)) if _is_measured(found, k)]
-    start = found.nearest(Tuned(point=points[0])).solved[place] / n
+    start = found.nearest(TuneSettings(point=points[0])).solved[place] / n
     for last, first in pairwise(points):
-        solved = found.nearest(Tuned(point=first)).solved[place]
+        solved = found.nearest(TuneSettings(point=first)).solved[place]
         if DomainScore(n, solved).ci95[1] < start - 1e-9:
             return last, first
     raise EvaluationError(f"No measured epsilon breaks {skill.name} in {CONTROL}.")
 
 
 def _is_measured(found: Outcomes, point: int) -> bool:
-    return found.nearest(Tuned(point=point)).is_exact
+    return found.nearest(TuneSettings(point=point)).is_exact
 
 
 def small_push() -> tuple[str, float, float]:
@@ -151,33 +153,33 @@ def small_push() -> tuple[str, float, float]:
     """
     analysis = load_set(DENSE).analysis
     agents = analysis.preview(DEFAULT_INDEX, DEFAULT_RULE, GENTLE, DEFAULT_ALPHA)["agents"]
-    asked = {name: agent["lambda"] for name, agent in agents.items()}
-    kept = rounding_preview(analysis, DEFAULT_INDEX, asked)
-    if kept is None:
+    requested = {name: agent["lambda"] for name, agent in agents.items()}
+    effective = rounding_preview(analysis, DEFAULT_INDEX, requested)
+    if effective is None:
         raise EvaluationError(f"The analysis of {DENSE} has no sizes of changes.")
-    name, own = min(kept["bfloat16"].items(), key=lambda item: item[1]["nearest"])
-    return name, asked[name], own["nearest"]
+    name, own = min(effective["bfloat16"].items(), key=lambda item: item[1]["nearest"])
+    return name, requested[name], own["nearest"]
 
 
 @cache
-def expected() -> tuple[Expected, ...]:
+def scene_answers() -> tuple[SceneAnswer, ...]:
     """Return the scenes with their answers.
 
     Raises: CheckpointError, AnalysisError, EvaluationError where a set's files lack something.
     """
     shared, dense = outcomes_of("shared-style"), outcomes_of(DENSE)
     average, total = shared.find(AVERAGE), shared.find(SUM)
-    ram, plus = shared.nearest(Tuned("ram")), shared.nearest(Tuned())
+    ram, plus = shared.nearest(TuneSettings("ram")), shared.nearest(TuneSettings())
     base = shared.find("base")
-    own = alone(shared)
+    own = solved_alone(shared)
     moved = ", ".join(
         f"{skill.name} {a} to {b}"
         for skill, a, b in zip(shared.skills, own, average.solved, strict=True)
     )
-    agents = _listed(_skilled(shared))
+    agents = _join_words(_skill_agents(shared))
     least, counts = least_alone(shared)
     few = few_weights()
-    name, asked, stored = small_push()
+    name, requested, stored = small_push()
     answers = (
         (
             f"Of the weights that {least} changed, what share did no other copy change?",
@@ -202,30 +204,30 @@ def expected() -> tuple[Expected, ...]:
             f"{share_text(few.random)}",
         ),
         (
-            f"If λ {asked:.2f} is requested, what is stored in bfloat16?",
+            f"If λ {requested:.2f} is requested, what is stored in bfloat16?",
             f"{name}: {stored:.3f} (expected)",
         ),
         (
             "When agents changed nearly every weight, RAM+ or the sum?",
-            f"RAM+ {dense.nearest(Tuned()).total} of {average.prompts}, "
+            f"RAM+ {dense.nearest(TuneSettings()).total} of {average.prompts}, "
             f"the sum {dense.find(SUM).total}",
         ),
     )
     marks = (*map(str, range(1, len(answers))), "+")
-    return tuple(Expected(mark, *answer) for mark, answer in zip(marks, answers, strict=True))
+    return tuple(SceneAnswer(mark, *answer) for mark, answer in zip(marks, answers, strict=True))
 
 
 def alone_text() -> str:
     """Return what the agents solve alone, and the base of what no agent learned."""
     found = outcomes_of("shared-style")
-    own, asked = [str(solved) for solved in alone(found)], found.table["n"]
-    agents = _listed(_skilled(found))
+    own, n = [str(solved) for solved in solved_alone(found)], found.table["n"]
+    agents = _join_words(_skill_agents(found))
     learned = {skill.name for skill in found.skills}
-    kept = [
-        f"The base solves {found.solved(found.source('base'), d)} of {asked} questions of {name}, "
+    untrained = [
+        f"The base solves {found.solved_by(found.source('base'), d)} of {n} questions of {name}, "
         "a skill that no agent was trained for."
         for d, name in enumerate(found.table["domains"])
         if name not in learned
     ]
-    said = f"Alone, {agents} solve {_listed(own)} of {asked} questions of their own skill."
-    return " ".join([said, *kept])
+    trained = f"Alone, {agents} solve {_join_words(own)} of {n} questions of their own skill."
+    return " ".join([trained, *untrained])

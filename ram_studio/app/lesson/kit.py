@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from ram_studio._version import __version__
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.app.landing.outcomes import outcomes_of
-from ram_studio.app.lesson.expected import alone_text, expected
+from ram_studio.app.lesson.expected import alone_text, scene_answers
 from ram_studio.app.session.sets import (
     DEFAULT_SET,
     REAL,
@@ -45,14 +45,14 @@ def kit_html() -> Markup:
     Raises: RamStudioError where a shipped file is missing or damaged.
     """
     found = outcomes_of(DEFAULT_SET)
-    asked = found.table["n"]
+    questions = found.table["n"]
     return render(
         "lesson/kit.html.j2",
         agents=len(found.analysis.agents),
-        asked=asked,
-        prompts=asked * len(found.skills),
+        questions=questions,
+        prompts=questions * len(found.skills),
         alone=alone_text(),
-        scenes=expected(),
+        scenes=scene_answers(),
         version=__version__,
     )
 
@@ -88,15 +88,15 @@ def lesson_file() -> str:
 
 def send_kit(request: Request) -> Response:
     """Send the kit as a page."""
-    return _sent(kit_page)
+    return _send(kit_page)
 
 
 def send_file(request: Request) -> Response:
     """Send the lesson as a file to be kept."""
-    return _sent(lesson_file, **{"Content-Disposition": 'attachment; filename="ram-lesson.html"'})
+    return _send(lesson_file, **{"Content-Disposition": 'attachment; filename="ram-lesson.html"'})
 
 
-def _sent(page: Callable[[], str], **headers: str) -> Response:
+def _send(page: Callable[[], str], **headers: str) -> Response:
     try:
         text = page()
     except RamStudioError as error:  # this installation lacks a shipped file

@@ -14,7 +14,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import html, mounted
+from ram_studio.app.boxes import html, mount_point
 from ram_studio.app.landing.preview import unknown_parts
 from ram_studio.app.load import analysis_panel, work
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
@@ -29,13 +29,13 @@ from ram_studio.app.session.jobs import (
     Updates,
     Work,
     connect,
+    resume_button_id,
     stop_button,
-    unfinished,
     watch,
 )
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import TITLES, load_set, opener
-from ram_studio.app.session.shared import Shared, open_after
+from ram_studio.app.session.shared import PageContext, open_after
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
@@ -62,7 +62,7 @@ class LoadPanel:
     decide. count: rows in use.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         self.examples: dict[str, gr.Button] = {}
         # Above every step: what a link asked for in vain.
@@ -85,7 +85,7 @@ class LoadPanel:
 
     def _lay_out_examples(self) -> None:
         """Lay out the landing page, and the buttons that its links press."""
-        mounted("mountFirst(element)", "hero")
+        mount_point("mountFirst(element)", "hero")
         for name in TITLES:
             shape = {"elem_id": f"use-{name}", "elem_classes": opener(name)}
             self.examples[name] = gr.Button(name, visible="hidden", **shape)
@@ -125,7 +125,7 @@ class LoadPanel:
 
     def _lay_out_ticks(self) -> None:
         """Keep what of the steps is done, which the browser ticks off: {step: whether}."""
-        done = mounted("mountTicks(props, watch)", "steps-done")
+        done = mount_point("mountTicks(props, watch)", "steps-done")
 
         def show(session: Session) -> Updates:
             steps = {
@@ -220,20 +220,20 @@ class LoadPanel:
             notes = [templates.callout(text, "warn") for text in in_vain]
             updates[self.note] = Markup("").join(notes)
             begin = {
-                "job": unfinished(session),
+                "job": resume_button_id(session),
                 "view": link.view(loaded),
                 "loaded": loaded is not None,
             }
-            return {**updates, told: json.dumps(begin)}
+            return {**updates, state: json.dumps(begin)}
 
-        told = gr.Textbox(visible=False)
+        state = gr.Textbox(visible=False)
         gr.context.Context.root_block.load(
             enter,
             gr.Textbox(visible=False),
-            [*outputs, *shared.tuning, self.note, told],
+            [*outputs, *shared.tuning, self.note, state],
             js="async () => (await window.RAM_READY).tabKey()",
             **LIGHT,
-        ).success(fn=None, inputs=told, js="(told) => { window.RAM.enter(JSON.parse(told)); }")
+        ).success(fn=None, inputs=state, js="(state) => { window.RAM.enter(JSON.parse(state)); }")
 
     def _wire_own(self, filled: Any) -> None:
         shared = self.shared
@@ -258,14 +258,14 @@ class LoadPanel:
         try:
             sources, options = self._read(data)
             with acting_as(session.token):
-                fit = work.inspect(sources, options, settings)
-                said = fit_html(fit, is_public=settings.is_public)
+                fit = work.inspect_sources(sources, options, settings)
+                report = fit_html(fit, is_public=settings.is_public)
         except RamStudioError as error:
             return self._with_options({self.job.status: templates.callout(str(error), "bad")})
-        pins = work.pinned(fit)
+        pins = work.pinned_sources(fit)
         given = {box: (data[box] or "").strip() for box in self._sources}
-        kept = {box: pins[text] for box, text in given.items() if text in pins}
-        return {self.job.status: said, **kept}
+        pinned = {box: pins[text] for box, text in given.items() if text in pins}
+        return {self.job.status: report, **pinned}
 
     def _run(self, data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         shared, status = self.shared, self.job.status
@@ -278,7 +278,7 @@ class LoadPanel:
             )
 
         def finish(found: work.FreshAnalysis) -> Updates:
-            session.load(found.loaded(", ".join(found.sources.agents)))
+            session.load(found.as_loaded(", ".join(found.sources.agents)))
             fit = fit_html(found.fit, found.analysis, is_public=shared.settings.is_public)
             return {**shared.loaded.updates(session), status: fit, self._target: "tune"}
 

@@ -101,7 +101,7 @@ def read_sources(
     if not agents:
         raise SettingsError("No agent is given. Enter the folder or Hub id of at least one agent.")
     result = Sources(base_text, agents)
-    return _offered(result, settings) if settings.is_public else result
+    return _resolve_offered(result, settings) if settings.is_public else result
 
 
 def is_local(source: str, settings: Settings, *, name: str) -> bool:
@@ -113,7 +113,7 @@ def is_local(source: str, settings: Settings, *, name: str) -> bool:
     return Path(source).is_absolute() if settings.is_public else is_local_source(source, name=name)
 
 
-def _offered(sources: Sources, settings: Settings) -> Sources:
+def _resolve_offered(sources: Sources, settings: Settings) -> Sources:
     """Return the sources with offered folders at their place.
 
     On a shared server only what --models-dir offers and Hub ids can be named: nothing that was

@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.app import templates
-from ram_studio.app.load.work import open_loaded, pinned
+from ram_studio.app.load.work import open_loaded, pinned_sources
 from ram_studio.app.numbers import duration_text, size_text
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import StorageReport, storage_report
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
@@ -69,8 +69,8 @@ def fit_html(
     stored = storage_report(fit, analysis)
     # An analysis has counted; before it a sample tells about how much was changed.
     sampled = sample_changes(fit) if analysis is None else {}
-    told = sample_findings(sampled, fit.counted_elements)
-    stored = replace(stored, findings=(*stored.findings, *told))
+    findings = sample_findings(sampled, fit.counted_elements)
+    stored = replace(stored, findings=(*stored.findings, *findings))
     return templates.render(
         "load/fit.html.j2",
         fit=fit,
@@ -78,7 +78,7 @@ def fit_html(
         tied=[tensor.name for tensor in fit.tensors if tensor.tied_to is not None],
         missing=sum(model.nbytes for model in models if not model.is_local),
         counted=analysis is not None,
-        pins=[f"{source[:-40]}{source[-40:-32]}" for source in pinned(fit).values()],
+        pins=[f"{source[:-40]}{source[-40:-32]}" for source in pinned_sources(fit).values()],
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(stored),
         sampled={name: own.changed for name, own in sampled.items()},
@@ -90,7 +90,7 @@ def fit_html(
     )
 
 
-def report_of(loaded: Loaded, point: int) -> StorageReport:
+def report_of(loaded: LoadedModels, point: int) -> StorageReport:
     """Return the report of what is loaded, at a grid point.
 
     Of the analysis alone where the files cannot be opened any more: what it says holds all the
@@ -110,7 +110,7 @@ def storage_html(report: StorageReport) -> Markup:
         "load/stored.html.j2",
         report=report,
         warnings=warnings,
-        told=[(t, a.text) for t, a in agents if report.is_complete and a.text not in warnings],
+        by_agent=[(t, a.text) for t, a in agents if report.is_complete and a.text not in warnings],
         notes=[f.text for f in report.findings if f.level == "note"],
         has_rounded=any(agent.rounded is not None for agent in report.agents.values()),
     )

@@ -18,7 +18,7 @@ from ram_studio.app.boxes import html
 from ram_studio.app.session.deep_link import method_title
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import REAL, TITLES, record_of, shipped_table
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.evals.report.comparison import Comparison, PairedCounts, holm
 
 
@@ -56,10 +56,10 @@ def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     versus: dict[str, Any] = {"rival": None}  # there is nothing to say of it without the table
     if rival is not None and table is not None:
         method, *settings = rival.split()
-        said = [method_title(method), *(pair.replace("=", " ") for pair in settings)]
+        parts = [method_title(method), *(pair.replace("=", " ") for pair in settings)]
         texts = record["evaluation"]["texts"]
         found = _against_ram_plus(rival, record["merges"], table, texts)
-        versus = {"rival": rival, "against": found, "rival_title": ", ".join(said)}
+        versus = {"rival": rival, "against": found, "rival_title": ", ".join(parts)}
     return {
         **record,
         **versus,
@@ -108,7 +108,7 @@ def caution_html(cautions: Sequence[str]) -> Markup:
     return templates.render("load/caution.html.j2", first=cautions[0], more=len(cautions) - 1)
 
 
-def build(shared: Shared) -> None:
+def build(shared: PageContext) -> None:
     """Lay the sentence out where one stands, shown while there is one."""
     box = html("", elem_id="watch", visible=False)
 

@@ -16,7 +16,7 @@ from ram_studio.algorithm.meters.storage import texts
 from ram_studio.app.load.sources import Sources, is_local
 from ram_studio.app.numbers import size_text
 from ram_studio.app.session.jobs import Report, check_weights
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
@@ -67,12 +67,12 @@ class FreshAnalysis(NamedTuple):
     fit: CompatibilityReport
     read_rate: float | None
 
-    def loaded(self, title: str) -> Loaded:
+    def as_loaded(self, title: str) -> LoadedModels:
         """Return what a session keeps of it."""
-        pins = pinned(self.fit)
+        pins = pinned_sources(self.fit)
         base = pins.get(self.sources.base, self.sources.base)
         agents = {name: pins.get(source, source) for name, source in self.sources.agents.items()}
-        plain = Loaded(title, None, base, agents, self.analysis, self.options, self.read_rate)
+        plain = LoadedModels(title, None, base, agents, self.analysis, self.options, self.read_rate)
         remote = sum(c.nbytes for c in self.fit.checkpoints if not c.is_local)
         cautions = cautions_of(self.fit, self.analysis)
         return replace(plain, cautions=cautions, remote_bytes=remote)
@@ -91,7 +91,7 @@ def cautions_of(fit: CompatibilityReport, analysis: Analysis) -> tuple[str, ...]
     return tuple(in_form_words(text) for text in texts(findings))
 
 
-def inspect(
+def inspect_sources(
     sources: Sources, options: Mapping[str, Any], settings: Settings
 ) -> CompatibilityReport:
     """Return whether the checkpoints fit, from their headers alone: nothing large is downloaded.
@@ -100,7 +100,7 @@ def inspect(
     CompatibilityError where the models of a published set are not as it lists them.
     """
     checkpoints = []
-    for opened in _opened(sources, settings, stream=True):
+    for opened in _open_models(sources, settings, stream=True):
         if settings.is_public and opened.nbytes > settings.max_download_bytes:
             raise HubError(
                 f"{opened.name} ({opened.source}) is {size_text(opened.nbytes)}; this public app "
@@ -108,31 +108,31 @@ def inspect(
                 "on your own machine for larger ones."
             )
         checkpoints.append(opened)
-    fit = fitting(checkpoints, options)
-    if (listed := _published(sources)) is not None:
+    fit = check_fit(checkpoints, options)
+    if (listed := _find_preset(sources)) is not None:
         # Of no use to others, who then need not know huggingface_hub.
         from ram_studio.engine.reading.preset_check import differences_from_list
 
-        if told := differences_from_list(listed, fit):
-            raise CompatibilityError(" ".join(told))
+        if differences := differences_from_list(listed, fit):
+            raise CompatibilityError(" ".join(differences))
     return fit
 
 
-def _opened(sources: Sources, settings: Settings, **how: Any) -> Iterator[Checkpoint]:
+def _open_models(sources: Sources, settings: Settings, **how: Any) -> Iterator[Checkpoint]:
     """Yield base and agents, each opened when asked for; how: keywords of ``open_checkpoint``."""
     for name, source in {BASE: sources.base, **sources.agents}.items():
         local_ok = is_local(source, settings, name=name)
         yield open_checkpoint(source, name=name, local_ok=local_ok, **how)
 
 
-def _published(sources: Sources) -> Preset | None:
+def _find_preset(sources: Sources) -> Preset | None:
     """Return the published set that these sources are, None where they are others."""
-    asked = [source.partition("@")[0] for source in (sources.base, *sources.agents.values())]
+    repositories = [source.partition("@")[0] for source in (sources.base, *sources.agents.values())]
     sets = presets().values()
-    return next((p for p in sets if [m.repository for m in p.models] == asked), None)
+    return next((p for p in sets if [m.repository for m in p.models] == repositories), None)
 
 
-def pinned(fit: CompatibilityReport) -> dict[str, str]:
+def pinned_sources(fit: CompatibilityReport) -> dict[str, str]:
     """Return Hub ids without a commit as they were opened: with the commit they stood for.
 
     Later reads by these find the same files, whatever is pushed meanwhile.
@@ -141,7 +141,7 @@ def pinned(fit: CompatibilityReport) -> dict[str, str]:
     return {s: f"{s}@{commit}" for s, commit in found if commit is not None and "@" not in s}
 
 
-def fitting(checkpoints: Iterable[Checkpoint], options: Mapping[str, Any]) -> CompatibilityReport:
+def check_fit(checkpoints: Iterable[Checkpoint], options: Mapping[str, Any]) -> CompatibilityReport:
     """Return how the base and the agents, in this order, fit together.
 
     Raises: CompatibilityError in the words of the form.
@@ -166,28 +166,28 @@ def analyze(
 
     report: takes DownloadProgress and Progress events; download: also keep the models of Hub ids.
     """
-    fit = inspect(sources, options, settings)
+    fit = inspect_sources(sources, options, settings)
     cancel.raise_if_cancelled()
     if download and not fit.is_local:
-        fit = fitting(_opened(sources, settings, on_progress=report, cancel=cancel), options)
+        fit = check_fit(_open_models(sources, settings, on_progress=report, cancel=cancel), options)
     last: list[Progress] = []
 
-    def tell(event: Progress) -> None:
+    def report_progress(event: Progress) -> None:
         last[:] = [event]
         report(event)
 
-    analysis = analyze_report(fit, on_progress=tell, cancel=cancel)
+    analysis = analyze_report(fit, on_progress=report_progress, cancel=cancel)
     return FreshAnalysis(sources, options, analysis, fit, last[0].rate if last else None)
 
 
-def open_loaded(loaded: Loaded) -> CompatibilityReport:
+def open_loaded(loaded: LoadedModels) -> CompatibilityReport:
     """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
 
     Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only an analysis is.
     """
     check_weights(loaded)
     folders = (loaded.base, *loaded.agents.values())
-    states = tuple(state for folder in folders for state in _states(folder))
+    states = tuple(state for folder in folders for state in _shard_states(folder))
     # What is read from the Hub is read with the rights of whoever opened it, and holds their token:
     # so it is kept with what they loaded, and goes with it.
     key = (states, rights.token())
@@ -200,7 +200,7 @@ def open_loaded(loaded: Loaded) -> CompatibilityReport:
     return report
 
 
-def _states(folder: str) -> list[tuple[str, int, int]]:
+def _shard_states(folder: str) -> list[tuple[str, int, int]]:
     """Return size and time of a folder's shards; nothing for a Hub id (its files stay)."""
     return [
         (path.name, (stat := path.stat()).st_size, stat.st_mtime_ns)

@@ -22,12 +22,12 @@ from ram_studio.app.session.jobs import (
     Updates,
     Work,
     connect,
-    lack,
+    missing_text,
     stop_button,
     watch,
 )
-from ram_studio.app.session.session import Loaded, Merged, Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.session import LoadedModels, MergedModel, Session
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.session.weights import read_weights, weights_text
 from ram_studio.app.shell import download_link
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -54,7 +54,7 @@ def _devices() -> list[tuple[str, str]]:
 class MergePanel:
     """The step. own: the methods' own settings, in the order of CONTROLS."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         with gr.Column(elem_id="step-merge", elem_classes="step"):
             lead = "Writes the merged model. Stopped merges leave nothing behind."
@@ -148,7 +148,7 @@ class MergePanel:
         plain = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
         return {*self.shared.tuning, *self.own, *plain, self.other_base, self.weights}
 
-    def _recipe(self, data: dict[Any, Any], loaded: Loaded) -> Recipe:
+    def _recipe(self, data: dict[Any, Any], loaded: LoadedModels) -> Recipe:
         """Return the validated recipe of the form.
 
         Raises: SettingsError that names the field.
@@ -170,8 +170,8 @@ class MergePanel:
         """Return the updates that show the last merge of a session, or that there is none."""
         if not session.merges:
             hidden = gr.update(visible=False)
-            said = _NOTHING if lack(session.loaded) else _FIRST
-            nothing = [templates.empty_state(said), hidden, hidden, ""]
+            text = _NOTHING if missing_text(session.loaded) else _FIRST
+            nothing = [templates.empty_state(text), hidden, hidden, ""]
             return dict(zip(self._result, nothing, strict=True))
         merged = list(session.merges.values())[-1]
         link = download_link(session.key, merged.folder)
@@ -198,21 +198,21 @@ class MergePanel:
         tuning = shared.tuning
         filled = [self.method, *tuning, *self.own, self.dtype, self.rounding, self.seed]
         filled.append(self.weights)
-        taken = shared.with_session(self._take)
-        self.upload.upload(taken, self.upload, [self.upload_status, *filled], **LIGHT).then(
+        use_upload = shared.with_session(self._use_upload)
+        self.upload.upload(use_upload, self.upload, [self.upload_status, *filled], **LIGHT).then(
             plan, self._form, shown, **LIGHT
         )
         self.no_epsilon.click(
             fn=None, outputs=tuning.value, js="() => window.RAM.dropEpsilon()"
         ).then(plan, self._form, shown, **LIGHT)
         # The method chosen in Tune is the one offered here, as it is set there; no request.
-        told = json.dumps([{"name": c.name, "methods": c.methods} for c in controls.CONTROLS])
+        by_control = json.dumps([{"name": c.name, "methods": c.methods} for c in controls.CONTROLS])
         tuning.value.change(
             fn=None,
             inputs=[tuning.value, self.method, self.weights, *self.own],
             outputs=[self.method, self.weights, *self.own],
             js=f"(text, method, weights, ...own) => "
-            f"window.RAM.mergeForm({told}, text, method, weights, own)",
+            f"window.RAM.mergeForm({by_control}, text, method, weights, own)",
         )
 
     def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
@@ -232,8 +232,8 @@ class MergePanel:
 
     def _plan_html(self, data: dict[Any, Any], session: Session) -> tuple[str, str]:
         """Return the plan, and what it says of agents that epsilon leaves nothing of."""
-        if said := lack(session.loaded):
-            return templates.callout(said, "warn"), ""
+        if missing := missing_text(session.loaded):
+            return templates.callout(missing, "warn"), ""
         try:
             recipe = self._recipe(data, session.models)
         except RamStudioError as error:
@@ -243,22 +243,22 @@ class MergePanel:
         )
         return view.plan_html(plan, recipe.method), plan.lost
 
-    def _take(self, path: str, session: Session) -> Updates:
+    def _use_upload(self, path: str, session: Session) -> Updates:
         try:
-            taken = recipes.take(path, session.loaded)
+            uploaded = recipes.read_upload(path, session.loaded)
         except RamStudioError as error:
             return {self.upload_status: templates.callout(str(error), "bad")}
-        recipe = taken.recipe
-        said = [
-            f"{taken.name} is in the form, for the agents loaded here; the folders or "
+        recipe = uploaded.recipe
+        lines = [
+            f"{uploaded.name} is in the form, for the agents loaded here; the folders or "
             "Hub ids it names are not opened.",
-            *taken.notes,
+            *uploaded.notes,
         ]
-        tone: templates.Tone = "note" if taken.notes else "good"
+        tone: templates.Tone = "note" if uploaded.notes else "good"
         return {
-            self.upload_status: templates.callout(" ".join(said), tone),
+            self.upload_status: templates.callout(" ".join(lines), tone),
             self.method: recipe.method,
-            **self.shared.tuning.update(**taken.tuned),
+            **self.shared.tuning.update(**uploaded.tuned),
             **controls.show_controls(recipe.method, self.own, recipe.settings),
             self.dtype: recipe.dtype or "",
             self.rounding: recipe.rounding,
@@ -273,7 +273,7 @@ class MergePanel:
     def _run(self, data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         settings = self.shared.settings
 
-        def prepare() -> Work[Merged]:
+        def prepare() -> Work[MergedModel]:
             recipe, name = self._recipe(data, session.models), data[self.name] or ""
             return merge_work(recipe, session, settings, name=name, device=data[self.device])
 

@@ -13,7 +13,7 @@ from ram_studio.app.numbers import size_text
 from ram_studio.app.public.user import may_push
 from ram_studio.app.session.jobs import Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.checkpoints.hub.push import YES_PUBLIC, PushProgress, PushResult, push
 from ram_studio.errors import HubError, RamStudioError
 
@@ -24,7 +24,7 @@ _SIGN_IN = templates.callout(
 _PUBLIC = "Public: everybody can read it"
 
 
-def build(shared: Shared) -> None:
+def build(shared: PageContext) -> None:
     """Lay out the name and the button; none on a shared server without sign-in."""
     if shared.settings.is_public and not may_push():
         return
@@ -47,15 +47,15 @@ def build(shared: Shared) -> None:
             )
 
         def explain(error: RamStudioError, job: Any) -> str:
-            said = templates.failure(error, "Stopped. Files already uploaded are not sent again.")
-            return said.replace(YES_PUBLIC, f"tick “{_PUBLIC}”")
+            text = templates.failure(error, "Stopped. Files already uploaded are not sent again.")
+            return text.replace(YES_PUBLIC, f"tick “{_PUBLIC}”")
 
         yield from watch(
             session,
             job,
             prepare,
-            _progress,
-            lambda pushed: {job.status: _told(pushed)},
+            _progress_html,
+            lambda pushed: {job.status: _pushed_html(pushed)},
             needs_loaded=False,
             explain=explain,
         )
@@ -63,7 +63,7 @@ def build(shared: Shared) -> None:
     shared.when_built(lambda: connect(job, shared.workspace, run, {name, public}, []))
 
 
-def _progress(event: PushProgress | None) -> str:
+def _progress_html(event: PushProgress | None) -> str:
     if event is None:
         return templates.progress(None, "Asking the Hub")
     of_all = f"{size_text(event.done_bytes)} of {size_text(event.total_bytes)}"
@@ -72,7 +72,7 @@ def _progress(event: PushProgress | None) -> str:
     )
 
 
-def _told(pushed: PushResult) -> str:
+def _pushed_html(pushed: PushResult) -> str:
     who = "everybody can read it" if pushed.is_public else "private"
     was = "Already there" if pushed.was_there else "Pushed"
     return templates.callout(f"{was}: {pushed.url} ({who}).", "good")

@@ -14,7 +14,7 @@ from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import OFFERED
 from ram_studio.app.numbers import setting_text
 from ram_studio.app.session.jobs import NEED_LOAD
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import FitKeywords
 from ram_studio.checkpoints.read.describe import printable
@@ -27,7 +27,7 @@ _LEFT_AS_LOADED = tuple(FitKeywords.__annotations__)
 
 
 def recipe_from(
-    loaded: Loaded,
+    loaded: LoadedModels,
     method: str,
     settings: Mapping[str, Any],
     *,
@@ -73,7 +73,7 @@ def recipe_text(recipe: Recipe, settings: Settings) -> str:
     return recipe_yaml(recipe.model_copy(update=named))
 
 
-class Taken(NamedTuple):
+class UploadedRecipe(NamedTuple):
     """An uploaded recipe, for the forms.
 
     name: of its file. tuned: what Tune can show of it, as ``Tuning.update`` takes it.
@@ -85,7 +85,7 @@ class Taken(NamedTuple):
     notes: list[str]
 
 
-def take(path: str, loaded: Loaded | None) -> Taken:
+def read_upload(path: str, loaded: LoadedModels | None) -> UploadedRecipe:
     """Return an uploaded recipe for the agents that are loaded, with notes on what differs.
 
     Raises: SettingsError when it cannot be used here; its upload folder is not named.
@@ -119,7 +119,7 @@ def take(path: str, loaded: Loaded | None) -> Taken:
         notes.append(f"Not applied: {', '.join(own)}. Use them from the command line.")
     if left_out:
         notes.append(f"Not applied: {', '.join(left_out)} (set in Load).")
-    return Taken(name, recipe, tuned, notes)
+    return UploadedRecipe(name, recipe, tuned, notes)
 
 
 def _for_tune(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:

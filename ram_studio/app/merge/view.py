@@ -16,7 +16,7 @@ from ram_studio.algorithm.scaling import RULES, has_lambda
 from ram_studio.algorithm.verdict import find_lost_agents
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
-from ram_studio.app.session.session import Loaded, Merged, Session
+from ram_studio.app.session.session import LoadedModels, MergedModel, Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -48,7 +48,9 @@ class Plan(NamedTuple):
     lost: str
 
 
-def plan_merge(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merged] = ()) -> Plan:
+def plan_merge(
+    loaded: LoadedModels, recipe: Recipe, folder: Path, made: Iterable[MergedModel] = ()
+) -> Plan:
     """Return what a merge into ``folder`` (which need not exist) will do and need.
 
     made: merges of the same models, which tell how long another one takes.
@@ -64,7 +66,9 @@ def plan_merge(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merg
     return Plan(dtype, needed, free, seconds, caution, loaded.remote_bytes, lost)
 
 
-def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) -> float | None:
+def _seconds(
+    loaded: LoadedModels, method: str, written: int, made: Iterable[MergedModel]
+) -> float | None:
     """Return how long a merge should take: as the last one alike, or read as the analysis was.
 
     None where neither was measured here; a slow method's time is not that of reading.
@@ -79,13 +83,13 @@ def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) 
     return _START_SECONDS + (read + written) / loaded.read_rate
 
 
-def epsilon_caution(loaded: Loaded, recipe: Recipe) -> str:
+def epsilon_caution(loaded: LoadedModels, recipe: Recipe) -> str:
     """Return a sentence where the recipe's epsilon leaves nothing of agents, "" elsewhere."""
     lost = find_lost_agents(loaded.analysis, snap(recipe.settings.get("epsilon", 0.0)))
     return "" if lost is None else lost.finding.text
 
 
-def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
+def rounding_caution(loaded: LoadedModels, recipe: Recipe, dtype: str) -> str:
     """Return a sentence where rounding to nearest takes much of the rescaling, "" elsewhere.
 
     With the analysis's statistics it names agents and factors; without, it says what can happen.
@@ -110,7 +114,7 @@ def plan_html(plan: Plan, method: str) -> Markup:
     return templates.render("merge/plan.html.j2", plan=plan, method=method)
 
 
-def result_html(merged: Merged, settings: Settings) -> Markup:
+def result_html(merged: MergedModel, settings: Settings) -> Markup:
     """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is."""
     agents = merged.result["agents"]
     factors = {n: (a.get("lambda"), a.get("effective_lambda")) for n, a in agents.items()}

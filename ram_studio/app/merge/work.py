@@ -12,7 +12,7 @@ from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.answers import memory_folder
 from ram_studio.app.session.disk import make_room
 from ram_studio.app.session.jobs import Report, Work, costing
-from ram_studio.app.session.session import Loaded, Merged, Session
+from ram_studio.app.session.session import LoadedModels, MergedModel, Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -29,7 +29,7 @@ _LONGEST_NAME = 60
 
 def merge_work(
     recipe: Recipe, session: Session, settings: Settings, *, name: str = "", device: str = "auto"
-) -> Work[Merged]:
+) -> Work[MergedModel]:
     """Return the work of a merge, which ends with it in the session and in the list of merges.
 
     A stopped or failed merge leaves no folder (the writer's temporary one is removed).
@@ -41,7 +41,7 @@ def merge_work(
     out = output_folder(session, name)
     written = output_bytes(loaded, recipe.dtype)
 
-    def work(report: Report, cancel: CancelToken) -> Merged:
+    def work(report: Report, cancel: CancelToken) -> MergedModel:
         if settings.is_public:
             make_room(
                 session.merges,
@@ -60,7 +60,7 @@ def merge_work(
             cancel=cancel,
         )
         text = recipe_text(result.provenance.placed_recipe, settings)
-        merged = Merged(name, out, recipe.method, result.to_dict(), text)
+        merged = MergedModel(name, out, recipe.method, result.to_dict(), text)
         session.keep(merged, loaded)
         remember_merge(
             memory_folder(session, settings),
@@ -78,13 +78,13 @@ def merge_work(
     return costing(work, Effort("merge", {"": read + written}))
 
 
-def output_bytes(loaded: Loaded, dtype: str | None) -> int:
+def output_bytes(loaded: LoadedModels, dtype: str | None) -> int:
     """Return the bytes of a merge's weights; dtype: the base's when None."""
     stored = OUTPUT_DTYPES[output_dtype(loaded, dtype)]
     return loaded.analysis.total * DTYPE_BITS[stored] // 8
 
 
-def output_dtype(loaded: Loaded, dtype: str | None) -> str:
+def output_dtype(loaded: LoadedModels, dtype: str | None) -> str:
     """Return the dtype name the merge will be stored in."""
     return dtype or DTYPE_WORDS.get(loaded.analysis.dtypes.get("base", "BF16"), "bfloat16")
 

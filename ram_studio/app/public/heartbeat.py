@@ -20,7 +20,7 @@ _STREAMS = re.compile(
     r"/(?:gradio_api/(?:heartbeat|call(?:/v2)?/[^/]+)|ram/here)/(?P<client>[^/]+)/?$"
 )
 _QUEUE = re.compile(r"/gradio_api/queue/data/?$")
-_MOST_GONE = 10_000
+_MOST_CLOSED = 10_000
 
 
 def stream_client(path: str, query: str) -> str | None:
@@ -48,13 +48,13 @@ class Heartbeats:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
-        self._gone: OrderedDict[str, float] = OrderedDict()
+        self._closed_at: OrderedDict[str, float] = OrderedDict()
 
     def arrive(self, client: str) -> None:
         """Note that a stream was opened."""
         with self._lock:
             self._open[client] += 1
-            self._gone.pop(client, None)
+            self._closed_at.pop(client, None)
 
     def leave(self, client: str) -> None:
         """Note that a stream was closed."""
@@ -62,14 +62,14 @@ class Heartbeats:
             self._open[client] -= 1
             if self._open[client] <= 0:
                 del self._open[client]
-                self._gone[client] = self._clock()
-                while len(self._gone) > _MOST_GONE:
-                    self._gone.popitem(last=False)
+                self._closed_at[client] = self._clock()
+                while len(self._closed_at) > _MOST_CLOSED:
+                    self._closed_at.popitem(last=False)
 
-    def gone_since(self, client: str) -> float | None:
+    def closed_since(self, client: str) -> float | None:
         """Return when a client's last stream closed: None while one is open, -inf if none was."""
         with self._lock:
-            return None if client in self._open else self._gone.get(client, -math.inf)
+            return None if client in self._open else self._closed_at.get(client, -math.inf)
 
     @property
     def count(self) -> int:

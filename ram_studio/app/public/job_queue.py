@@ -105,7 +105,7 @@ class Ticket:
     effort: Effort
     session: str
     address: str
-    asked: float
+    queued_at: float
     number: int
     job: QueuedJob | None = None
     began: float | None = None
@@ -240,7 +240,7 @@ class JobQueue:
         return 0.0 if ticket.began is None else now - ticket.began
 
     def _order(self, ticket: Ticket) -> tuple[float, int]:
-        return self._seconds(ticket) - (self._clock() - ticket.asked), ticket.number
+        return self._seconds(ticket) - (self._clock() - ticket.queued_at), ticket.number
 
     def _grant(self) -> None:
         for ticket in sorted(self._waiting, key=self._order):

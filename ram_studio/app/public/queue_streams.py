@@ -94,6 +94,6 @@ def _is_close(body: bytes) -> bool:
 def _session(body: bytes) -> str:
     """Return the session of a request to queue; Gradio refuses what has none."""
     with contextlib.suppress(ValueError):
-        said = json.loads(body)
-        return str(said.get("session_hash")) if isinstance(said, dict) else ""
+        request = json.loads(body)
+        return str(request.get("session_hash")) if isinstance(request, dict) else ""
     return ""

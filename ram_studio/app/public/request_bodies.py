@@ -54,8 +54,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
     Raises: HTTPException for one that is larger than ``limit``, before it is read if it says so.
     """
     too_large = HTTPException(413, f"The request is too large; the limit is {limit} bytes.")
-    said = Headers(scope=scope).get("content-length", "0")
-    if not said.isdecimal() or int(said) > limit:
+    length = Headers(scope=scope).get("content-length", "0")
+    if not length.isdecimal() or int(length) > limit:
         raise too_large
     parts: list[bytes] = []
     more, size = True, 0
@@ -82,14 +82,14 @@ def replay(body: bytes, receive: Receive) -> Receive:
     """Return a receive for a body that was read, which goes on with what comes after it."""
     is_read = False
 
-    async def replayed() -> Message:
+    async def receive_again() -> Message:
         nonlocal is_read
         if is_read:
             return await receive()
         is_read = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replayed
+    return receive_again
 
 
 async def rewrite_upload(scope: Scope, body: bytes) -> tuple[Scope, bytes]:

@@ -147,7 +147,7 @@ class RequestGuard:
             await send({"type": "websocket.close", "code": 1008})
             return
         answer = _Answer(send, self._headers, is_file=bool(_FILE.search(scope["path"])))
-        asked = f"{scope['method']} {scope['path'][:200]!r}"
+        request_line = f"{scope['method']} {scope['path'][:200]!r}"
         try:
             self._check_head(scope)
             admitted = await self._admit(scope, receive, answer.send)
@@ -156,14 +156,14 @@ class RequestGuard:
                     await self._app(*admitted)
         except HTTPException as refused:
             address = (scope.get("client") or ("unknown",))[0]
-            _LOG.warning("Refused %s from %s: %s", asked, address, refused)
+            _LOG.warning("Refused %s from %s: %s", request_line, address, refused)
             refusal = PlainTextResponse(refused.detail, status_code=refused.status_code)
             await refusal(scope, receive, answer.send)
         except Exception as error:
             if answer.is_begun:
                 raise
             # One's own terminal is for debugging; elsewhere anybody could fill the log.
-            _LOG.error("Failed %s: %.300r", asked, error, exc_info=not self._is_public)
+            _LOG.error("Failed %s: %.300r", request_line, error, exc_info=not self._is_public)
             failure = PlainTextResponse("Internal server error.", status_code=500)
             await failure(scope, receive, answer.send)
 

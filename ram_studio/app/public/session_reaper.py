@@ -27,7 +27,7 @@ def is_abandoned(job: QueuedJob, heartbeats: Heartbeats, now: float) -> bool:
     # Who never had a stream is given the time to open one.
     last = job.entered
     for client in job.clients:
-        since = heartbeats.gone_since(client)
+        since = heartbeats.closed_since(client)
         if since is None:
             return False
         last = max(last, since)

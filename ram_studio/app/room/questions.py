@@ -30,7 +30,7 @@ NEAR = 0.1
 """A guess counts as right up to this share of its line away from what was measured."""
 
 
-class Refused(RamStudioError):
+class RoomError(RamStudioError):
     """A request that a room does not take. status: of the HTTP answer."""
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -48,13 +48,13 @@ class _Model(BaseModel):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Return what JSON says. Raises: Refused, which names the first fault."""
+        """Return what JSON says. Raises: RoomError, which names the first fault."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"])) or "the body"
-            raise Refused(f"Cannot use {place}: {first['msg']}.") from error
+            raise RoomError(f"Cannot use {place}: {first['msg']}.") from error
 
 
 class Line(_Model):
@@ -145,10 +145,10 @@ class NewRoom(_Model):
 def canvas_link(text: object) -> str:
     """Return the query of a link to this app's Tune step, in one spelling.
 
-    Only the query is taken, so whatever is given leads to this app. Raises: Refused for anything
+    Only the query is taken, so whatever is given leads to this app. Raises: RoomError for anything
     but a query of known keys that names a shipped set or a scene.
     """
-    refused = Refused(
+    refused = RoomError(
         'This is not a link to the canvas. Open it from here, then use "Share", "Copy link".'
     )
     if not isinstance(text, str) or not text.startswith("?") or len(text) > MAX_LINK:

@@ -29,15 +29,15 @@ def round_of(question: Question, values: Sequence[float]) -> dict[str, Any]:
     """
     low, high = question.right_range()
     right = sum(low <= value <= high for value in values)
-    told: dict[str, Any] = {"answers": len(values), "right": right}
+    tally: dict[str, Any] = {"answers": len(values), "right": right}
     if question.line is not None:
         truth = question.truth.value
-        told["median"] = median(values) if values else None
-        told["mean_error"] = sum(abs(v - truth) for v in values) / len(values) if values else None
+        tally["median"] = median(values) if values else None
+        tally["mean_error"] = sum(abs(v - truth) for v in values) / len(values) if values else None
     else:
         counts = Counter(values)
-        told["by_choice"] = [counts[place] for place in range(len(question.choices or ()))]
-    return told
+        tally["by_choice"] = [counts[place] for place in range(len(question.choices or ()))]
+    return tally
 
 
 def rounds_of(question: Question, votes: Votes) -> dict[str, dict[str, Any]]:
@@ -62,7 +62,7 @@ def gain_of(question: Question, votes: Votes) -> dict[str, Any]:
 
 def results(room: Room) -> dict[str, Any]:
     """Return what the class answered, question by question; those that nobody answered too."""
-    told = [
+    entries = [
         {
             "title": question.title,
             "question": question_text(question),
@@ -77,9 +77,9 @@ def results(room: Room) -> dict[str, Any]:
     ]
     return {
         "code": room.code,
-        "students": len(room.seen),
+        "students": len(room.last_seen),
         "is_rehearsal": room.is_rehearsal,
-        "questions": told,
+        "questions": entries,
     }
 
 
@@ -92,7 +92,7 @@ def _plain(value: Any) -> Any:
     return harmless_cell(str(value))
 
 
-def csv_text(told: dict[str, Any]) -> str:
+def csv_text(results: dict[str, Any]) -> str:
     """Return ``results`` as CSV: a row for each question and round."""
     rows = [
         {
@@ -109,7 +109,7 @@ def csv_text(told: dict[str, Any]) -> str:
             "right_after": one["after"],
             "gain": one["gain"],
         }
-        for one in told["questions"]
+        for one in results["questions"]
         for name in ROUNDS
     ]
     out = io.StringIO()

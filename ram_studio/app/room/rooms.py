@@ -15,7 +15,7 @@ from typing import Literal
 
 from cachetools import LRUCache
 
-from ram_studio.app.room.questions import MAX_QUESTIONS, NewRoom, Question, Refused
+from ram_studio.app.room.questions import MAX_QUESTIONS, NewRoom, Question, RoomError
 
 Phase = Literal["lobby", "ask", "first", "talk", "second", "reveal", "done"]
 ROUNDS = ("first", "second")
@@ -67,8 +67,8 @@ class Votes:
 class Room:
     """One room.
 
-    asked_at: when its teacher or a student last asked for it. ends_at: of the talk. seen: when each
-    student last asked. links: handed in.
+    asked_at: when its teacher or a student last asked for it. ends_at: of the talk. last_seen: when
+    each student last asked. links: handed in.
     """
 
     code: str
@@ -81,7 +81,7 @@ class Room:
     phase: Phase = "lobby"
     place: int = 0
     ends_at: float | None = None
-    seen: dict[str, float] = field(default_factory=dict)
+    last_seen: dict[str, float] = field(default_factory=dict)
     votes: list[Votes] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
     shown: str | None = None
@@ -100,63 +100,63 @@ class Room:
 
     def knows(self, key: str) -> bool:
         """Whether a key is a student's, or the teacher's token."""
-        return key in self.seen or self.may_lead(key)
+        return key in self.last_seen or self.may_lead(key)
 
     def present(self, now: float) -> int:
         """Return how many students are there."""
-        return sum(now - at <= PRESENT_SECONDS for at in self.seen.values())
+        return sum(now - at <= PRESENT_SECONDS for at in self.last_seen.values())
 
     # ------------------------------------------------------------ students
 
     def join(self, student: str, now: float) -> None:
-        """Let a student in. Raises: Refused when the room is full of those who are there.
+        """Let a student in. Raises: RoomError when the room is full of those who are there.
 
         Who left keeps their votes and may come back: `note`.
         """
         if self.present(now) >= MAX_STUDENTS:
-            raise Refused(f"The room is full: it takes {MAX_STUDENTS} students.", 429)
-        if len(self.seen) >= MAX_KNOWN:
-            gone = min(self.seen, key=self.seen.__getitem__)
-            del self.seen[gone]
-            self.links.pop(gone, None)
+            raise RoomError(f"The room is full: it takes {MAX_STUDENTS} students.", 429)
+        if len(self.last_seen) >= MAX_KNOWN:
+            longest_away = min(self.last_seen, key=self.last_seen.__getitem__)
+            del self.last_seen[longest_away]
+            self.links.pop(longest_away, None)
             for votes in self.votes:
-                votes.first.pop(gone, None)
-                votes.second.pop(gone, None)
-        self.seen[student] = now
+                votes.first.pop(longest_away, None)
+                votes.second.pop(longest_away, None)
+        self.last_seen[student] = now
 
     def note(self, student: str, now: float) -> None:
-        """Remember that a student asked. Raises: Refused for one who never joined."""
-        if student not in self.seen:
-            raise Refused("You are not in this room yet. Join it with its code.", 403)
-        self.seen[student] = now
+        """Remember that a student asked. Raises: RoomError for one who never joined."""
+        if student not in self.last_seen:
+            raise RoomError("You are not in this room yet. Join it with its code.", 403)
+        self.last_seen[student] = now
 
     def vote(self, student: str, place: object, round_name: object, value: object) -> None:
         """Take an answer, which replaces the student's earlier one of this round.
 
-        student: who was noted. Raises: Refused for a round that is not open, or a value that is not
+        student: who was noted. Raises: RoomError for a closed round, or a value that is not
         an answer.
         """
         if self.phase not in ROUNDS or (round_name, place) != (self.phase, self.place):
-            raise Refused("This vote is closed. Follow the question on the screen.", 409)
+            raise RoomError("This vote is closed. Follow the question on the screen.", 409)
         if not self.question.takes(value):
-            raise Refused(f"{value!r:.40} is not an answer to this question.")
+            raise RoomError(f"{value!r:.40} is not an answer to this question.")
         self.votes[self.place].of(self.phase)[student] = float(value)
 
     def hand_in(self, student: str, link: str) -> None:
         """Take the canvas of a student, who was noted, for the teacher to show.
 
-        Raises: Refused before the reveal.
+        Raises: RoomError before the reveal.
         """
         if self.phase != "reveal":
-            raise Refused("Canvases are collected after the reveal.", 409)
+            raise RoomError("Canvases are collected after the reveal.", 409)
         self.links[student] = link
 
     # ------------------------------------------------------------ the teacher
 
     def go_on(self, now: float) -> None:
-        """Take the one step that comes next. Raises: Refused after the last."""
+        """Take the one step that comes next. Raises: RoomError after the last."""
         if self.phase == "done":
-            raise Refused("The lesson is over.", 409)
+            raise RoomError("The lesson is over.", 409)
         if self.phase != "reveal":
             self._enter(_NEXT[self.phase], now)
         elif self.place + 1 < len(self.questions):
@@ -165,37 +165,37 @@ class Room:
             self._enter("done", now)
 
     def reveal(self, now: float) -> None:
-        """Go straight to what was measured. Raises: Refused where nothing was asked."""
+        """Go straight to what was measured. Raises: RoomError where nothing was asked."""
         if self.phase in ("lobby", "done"):
-            raise Refused("There is no question to reveal.", 409)
+            raise RoomError("There is no question to reveal.", 409)
         self._enter("reveal", now)
 
     def reset(self) -> None:
         """Forget the answers to this question, and ask it again."""
         if self.phase in ("lobby", "done"):
-            raise Refused("There is no question to reset.", 409)
+            raise RoomError("There is no question to reset.", 409)
         self.votes[self.place] = Votes()
         self.go_to(self.place)
 
     def go_to(self, place: object) -> None:
         """Go to a question: to its reveal where it was answered, else to where it is asked.
 
-        Raises: Refused where there is no such question.
+        Raises: RoomError where there is no such question.
         """
         if isinstance(place, bool) or not isinstance(place, int):
-            raise Refused("Give the number of a question.")
+            raise RoomError("Give the number of a question.")
         if not 0 <= place < len(self.questions):
-            raise Refused(f"There is no question {place + 1}; there are {len(self.questions)}.")
+            raise RoomError(f"There is no question {place + 1}; there are {len(self.questions)}.")
         self.place = place
         self._enter("reveal" if self.votes[place].first else "ask", 0.0)
 
     def ask(self, question: Question) -> None:
         """Ask one more question now: it comes after the present one.
 
-        Raises: Refused when there are too many.
+        Raises: RoomError when there are too many.
         """
         if len(self.questions) >= MAX_QUESTIONS:
-            raise Refused(f"A room asks at most {MAX_QUESTIONS} questions.", 409)
+            raise RoomError(f"A room asks at most {MAX_QUESTIONS} questions.", 409)
         at = self.place if self.phase == "lobby" else self.place + 1
         self.questions.insert(at, question)
         self.votes.insert(at, Votes())
@@ -204,10 +204,10 @@ class Room:
     def show(self, link: str | None) -> None:
         """Bring a canvas that was handed in to the screen, or take it away (None).
 
-        Raises: Refused for any other.
+        Raises: RoomError for any other.
         """
         if link is not None and link not in self.links.values():
-            raise Refused("No student handed in this canvas.", 409)
+            raise RoomError("No student handed in this canvas.", 409)
         self.shown = link
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -229,14 +229,14 @@ class Rooms:
         return len(self._rooms)
 
     def spend(self, kind: str, who: str) -> None:
-        """Count a request of an address or a student. Raises: Refused above its limit a minute."""
+        """Count a request of an address or student. Raises: RoomError above its limit a minute."""
         key = (kind, who, int(self.clock() // 60))
         if self._spent.get(key, 0) >= PER_MINUTE[kind]:
-            raise Refused("Too many requests. Wait a minute, then try again.", 429)
+            raise RoomError("Too many requests. Wait a minute, then try again.", 429)
         self._spent[key] = self._spent.get(key, 0) + 1
 
     def open(self, new: NewRoom, address: str) -> Room:
-        """Open a room for a teacher. Raises: Refused when there are too many."""
+        """Open a room for a teacher. Raises: RoomError when there are too many."""
         self.spend("open", address)
         self.sweep()
         self._make_place({address}, MAX_ROOMS_PER_ADDRESS)
@@ -262,33 +262,33 @@ class Rooms:
             return
         oldest = min(own, key=lambda room: room.asked_at)
         if self.clock() - oldest.asked_at < IDLE_SECONDS:
-            raise Refused(f"{most} rooms are open, the limit. End one, or try again later.", 429)
+            raise RoomError(f"{most} rooms are open, the limit. End one, or try again later.", 429)
         self.end(oldest)
 
     def find(self, code: str, key: str = "") -> Room:
-        """Return a room by its code, in any case. Raises: Refused where there is none.
+        """Return a room by its code, in any case. Raises: RoomError where there is none.
 
         key: a student's id or the teacher's token, which shows that the room is in use.
         """
         self.sweep()
         room = self._rooms.get(code.upper())
         if room is None:
-            raise Refused("There is no room with this code. It may have ended.", 404)
+            raise RoomError("There is no room with this code. It may have ended.", 404)
         if room.knows(key):
             room.asked_at = self.clock()
         return room
 
     def lead(self, code: str, token: str) -> Room:
-        """Return a room for its teacher. Raises: Refused for any other token."""
+        """Return a room for its teacher. Raises: RoomError for any other token."""
         room = self.find(code, token)
         if not room.may_lead(token):
-            raise Refused("This is not the room's teacher link.", 403)
+            raise RoomError("This is not the room's teacher link.", 403)
         return room
 
     def join(self, code: str, address: str) -> str:
         """Let a student into a room; return the random id that stands for them.
 
-        Raises: Refused when there is no such room, or it is full.
+        Raises: RoomError when there is no such room, or it is full.
         """
         room = self.find(code)
         self.spend("join", f"{room.code} {address}")

@@ -35,7 +35,7 @@ from starlette.routing import Route
 
 from ram_studio.app.public.user import address_of
 from ram_studio.app.room import report, views
-from ram_studio.app.room.questions import NewRoom, Question, Refused, canvas_link
+from ram_studio.app.room.questions import NewRoom, Question, RoomError, canvas_link
 from ram_studio.app.room.rooms import LIFE_SECONDS, Room, Rooms
 from ram_studio.app.session.sets import TITLES, set_profile
 from ram_studio.app.settings import OWN_HOSTS, Settings
@@ -57,31 +57,31 @@ def _json(value: dict[str, Any], **headers: str) -> Response:
     )
 
 
-def _told(handle: Handler) -> Handler:
+def _json_refusals(handle: Handler) -> Handler:
     """Return a handler whose refusals are JSON answers."""
 
-    async def handled(request: Request) -> Response:
+    async def answer_request(request: Request) -> Response:
         try:
             return await handle(request)
-        except Refused as refused:
+        except RoomError as refused:
             answer = _json({"error": str(refused)})
             answer.status_code = refused.status
             return answer
 
-    return handled
+    return answer_request
 
 
-async def _body(request: Request, limit: int) -> dict[str, Any]:
-    """Return a request's JSON object. Raises: Refused for anything else, or a large one."""
+async def _read_body(request: Request, limit: int) -> dict[str, Any]:
+    """Return a request's JSON object. Raises: RoomError for anything else, or a large one."""
     text = await request.body()
     if len(text) > limit:
-        raise Refused(f"The request is too large; the limit is {limit} bytes.", 413)
+        raise RoomError(f"The request is too large; the limit is {limit} bytes.", 413)
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict):
-        raise Refused("The body of the request is not a JSON object.")
+        raise RoomError("The body of the request is not a JSON object.")
     return found
 
 
@@ -110,8 +110,8 @@ class RoomRoutes:
             Route("/room/material/{set}.json", _material, methods=["GET"]),
         ]
         api: list[tuple[str, Handler, str]] = [
-            ("", self._open, "POST"),
-            ("/{code}", self._look, "GET"),
+            ("", self._open_room, "POST"),
+            ("/{code}", self._show_room, "GET"),
             ("/{code}/join", self._join, "POST"),
             ("/{code}/vote", self._vote, "POST"),
             ("/{code}/link", self._hand_in, "POST"),
@@ -122,7 +122,10 @@ class RoomRoutes:
         ]
         # The longer paths first: `room/api` is no view.
         return [
-            *(Route(f"/room/api{path}", _told(h), methods=[verb]) for path, h, verb in api),
+            *(
+                Route(f"/room/api{path}", _json_refusals(h), methods=[verb])
+                for path, h, verb in api
+            ),
             *made,
         ]
 
@@ -143,7 +146,7 @@ class RoomRoutes:
         room.note(student, self.rooms.clock())
         return student
 
-    def _led(self, request: Request) -> Room:
+    def _led_room(self, request: Request) -> Room:
         token = request.headers.get("room-token", "")
         return self.rooms.lead(request.path_params["code"], token)
 
@@ -182,7 +185,7 @@ class RoomRoutes:
         page = _page_html(view, "../" if is_below else "./")
         return HTMLResponse(page, headers={"Cache-Control": "no-cache"})
 
-    async def _look(self, request: Request) -> Response:
+    async def _show_room(self, request: Request) -> Response:
         room = self._room(request)
         student = request.headers.get("room-student")
         now = self.rooms.clock()
@@ -203,70 +206,70 @@ class RoomRoutes:
         return _json({"student": self.rooms.join(code, self._address(request))})
 
     async def _vote(self, request: Request) -> Response:
-        room, said = self._room(request), await _body(request, MAX_ACTION_BYTES)
+        room, body = self._room(request), await _read_body(request, MAX_ACTION_BYTES)
         student = self._student(request, room)
         self.rooms.spend("vote", student)
-        room.vote(student, said.get("place"), said.get("round"), said.get("value"))
+        room.vote(student, body.get("place"), body.get("round"), body.get("value"))
         return _json(views.student_view(room, student))
 
     async def _hand_in(self, request: Request) -> Response:
-        room, said = self._room(request), await _body(request, MAX_ACTION_BYTES)
+        room, body = self._room(request), await _read_body(request, MAX_ACTION_BYTES)
         student = self._student(request, room)
         self.rooms.spend("link", student)
-        room.hand_in(student, canvas_link(said.get("link")))
+        room.hand_in(student, canvas_link(body.get("link")))
         return _json(views.student_view(room, student))
 
     # ------------------------------------------------------------ the teacher
 
-    async def _open(self, request: Request) -> Response:
-        new = NewRoom.read(await _body(request, MAX_OPENING_BYTES))
+    async def _open_room(self, request: Request) -> Response:
+        new = NewRoom.read(await _read_body(request, MAX_OPENING_BYTES))
         room = self.rooms.open(new, self._address(request))
         # Nobody may ask any more when it is over.
         asyncio.get_running_loop().call_later(LIFE_SECONDS + 1, self.rooms.sweep)
         return _json({"code": room.code, "token": room.token})
 
     async def _watch(self, request: Request) -> Response:
-        return self._lead(request, self._led(request))
+        return self._teacher_state(request, self._led_room(request))
 
-    def _lead(self, request: Request, room: Room) -> Response:
+    def _teacher_state(self, request: Request, room: Room) -> Response:
         view = views.teacher_view(room, self.rooms.clock())
         link = self.students_link(request, room.code)
         is_reachable = urlsplit(link).hostname not in OWN_HOSTS
         return self._state(request, {**view, "link": link, "is_reachable": is_reachable})
 
     async def _act(self, request: Request) -> Response:
-        room = self._led(request)
-        said = await _body(request, MAX_ACTION_BYTES)
+        room = self._led_room(request)
+        body = await _read_body(request, MAX_ACTION_BYTES)
         now = self.rooms.clock()
-        match said.get("action"):
+        match body.get("action"):
             case "next":
                 # Two presses of one button are one step.
-                if [said.get("place"), said.get("phase")] == [room.place, room.phase]:
+                if [body.get("place"), body.get("phase")] == [room.place, room.phase]:
                     room.go_on(now)
             case "reveal":
                 room.reveal(now)
             case "reset":
                 room.reset()
             case "go":
-                room.go_to(said.get("place"))
+                room.go_to(body.get("place"))
             case "ask":
-                room.ask(Question.read(said.get("question")))
+                room.ask(Question.read(body.get("question")))
             case "show":
-                link = said.get("link")
+                link = body.get("link")
                 room.show(None if link is None else canvas_link(link))
             case "end":
-                told = report.results(room)
+                results = report.results(room)
                 self.rooms.end(room)
-                return _json({"ended": True, "report": told, "csv": report.csv_text(told)})
+                return _json({"ended": True, "report": results, "csv": report.csv_text(results)})
             case other:
-                raise Refused(f"There is no action {other!r:.40}.")
-        return self._lead(request, room)
+                raise RoomError(f"There is no action {other!r:.40}.")
+        return self._teacher_state(request, room)
 
     async def _report(self, request: Request) -> Response:
-        told = report.results(self._led(request))
+        results = report.results(self._led_room(request))
         if request.query_params.get("as") == "csv":
-            return Response(report.csv_text(told), media_type="text/csv; charset=utf-8")
-        return _json(told)
+            return Response(report.csv_text(results), media_type="text/csv; charset=utf-8")
+        return _json(results)
 
 
 def _material(request: Request) -> Response:

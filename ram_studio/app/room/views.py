@@ -11,12 +11,12 @@ from typing import Any
 from ram_studio.app.room.report import rounds_of
 from ram_studio.app.room.rooms import ROUNDS, Room
 
-_ASKED = ("ask", "first", "talk", "second", "reveal")
+_ASKING_PHASES = ("ask", "first", "talk", "second", "reveal")
 
 
 def _common(room: Room) -> dict[str, Any]:
     """Return what all views show."""
-    is_asked, is_revealed = room.phase in _ASKED, room.phase == "reveal"
+    is_asked, is_revealed = room.phase in _ASKING_PHASES, room.phase == "reveal"
     return {
         "code": room.code,
         "phase": room.phase,
@@ -53,10 +53,10 @@ def screen_view(room: Room, now: float) -> dict[str, Any]:
 
 def teacher_view(room: Room, now: float) -> dict[str, Any]:
     """Return what the teacher sees: everything but who answered what."""
-    is_asked = room.phase in _ASKED
+    is_asked = room.phase in _ASKING_PHASES
     return {
         **screen_view(room, now),
-        "joined": len(room.seen),
+        "joined": len(room.last_seen),
         "rounds": _rounds(room) if is_asked else None,
         "expected": {**room.question.after(), "note": room.question.note} if is_asked else None,
         "plan": [

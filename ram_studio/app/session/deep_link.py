@@ -27,7 +27,7 @@ from urllib.parse import urlencode
 
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.session.sets import TITLES
 from ram_studio.app.session.weights import usable_weights, weights_text
 from ram_studio.evals.report.canvas_page import RANGES, SHOWN
@@ -65,10 +65,10 @@ SCENES: Mapping[str, str] = {
 
 def scene_of(lesson: str | None) -> str | None:
     """Return the name of the scene that a link asks for by its number, from 1, or its name."""
-    asked = lesson or ""
-    if re.fullmatch("[1-9]", asked) and int(asked) <= len(SCENES):
-        return list(SCENES)[int(asked) - 1]
-    return asked if asked in SCENES else None
+    name = lesson or ""
+    if re.fullmatch("[1-9]", name) and int(name) <= len(SCENES):
+        return list(SCENES)[int(name) - 1]
+    return name if name in SCENES else None
 
 
 class Link(NamedTuple):
@@ -89,7 +89,7 @@ class Link(NamedTuple):
     lesson: str | None = None
     present: bool = False
 
-    def view(self, loaded: Loaded | None) -> dict[str, Any]:
+    def view(self, loaded: LoadedModels | None) -> dict[str, Any]:
         """Return what the browser is to show of what is loaded; parts that do not fit are None.
 
         Keys: step, lesson, present; pin (settings); dial; tensor and element.
@@ -106,7 +106,7 @@ class Link(NamedTuple):
         }
 
 
-def _sizes(loaded: Loaded) -> dict[str, int]:
+def _sizes(loaded: LoadedModels) -> dict[str, int]:
     """Return the tensors that the microscope can show, with their numbers of elements."""
     entries = zip(loaded.analysis.tensors, loaded.analysis.counts.numel.tolist(), strict=True)
     return {entry.name: int(size) for entry, size in entries if size}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, MutableMap
 from pathlib import Path
 from typing import NamedTuple
 
-from ram_studio.app.session.session import Merged
+from ram_studio.app.session.session import MergedModel
 from ram_studio.errors import OutputError
 
 LOW_WATER = 0.8
@@ -37,7 +37,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def make_room(
-    merges: MutableMapping[str, Merged], needed: int, *, most_merges: int, most_bytes: int
+    merges: MutableMapping[str, MergedModel], needed: int, *, most_merges: int, most_bytes: int
 ) -> list[str]:
     """Remove a session's oldest merges until a new one has room; return their names.
 
@@ -52,15 +52,15 @@ def make_room(
             f"{most_bytes / _GIGABYTE:.1f} GB here. Merge smaller models, or run RAM Studio on a "
             "machine of your own."
         )
-    held = {name: folder_bytes(merge.folder) for name, merge in merges.items()}
-    gone = []
+    sizes = {name: folder_bytes(merge.folder) for name, merge in merges.items()}
+    removed = []
     for name in list(merges):
-        if len(merges) < most_merges and sum(held.values()) + needed <= most_bytes:
+        if len(merges) < most_merges and sum(sizes.values()) + needed <= most_bytes:
             break
         shutil.rmtree(merges.pop(name).folder, ignore_errors=True)
-        del held[name]
-        gone.append(name)
-    return gone
+        del sizes[name]
+        removed.append(name)
+    return removed
 
 
 def tidy(entries: Iterable[Entry], used: int, most: int) -> int:
@@ -89,7 +89,7 @@ def files_in(folder: Path) -> Iterator[Entry]:
             yield Entry(known.st_mtime, known.st_size, remove)
 
 
-def merges_in(merges: MutableMapping[str, Merged], used: float) -> Iterator[Entry]:
+def merges_in(merges: MutableMapping[str, MergedModel], used: float) -> Iterator[Entry]:
     """Yield a session's merges; ``used`` is when its user was last seen (time.time)."""
 
     def remove(name: str) -> None:
@@ -100,10 +100,10 @@ def merges_in(merges: MutableMapping[str, Merged], used: float) -> Iterator[Entr
         yield Entry(used, folder_bytes(merge.folder), functools.partial(remove, name))
 
 
-def hub_models(kept: Collection[str]) -> tuple[int, list[Entry]]:
-    """Return the bytes of the Hub's cache, and its revisions but for those of repositories kept.
+def hub_models(in_use: Collection[str]) -> tuple[int, list[Entry]]:
+    """Return the bytes of the Hub's cache, and its revisions but for those of repositories in use.
 
-    kept: `owner/name` of what is loaded somewhere. Nothing where huggingface_hub was never used.
+    in_use: `owner/name` of what is loaded somewhere. Nothing where huggingface_hub was never used.
     """
     if "huggingface_hub" not in sys.modules:
         return 0, []
@@ -118,7 +118,7 @@ def hub_models(kept: Collection[str]) -> tuple[int, list[Entry]]:
         return 0, []
     entries = []
     for repository in cache.repos:
-        if repository.repo_id in kept:
+        if repository.repo_id in in_use:
             continue
         for revision in repository.revisions:
             strategy = cache.delete_revisions(revision.commit_hash)

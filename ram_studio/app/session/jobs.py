@@ -24,7 +24,7 @@ from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.job_queue import Effort, QueuePosition
 from ram_studio.app.public.machine import lower_priority
 from ram_studio.app.public.user import hide_paths, own_copy_hint
-from ram_studio.app.session.session import OTHER_MODELS, Loaded, Session
+from ram_studio.app.session.session import OTHER_MODELS, LoadedModels, Session
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.events import CancelToken
@@ -67,7 +67,7 @@ _WAITING = "Queued"
 _OUT_OF_TIME = "Stopped: the job took longer than this server allows."
 
 
-def lack(loaded: Loaded | None) -> str:
+def missing_text(loaded: LoadedModels | None) -> str:
     """Return what is missing for work on models, a sentence; "" where they are loaded."""
     if loaded is None:
         return NEED_LOAD
@@ -76,13 +76,13 @@ def lack(loaded: Loaded | None) -> str:
     return NEED_MODELS if loaded.set_name is None else NEED_WEIGHTS
 
 
-def check_weights(loaded: Loaded) -> Loaded:
+def check_weights(loaded: LoadedModels) -> LoadedModels:
     """Return what is loaded.
 
     Raises: SettingsError where only an analysis is, with what to do.
     """
-    if said := lack(loaded):
-        raise SettingsError(said)
+    if message := missing_text(loaded):
+        raise SettingsError(message)
     return loaded
 
 
@@ -92,11 +92,11 @@ def costing(work: Work[Result], effort: Effort) -> Work[Result]:
     return work
 
 
-class Shown(NamedTuple):
+class JobDisplay(NamedTuple):
     """How a panel shows its job, so that a reloaded page can take up where it was."""
 
     controls: JobControls
-    tell: Callable[[Any], str | Updates]
+    show_progress: Callable[[Any], str | Updates]
     finish: Callable[[Any], Updates]
     explain: Callable[[RamStudioError, Job[Any]], str] | None
     poll_seconds: float = POLL_SECONDS
@@ -110,8 +110,8 @@ class Job(Generic[Result]):
             CancelToken.
 
     Attributes:
-        clients: who waits for it (Gradio's session hashes, the tab's key). shown: how, in a page.
-        is_told: whether a page has shown how it ended. why: it was stopped, "" by the user,
+        clients: who waits for it (Gradio's session hashes, the tab's key). display: how, in a page.
+        is_end_shown: whether a page has shown how it ended. why: it was stopped, "" by the user,
             LOADED by loading other models.
         entered: when it was queued (time.monotonic).
 
@@ -121,8 +121,8 @@ class Job(Generic[Result]):
     def __init__(self, session: Session, work: Work[Result]) -> None:
         self.cancel = CancelToken()
         self.clients = {session.client, session.key}
-        self.shown: Shown | None = None
-        self.is_told = False
+        self.display: JobDisplay | None = None
+        self.is_end_shown = False
         self.why = ""
         self._work = work
         # On a shared server errors name no path of this machine, and pages go first.
@@ -134,7 +134,7 @@ class Job(Generic[Result]):
         self._error: BaseException | None = None
         effort = getattr(work, "effort", Effort())
         self._ticket = session.job_queue.enter(effort, session.key, session.address)
-        self.entered = self._ticket.asked
+        self.entered = self._ticket.queued_at
         self._ticket.job = session.job = self
         threading.Thread(target=self._run, name="ram-studio-job", daemon=True).start()
 
@@ -186,7 +186,7 @@ class Job(Generic[Result]):
                 seen = latest
                 yield seen
 
-    def left(self) -> None:
+    def note_departure(self) -> None:
         """Note that one who waited has gone: it is stopped, unless a SessionReaper does that.
 
         Waits for its end, so that it cannot go on unseen.
@@ -245,7 +245,7 @@ def watch(
     session: Session,
     controls: JobControls,
     prepare: Callable[[], Work[Result]],
-    tell: Callable[[Any], str | Updates],
+    show_progress: Callable[[Any], str | Updates],
     finish: Callable[[Result], Updates],
     *,
     needs_loaded: bool = True,
@@ -256,12 +256,14 @@ def watch(
 
     Args:
         prepare: reads the form and returns the work; raises RamStudioError to refuse.
-        tell: the status (HTML), or updates, for a progress event, for None before the first one,
+        show_progress: the status (HTML), or updates, for an event, for None before the first one,
             at most every poll_seconds; HTML that is as it was is not sent again.
         finish: updates for the result, put into the session; raises RamStudioError to refuse it.
         explain: the status (HTML) of a job without a result; by default the error's own words.
     """
-    refusal = (lack(session.loaded) if needs_loaded else "") or (BUSY if session.is_busy else "")
+    refusal = (missing_text(session.loaded) if needs_loaded else "") or (
+        BUSY if session.is_busy else ""
+    )
     if refusal:
         yield {controls.status: templates.callout(refusal, "warn")}
         return
@@ -270,16 +272,16 @@ def watch(
     except RamStudioError as error:
         yield {controls.status: templates.callout(str(error), "bad")}
         return
-    job.shown = Shown(controls, tell, finish, explain, poll_seconds)
-    yield from _show(job, job.shown)
+    job.display = JobDisplay(controls, show_progress, finish, explain, poll_seconds)
+    yield from _show(job, job.display)
 
 
-def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
-    controls, tell, finish, explain, poll_seconds = shown
+def _show(job: Job[Any], display: JobDisplay) -> Iterator[Updates]:
+    controls, show_progress, finish, explain, poll_seconds = display
     sent: Updates = {}
 
-    def changes(told: str | Updates) -> Updates:
-        updates = {controls.status: told} if isinstance(told, str) else told
+    def changes(output: str | Updates) -> Updates:
+        updates = {controls.status: output} if isinstance(output, str) else output
         new = {c: v for c, v in updates.items() if not isinstance(v, str) or v != sent.get(c)}
         sent.update(new)
         return new
@@ -287,22 +289,22 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
     # The buttons only when they change: one that is drawn anew under the pointer misses its click.
     buttons = {controls.start: gr.update(interactive=False), controls.stop: gr.update(visible=True)}
     try:
-        yield {**buttons, **changes(tell(None))}
+        yield {**buttons, **changes(show_progress(None))}
         for event in job.updates(poll_seconds):
             if job.why == LOADED:  # what it found would stand among other models
                 continue
             if news := changes(
-                queue_html(event) if isinstance(event, QueuePosition) else tell(event)
+                queue_html(event) if isinstance(event, QueuePosition) else show_progress(event)
             ):
                 yield news
     finally:
-        job.left()
-    job.is_told = True
+        job.note_departure()
+    job.is_end_shown = True
     idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
     result, problem = job.outcome()
     if problem is not None:
-        said = explain(problem, job) if explain else templates.failure(problem, STOPPED)
-        yield {**idle, controls.status: said}
+        message = explain(problem, job) if explain else templates.failure(problem, STOPPED)
+        yield {**idle, controls.status: message}
         return
     try:
         yield {**idle, controls.status: "", **finish(result)}
@@ -316,16 +318,16 @@ def queue_html(position: QueuePosition) -> str:
     return templates.progress(None, f"Queued: position {position.number}", f"starts in {wait}")
 
 
-def unfinished(session: Session) -> str:
+def resume_button_id(session: Session) -> str:
     """Return the element of the panel whose job a reloaded page has to show; "" for none.
 
     The page counts as waiting for it from now on.
     """
     job = session.job
-    if not isinstance(job, Job) or job.shown is None or job.is_told:
+    if not isinstance(job, Job) or job.display is None or job.is_end_shown:
         return ""
     job.clients.add(session.client)
-    return f"resume-{job.shown.controls.start.elem_id}"
+    return f"resume-{job.display.controls.start.elem_id}"
 
 
 def connect(
@@ -352,9 +354,9 @@ def connect(
     def resume(request: gr.Request) -> Iterator[Updates]:
         session = workspace.session_of(request)
         job = session.job
-        if isinstance(job, Job) and job.shown is not None and job.shown.controls is controls:
+        if isinstance(job, Job) and job.display is not None and job.display.controls is controls:
             job.clients.add(session.client)
-            yield from _show(job, job.shown)
+            yield from _show(job, job.display)
         else:
             yield {controls.status: ""}
 

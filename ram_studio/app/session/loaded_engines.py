@@ -20,7 +20,7 @@ class Engines:
     """Small models that stay loaded. One job at a time uses an engine."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, LocalEngine] = OrderedDict()
+        self._engines: OrderedDict[str, LocalEngine] = OrderedDict()
         self._lock = threading.Lock()
 
     @contextmanager
@@ -31,7 +31,7 @@ class Engines:
         # A folder's name may come to hold another merge.
         key = f"{checkpoint.folder}|{checkpoint.fingerprint}"
         with self._lock:
-            engine = self._kept.pop(key, None)
+            engine = self._engines.pop(key, None)
         engine = engine or LocalEngine(Path(checkpoint.folder))
         try:
             yield engine
@@ -39,8 +39,8 @@ class Engines:
             engine.on_tokens = None
             with self._lock:
                 if checkpoint.nbytes < SMALL_BYTES:
-                    self._kept[key] = engine
+                    self._engines[key] = engine
                 else:
                     engine.close()
-                while len(self._kept) > _MOST_ENGINES:
-                    self._kept.popitem(last=False)[1].close()
+                while len(self._engines) > _MOST_ENGINES:
+                    self._engines.popitem(last=False)[1].close()

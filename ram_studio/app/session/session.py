@@ -23,7 +23,7 @@ OTHER_MODELS = "Stopped: other models were loaded."
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModels:
     """Checkpoints that were analyzed together.
 
     title: for people. set_name: the shipped set ("dense"), or None.
@@ -71,7 +71,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedModel:
     """One finished merge of this session: its name, folder, method and ``merge --json`` result."""
 
     name: str
@@ -90,7 +90,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Said:
+class ChatReply:
     """What one model has said so far in the chat.
 
     state: "waiting", "loading", "reading", "writing" or "done". speed: tokens a second since the
@@ -112,7 +112,7 @@ class Chat:
     """A question with what its models said, at one moment."""
 
     question: str
-    answers: tuple[Said, ...]
+    answers: tuple[ChatReply, ...]
 
 
 @dataclass
@@ -123,21 +123,21 @@ class Session:
     History compares. data: folder with the rows of data sets, "" for the Hub's cache. client,
     address: who called last; token: theirs for the Hub, when they signed in (from their request,
     in memory only).
-    looks: the client and number of what was asked last of the microscope.
+    last_probe: the client and number of what was asked last of the microscope.
     job_queue: where its heavy jobs run. is_public: others use this server too.
     """
 
     key: str
     folder: Path
-    loaded: Loaded | None = None
-    merges: dict[str, Merged] = field(default_factory=dict)
+    loaded: LoadedModels | None = None
+    merges: dict[str, MergedModel] = field(default_factory=dict)
     report: EvalReport | None = None
     margin: float = MARGIN
     experiments: dict[Kind, Experiment] = field(default_factory=dict)
     found: EvalReport | None = None
     chat: Chat | None = None
     data: str = ""
-    looks: tuple[str, float] = ("", 0.0)
+    last_probe: tuple[str, float] = ("", 0.0)
     job: QueuedJob | None = None
     touched: float = field(default_factory=time.monotonic)
     client: str = ""
@@ -159,12 +159,12 @@ class Session:
         return not any(map(bool, given))
 
     @property
-    def models(self) -> Loaded:
+    def models(self) -> LoadedModels:
         """What is loaded, for those who know that something is."""
         assert self.loaded is not None, "checked by whoever begins"
         return self.loaded
 
-    def load(self, loaded: Loaded) -> None:
+    def load(self, loaded: LoadedModels) -> None:
         """Make these checkpoints the current ones; merges and scores of others are dropped."""
         with self._lock:
             if self.loaded is not None and self.loaded.identity != loaded.identity:
@@ -176,7 +176,7 @@ class Session:
                 self.experiments.clear()
             self.loaded = loaded
 
-    def keep(self, merged: Merged, loaded: Loaded) -> None:
+    def keep(self, merged: MergedModel, loaded: LoadedModels) -> None:
         """Take in a merge of what was loaded when it began; of other models it is removed.
 
         Raises: Stopped when others were loaded since.
@@ -190,9 +190,9 @@ class Session:
 
     def free_name(self, wanted: str) -> str:
         """Return ``wanted``, with a number when a merge of that name exists already."""
-        taken = set(self.merges) | {"base"} | set(self.loaded.agents if self.loaded else ())
+        used = set(self.merges) | {"base"} | set(self.loaded.agents if self.loaded else ())
         name, number = wanted, 2
-        while name in taken:
+        while name in used:
             name, number = f"{wanted} ({number})", number + 1
         return name
 

@@ -11,7 +11,7 @@ import orjson
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
-from ram_studio.app.session.session import Loaded
+from ram_studio.app.session.session import LoadedModels
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
@@ -42,7 +42,7 @@ def _model_folder(set_name: str, name: str) -> str:
 
 
 @lru_cache(maxsize=len(TITLES))
-def load_set(set_name: str) -> Loaded:
+def load_set(set_name: str) -> LoadedModels:
     """Return a shipped set; read from disk once.
 
     Raises: CheckpointError when this installation lacks the files; AnalysisError for a damaged one.
@@ -51,7 +51,7 @@ def load_set(set_name: str) -> Loaded:
     names, has_weights = ("base", *analysis.agents), set_name != REAL
     sources = {n: _model_folder(set_name, n) if has_weights else analysis.sources[n] for n in names}
     base = sources.pop("base")
-    return Loaded(
+    return LoadedModels(
         title=TITLES[set_name],
         set_name=set_name,
         base=base,
@@ -109,7 +109,7 @@ def set_profile(set_name: str) -> str:
     return _as_text({**build_profile(load_set(set_name).analysis), **own})
 
 
-def profile_of(loaded: Loaded) -> str:
+def profile_of(loaded: LoadedModels) -> str:
     """Return the client profile of whatever is loaded, as JSON.
 
     Text, because Gradio looks at every number of a nested value for files: 60 ms a user.

@@ -61,7 +61,7 @@ def open_after(event: Any, step: gr.Textbox) -> None:
     event.then(fn=None, inputs=step, js="(step) => { window.RAM.open(step); }")
 
 
-class Tuned(NamedTuple):
+class TuneSettings(NamedTuple):
     """What Tune shows: a method by its recipe's name, and its settings; of all dials, by name.
 
     point: epsilon's place on the grid of thresholds. own: settings other than RAM's three.
@@ -99,55 +99,55 @@ class Tuned(NamedTuple):
         return {name: known[name] for name in fields if name in known}
 
 
-def read_tuned(text: str | None) -> Tuned:
-    """Return what the browser says as JSON, see ``tuned_from``."""
+def read_tune_settings(text: str | None) -> TuneSettings:
+    """Return what the browser says as JSON, see ``tune_settings_from``."""
     try:
-        said = json.loads(text or "{}")
+        values = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        said = {}
-    return tuned_from(said if isinstance(said, dict) else {})
+        values = {}
+    return tune_settings_from(values if isinstance(values, dict) else {})
 
 
-def tuned_from(said: Mapping[str, Any]) -> Tuned:
+def tune_settings_from(values: Mapping[str, Any]) -> TuneSettings:
     """Return settings by name, clamped; what is left out is the paper's.
 
-    said: any of method, point, r, alpha, further settings' names and weights.
+    values: any of method, point, r, alpha, further settings' names and weights.
     """
 
     def number(name: str, usual: float, most: float) -> float:
-        value = said.get(name)
+        value = values.get(name)
         if not isinstance(value, (int, float)) or value != value or abs(value) == math.inf:
             return usual
         return float(min(max(0.0, value), most))
 
-    method = said.get("method")
-    return Tuned(
+    method = values.get("method")
+    return TuneSettings(
         method if isinstance(method, str) and method in METHODS else DEFAULT_RULE,
         int(number("point", DEFAULT_INDEX, len(EPSILON_GRID) - 1)),
         number("r", DEFAULT_R, RANGES["r"]),
         number("alpha", DEFAULT_ALPHA, RANGES["alpha"]),
-        {name: said[name] for name in (*TUNE_DIALS, "solver") if name in said},
-        usable_weights(said.get("weights")),
+        {name: values[name] for name in (*TUNE_DIALS, "solver") if name in values},
+        usable_weights(values.get("weights")),
     )
 
 
-class Tuning(NamedTuple):
+class TuneComponent(NamedTuple):
     """The component of Tune's settings, one JSON value, which other panels read and set."""
 
     value: gr.Textbox
 
-    def read(self, data: Mapping[Any, Any]) -> Tuned:
+    def read(self, data: Mapping[Any, Any]) -> TuneSettings:
         """Return what it says among a handler's inputs."""
-        return read_tuned(data[self.value])
+        return read_tune_settings(data[self.value])
 
     def update(self, **settings: Any) -> Updates:
         """Return the update that sets some of method, point, r, alpha and the others' dials."""
-        said = {name: value for name, value in settings.items() if value is not None}
-        return {self.value: json.dumps(said)} if said else {}
+        values = {name: value for name, value in settings.items() if value is not None}
+        return {self.value: json.dumps(values)} if values else {}
 
 
 @dataclass(frozen=True)
-class Asking:
+class CheckForm:
     """What Check is to ask, settable from elsewhere.
 
     components: all that ``fill`` updates. fill: from names of models and suites.
@@ -158,7 +158,7 @@ class Asking:
 
 
 @dataclass
-class Shared:
+class PageContext:
     """The page while it is built.
 
     steps: the stepper's buttons; the browser opens a step by pressing its button.
@@ -171,9 +171,9 @@ class Shared:
     loaded: Change = field(default_factory=Change)
     merged: Change = field(default_factory=Change)
     checked: Change = field(default_factory=Change)
-    tuning: Tuning = field(init=False)
+    tuning: TuneComponent = field(init=False)
     seed: gr.Number = field(init=False)
-    asking: Asking = field(init=False)
+    asking: CheckForm = field(init=False)
     _later: list[Callable[[], None]] = field(default_factory=list)
 
     @property

@@ -44,21 +44,21 @@ def all_usable(line: str) -> bool:
         return False
 
 
-def usable_weights(said: Any) -> dict[str, float | list[float]]:
+def usable_weights(weights: Any) -> dict[str, float | list[float]]:
     """Return what is usable of weights by agent, as a link or the browser says them.
 
-    said: a line of text, or numbers and lists of numbers by name; what is neither is left out, and
+    weights: a line of text, or numbers or lists of them by name; what is neither is left out, and
     what no agent is called: a link's preview shows the names.
     """
-    if isinstance(said, str):
+    if isinstance(weights, str):
         try:
-            said = read_weights(said)
+            weights = read_weights(weights)
         except SettingsError:
             return {}
-    if not isinstance(said, Mapping):
+    if not isinstance(weights, Mapping):
         return {}
     found: dict[str, float | list[float]] = {}
-    for name, given in said.items():
+    for name, given in weights.items():
         values = given if isinstance(given, list) else [given]
         try:
             check_agent_name(str(name))

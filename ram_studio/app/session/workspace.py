@@ -150,8 +150,8 @@ class Workspace:
         settings = self.settings
         with self._removing() as remove:
             for session in list(self._sessions.values()):
-                gone = self.heartbeats.gone_since(session.client)
-                away = 0.0 if gone is None else now - max(session.touched, gone)
+                closed_at = self.heartbeats.closed_since(session.client)
+                away = 0.0 if closed_at is None else now - max(session.touched, closed_at)
                 if (
                     now - session.touched > settings.idle_seconds
                     or (settings.is_public and away > settings.gone_seconds)
@@ -171,12 +171,12 @@ class Workspace:
         with self._removing() as remove:
             while True:
                 own = [s for s in self._sessions.values() if s.loaded is not None]
-                held: Counter[str] = Counter()
+                nbytes_of: Counter[str] = Counter()
                 for session in own:
-                    held[session.address] += session.models.nbytes
-                if held.total() <= _MAX_ANALYSIS_BYTES:
+                    nbytes_of[session.address] += session.models.nbytes
+                if nbytes_of.total() <= _MAX_ANALYSIS_BYTES:
                     return
-                ((address, _),) = held.most_common(1)
+                ((address, _),) = nbytes_of.most_common(1)
                 own = [s for s in own if s.address == address and s.models.nbytes]
                 idle = [s for s in own if not s.is_busy]
                 if not idle:
@@ -197,7 +197,7 @@ class Workspace:
 
     def _worth(self, session: Session) -> tuple[bool, bool, float]:
         """Return by what sessions are kept; the smallest goes first."""
-        is_there = self.heartbeats.gone_since(session.client) is None
+        is_there = self.heartbeats.closed_since(session.client) is None
         return bool(session.merges) or is_there, not session.is_empty, session.touched
 
     @contextlib.contextmanager

@@ -22,9 +22,9 @@ from ram_studio.app.boxes import choice, html, unchecked
 from ram_studio.app.load.view import report_of, storage_html
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.session.jobs import LIGHT, Updates
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import LoadedModels, Session
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.session.shared import Shared, read_tuned
+from ram_studio.app.session.shared import PageContext, read_tune_settings
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.reading.projecting import removed_shares
 from ram_studio.errors import RamStudioError
@@ -39,29 +39,29 @@ _MAP_NOTE = (
 )
 
 
-Shown = tuple[Markup, dict[str, PlotData | None]]
+Details = tuple[Markup, dict[str, PlotData | None]]
 
 
-def shown(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
+def details_of(loaded: LoadedModels, point: int, is_narrow: bool) -> Details:
     """Return what is stored, and the figures as the browser takes them."""
     if loaded.set_name is not None:
-        return _shown_set(loaded.set_name, point, is_narrow)
+        return _details_of_set(loaded.set_name, point, is_narrow)
     return _draw_all(loaded, point, is_narrow)
 
 
 @lru_cache(maxsize=64)
-def _shown_set(set_name: str, point: int, is_narrow: bool) -> Shown:
+def _details_of_set(set_name: str, point: int, is_narrow: bool) -> Details:
     # Thirty users look at the same example: drawn once, it costs each a tenth.
     return _draw_all(load_set(set_name), point, is_narrow)
 
 
-def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
+def _draw_all(loaded: LoadedModels, point: int, is_narrow: bool) -> Details:
     figures = {n: figure.draw(loaded.analysis, point, is_narrow) for n, figure in FIGURES.items()}
     stored = storage_html(report_of(loaded, point)) + projection_html(loaded)
-    return stored, {name: _as_sent(figure) for name, figure in figures.items()}
+    return stored, {name: _plot_data(figure) for name, figure in figures.items()}
 
 
-def projection_html(loaded: Loaded) -> Markup:
+def projection_html(loaded: LoadedModels) -> Markup:
     """Return what the method Project would remove of each agent's update, where that is quick."""
     shares = None
     with contextlib.suppress(RamStudioError):  # such as files that are gone
@@ -74,14 +74,14 @@ def projection_html(loaded: Loaded) -> Markup:
     return templates.render("tune/projection.html.j2", shares=shares)
 
 
-def _as_sent(figure: go.Figure | None) -> PlotData | None:
+def _plot_data(figure: go.Figure | None) -> PlotData | None:
     return None if figure is None else PlotData(type="plotly", plot=figure.to_json())
 
 
 class DetailsPanel:
     """The details. plots: each in its box; drawn: what they show; draw: pressed by the page."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         with gr.Column(elem_id="details-figures"):
             self.plots = {name: _plot(name, figure) for name, figure in FIGURES.items()}
@@ -138,7 +138,11 @@ class DetailsPanel:
         analysis, is_narrow = session.loaded.analysis, _is_narrow(pixels)
         known = agent if agent in analysis.agents else analysis.agents[0]
         return layer_map(
-            analysis, read_tuned(tuned).point, known, is_log=scale == "log", narrow=is_narrow
+            analysis,
+            read_tune_settings(tuned).point,
+            known,
+            is_log=scale == "log",
+            narrow=is_narrow,
         )
 
     def _draw(
@@ -153,11 +157,11 @@ class DetailsPanel:
         if session.loaded is None:
             return gr.skip()
         loaded, is_narrow = session.loaded, _is_narrow(pixels)
-        wanted = f"{loaded.identity}|{read_tuned(tuned).point}|{is_narrow}"
+        wanted = f"{loaded.identity}|{read_tune_settings(tuned).point}|{is_narrow}"
         if wanted == drawn:
             return gr.skip()
         with acting_as(session.token):
-            stored, figures = shown(loaded, read_tuned(tuned).point, is_narrow)
+            stored, figures = details_of(loaded, read_tune_settings(tuned).point, is_narrow)
         updates: Updates = {self.drawn: wanted, self.stored: stored}
         for name, figure in figures.items():
             box, plot = self.plots[name]

@@ -16,11 +16,11 @@ import gradio as gr
 from markupsafe import Markup
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.boxes import mounted
+from ram_studio.app.boxes import mount_point
 from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session.jobs import LIGHT, Updates, Work, connect, watch
 from ram_studio.app.session.session import Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.templates import callout, progress
 from ram_studio.app.tune import measured
 from ram_studio.errors import RamStudioError
@@ -35,12 +35,12 @@ class MeasurePanel:
     {"table": rows or None}.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         with gr.Column(elem_id="measure-box"):
             ids = {"start": "measure", "stop": "stop-measure", "status": "measure-status"}
             self.controls = shared.job_controls("Test now", **ids)
-            self.known = mounted("mountMeasured(props, watch)", "measured")
+            self.known = mount_point("mountMeasured(props, watch)", "measured")
         shared.loaded.listen([self.known], self.show)
         shared.when_built(self._wire)
 
@@ -53,24 +53,24 @@ class MeasurePanel:
     def _run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         tested = [0]
 
-        def tell(event: Any) -> Updates:
+        def show_progress(event: Any) -> Updates:
             updates: Updates = {self.controls.status: progress_html(event)}
             if isinstance(event, ExperimentResult):
                 # Every merge that has answered all stands on the curve at once.
-                done = _done(event)
+                done = _count_done(event)
                 updates |= self.show(session) if done > tested[0] else {}
                 tested[0] = done
             return updates
 
         def finish(result: ExperimentResult | None) -> Updates:
-            said = callout(STOPPED) if result is not None and result.ending == "stopped" else ""
-            return {self.controls.status: said, **self.show(session)}
+            message = callout(STOPPED) if result is not None and result.ending == "stopped" else ""
+            return {self.controls.status: message, **self.show(session)}
 
         def prepare() -> Work[Any]:
             recipe = measured.tuned_recipe(session.models, self.shared.tuning.read(data))
             return measured.measure_work(recipe, session, self.shared.workspace)
 
-        yield from watch(session, self.controls, prepare, tell, finish)
+        yield from watch(session, self.controls, prepare, show_progress, finish)
 
     def show(self, session: Session) -> Updates:
         """Return what is measured of the loaded models; nothing where that cannot be read."""
@@ -84,7 +84,7 @@ class MeasurePanel:
         return {self.known: json.dumps(known)}
 
 
-def _done(result: ExperimentResult) -> int:
+def _count_done(result: ExperimentResult) -> int:
     """Return how many merges have answered everything."""
     return sum(row.kind == "merge" and row.status == "finished" for row in result.rows)
 
@@ -97,7 +97,7 @@ def progress_html(event: Any) -> Markup:
     if isinstance(event, ExperimentResult):
         share = event.answers / max(1, event.total_answers)
         merges = sum(row.kind == "merge" and row.status != "duplicate" for row in event.rows)
-        said = f"{_done(event)} of {merges} settings"
+        text = f"{_count_done(event)} of {merges} settings"
         titles = {row.label: METHODS[row.method].title for row in event.rows if row.method}
-        return progress(share, f"Testing {titles.get(event.now, event.now)}".strip(), said)
+        return progress(share, f"Testing {titles.get(event.now, event.now)}".strip(), text)
     return pass_html(event, "Merging in memory")

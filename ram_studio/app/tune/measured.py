@@ -19,9 +19,9 @@ from ram_studio.app.check.work import BASE
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.jobs import Report, Work, check_weights, costing
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import LoadedModels, Session
 from ram_studio.app.session.sets import shipped_table
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.app.tune import own_test
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
@@ -39,7 +39,7 @@ MOST_ROWS = 100
 """Of the newest settings that were asked."""
 
 
-def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
+def tuned_recipe(loaded: LoadedModels, tuned: TuneSettings) -> Recipe:
     """Return the recipe of what the stage shows.
 
     Raises: SettingsError that names the field.
@@ -61,7 +61,7 @@ def measure_work(
     table = shipped_table(loaded.set_name) if loaded.set_name else None
     if table is not None:
         return _shipped_work(recipe, table, session, workspace)
-    found = _own(session, workspace, needs_merge=False)
+    found = _find_own(session, workspace, needs_merge=False)
     rows = own_test.rows_to_test(recipe, loaded)
     return own_test.own_work(rows, found and found[0], session, workspace)
 
@@ -72,8 +72,8 @@ def _shipped_work(
     from ram_studio.evals.experiment.plan import ComparePlan
     from ram_studio.evals.experiment.run import run_experiment
 
-    asked = EvalSettings(suites=SUITE, limit=table["n"])
-    plan = ComparePlan.of({recipe.method: recipe}, asked, sources=False, draws=1)
+    eval_settings = EvalSettings(suites=SUITE, limit=table["n"])
+    plan = ComparePlan.of({recipe.method: recipe}, eval_settings, sources=False, draws=1)
     analysis = session.models.analysis
 
     def measure(report: Report, cancel: CancelToken) -> None:
@@ -103,12 +103,12 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
     if loaded is None or loaded.is_analysis_only:
         return None
     if loaded.set_name is None:
-        own_table = _own(session, workspace)
+        own_table = _find_own(session, workspace)
         return None if own_table is None else _own_rows(*own_table)
     table = shipped_table(loaded.set_name)
     if table is None:
         return None
-    prompts, written = table["prompts"], _written(loaded.sources)
+    prompts, written = table["prompts"], _written_at(loaded.sources)
     logged = {m.fingerprint: m for m in past_merges(memory_folder(session, workspace.settings))}
     rows: dict[str, MeasuredRow] = {}
     questions: list[Question] = []
@@ -124,15 +124,15 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
                 continue
             known = {a.question.prompt: a for a in store.answers(run.id) if a.answer.is_reported}
             if all(prompt in known for prompt in prompts):
-                asked = [known[prompt] for prompt in prompts]
-                questions = [a.question for a in asked]
-                rows[key] = _row(merge, common.replies(asked))
+                answers = [known[prompt] for prompt in prompts]
+                questions = [a.question for a in answers]
+                rows[key] = _row(merge, common.replies(answers))
             if len(rows) == MOST_ROWS:
                 break
     return skill_table(questions, list(rows.values())) if rows else None
 
 
-def _own(
+def _find_own(
     session: Session, workspace: Workspace, *, needs_merge: bool = True
 ) -> tuple[common.Common, dict[str, PastMerge]] | None:
     """Return what base, agents and merges of models of one's own all answered; None for nothing.
@@ -147,7 +147,7 @@ def _own(
     if folders is None or prints is None:
         return None
     # Of the files as they are now: what was merged before is of others.
-    written, merges = _written(folders.values()), dict[str, PastMerge]()
+    written, merges = _written_at(folders.values()), dict[str, PastMerge]()
     with open_answers(session, workspace) as store:
         made = (merge_of(run) for run in store.runs())
         logged = past_merges(memory_folder(session, workspace.settings))
@@ -164,8 +164,8 @@ def _own_rows(found: common.Common, merges: Mapping[str, PastMerge]) -> dict[str
     rows: dict[str, MeasuredRow] = {}
     for fingerprint, known in found.merges.items():
         merge = merges[fingerprint]
-        asked = common.replies(known[question] for question in found.questions)
-        rows.setdefault(_key(merge), _row(merge, asked))
+        answers = common.replies(known[question] for question in found.questions)
+        rows.setdefault(_key(merge), _row(merge, answers))
     return common.common_table(found, list(rows.values()))
 
 
@@ -179,7 +179,7 @@ def _row(merge: PastMerge, answers: Mapping[str, Answer]) -> MeasuredRow:
     return merge_row({**recipe, "weights": merge.recipe.get("weights")}, answers)
 
 
-def _is_of(recipe: Mapping[str, Any], loaded: Loaded) -> bool:
+def _is_of(recipe: Mapping[str, Any], loaded: LoadedModels) -> bool:
     """Whether a recipe merges the loaded models, all of them and stored as the base is.
 
     Densities and filters are nothing that Tune can show.
@@ -192,7 +192,7 @@ def _is_of(recipe: Mapping[str, Any], loaded: Loaded) -> bool:
     )
 
 
-def _written(folders: Iterable[str | Path]) -> str:
+def _written_at(folders: Iterable[str | Path]) -> str:
     """Return when the newest file in these folders was written, as the store writes times.
 
     Files that go away meanwhile, with all others or not, are no news of a merge.

@@ -18,8 +18,8 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.experiment.work import CHOICES, Choice
 from ram_studio.app.numbers import count_text, epsilon_text
 from ram_studio.app.session.deep_link import method_title
-from ram_studio.app.session.session import Loaded
-from ram_studio.app.session.shared import Tuned
+from ram_studio.app.session.session import LoadedModels
+from ram_studio.app.session.shared import TuneSettings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.probe import ProbeResult
@@ -56,7 +56,7 @@ class ScopeForm:
     asked: a layer, or "TENSOR ELEMENT", that takes the place of whatever was chosen before.
     """
 
-    tuned: Tuned
+    tuned: TuneSettings
     layer: str = EVERYWHERE
     module: str = EVERYWHERE
     tensor: str = ""
@@ -67,7 +67,7 @@ class ScopeForm:
     rounding: str = "nearest"
     seed: int = 0
     focus: int | None = None
-    asked: str = ""
+    place: str = ""
 
 
 def merged_tensors(report: CompatibilityReport) -> list[MergeTensor]:
@@ -92,10 +92,10 @@ def names_of(report: CompatibilityReport, layer: str, module: str) -> list[str]:
     ]
 
 
-def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
+def settle(loaded: LoadedModels, report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
     """Return the form with what does not exist replaced: layer, module, tensor, start."""
-    if form.asked:
-        form = _answered(report, form)
+    if form.place:
+        form = _go_to_place(report, form)
     layers, modules = choices_of(report)
     layer = form.layer if form.layer in layers else EVERYWHERE
     module = form.module if form.module in modules else EVERYWHERE
@@ -112,12 +112,12 @@ def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> Scop
     return replace(form, layer=layer, module=module, tensor=tensor, start=start)
 
 
-def _answered(report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
+def _go_to_place(report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
     """Return the form at what is asked for: a weight, else whatever is of interest in a layer."""
-    name, _, place = form.asked.rpartition(" ")
+    name, _, place = form.place.rpartition(" ")
     numel = {t.name: t.numel for t in merged_tensors(report)}.get(name)
     if numel is None or not (place.isascii() and place.isdecimal() and len(place) <= 18):
-        return replace(form, layer=form.asked, module=EVERYWHERE, tensor="", start=0)
+        return replace(form, layer=form.place, module=EVERYWHERE, tensor="", start=0)
     index = min(int(place), numel - 1)
     layer = naming.layer_of(name)
     start = max(0, index - BEFORE)
@@ -125,7 +125,7 @@ def _answered(report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
 
 
 def first_view(
-    loaded: Loaded, report: CompatibilityReport, epsilon: float, names: Sequence[str]
+    loaded: LoadedModels, report: CompatibilityReport, epsilon: float, names: Sequence[str]
 ) -> tuple[str, int]:
     """Return the tensor among these and the element to begin with: much both unique and shared.
 
@@ -153,7 +153,9 @@ def first_view(
     return names[0], 0
 
 
-def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> dict[str, Any]:
+def panel_data(
+    loaded: LoadedModels, report: CompatibilityReport, form: ScopeForm
+) -> dict[str, Any]:
     """Return what the panel draws, see assets/microscope.js.
 
     Raises: SettingsError, CheckpointError, AnalysisError.
@@ -254,8 +256,8 @@ def _method(label: str, seen: ProbeResult, base: np.ndarray) -> dict[str, Any]:
     assert seen.exact is not None, "hidden ones are shown separately"
     assert seen.stored is not None
     assert seen.dtype is not None
-    asked = (seen.exact - base) / seen.step
-    retained = (seen.stored - base.astype(np.float64)) / seen.step
+    requested = (seen.exact - base) / seen.step
+    effective = (seen.stored - base.astype(np.float64)) / seen.step
     digits = 9 if seen.dtype == "F32" else 6
     return {
         "name": method_title(label),
@@ -267,8 +269,8 @@ def _method(label: str, seen: ProbeResult, base: np.ndarray) -> dict[str, Any]:
         "formula": [w.expression for w in seen.worked],
         "result": ["" if w.is_base else number(w.value, digits + 2) for w in seen.worked],
         "note": [w.note for w in seen.worked],
-        "requested": [_steps(x) for x in asked],
-        "effective": [_steps(x) for x in retained],
+        "requested": [_steps(x) for x in requested],
+        "effective": [_steps(x) for x in effective],
     }
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import dtype_box, html, mounted, rounding_box, slider, unchecked
+from ram_studio.app.boxes import dtype_box, html, mount_point, rounding_box, slider, unchecked
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.numbers import count_text
 from ram_studio.app.session.jobs import NEED_LOAD, QUIET, Updates
-from ram_studio.app.session.session import Loaded, Session
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.session import LoadedModels, Session
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.tune import microscope_data as data_of
 from ram_studio.app.tune.microscope_data import EVERYWHERE, ScopeForm
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
@@ -40,18 +40,18 @@ _NUMBERED = "(...given) => [...given.slice(0, -1), window.RAM.askNumber()]"
 class ScopePanel:
     """The panel. number: of the page's questions, rising; only the last one is answered."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         with gr.Column(elem_id="microscope", elem_classes="drawer"):
             place = '<div class="scope"></div><p class="unseen" role="status"></p>'
-            self.view = mounted("mountScope(element, props, watch)", "scope", place)
+            self.view = mount_point("mountScope(element, props, watch)", "scope", place)
             self.status = html(elem_id="scope-status")
             with gr.Accordion("Choose other weights", open=False, elem_id="scope-where"):
                 self._lay_out_pickers()
             with gr.Row(elem_classes="scope-pickers"):
                 self.dtype = dtype_box("scope-dtype", min_width=120)
                 self.rounding = rounding_box("scope-rounding")
-            self.asked = gr.Textbox("", visible=False)
+            self.place = gr.Textbox("", visible=False)
             self.ask = gr.Button("", visible="hidden", elem_id="scope-ask")
             self.refresh = gr.Button("", visible="hidden", elem_id="scope-refresh")
         shared.when_built(self._wire)
@@ -81,21 +81,21 @@ class ScopePanel:
         self.number = gr.Number(0, visible=False)
         places = [self.layer, self.module, self.tensor, self.start]
         pickers = [*places, self.layout, self.dtype, self.rounding]
-        inputs = {*shared.tuning, shared.seed, *pickers, self.target, self.asked, self.number}
-        outputs = [*places, self.target, self.status, self.view, self.asked]
+        inputs = {*shared.tuning, shared.seed, *pickers, self.target, self.place, self.number}
+        outputs = [*places, self.target, self.status, self.view, self.place]
         options: dict[str, Any] = {"js": _NUMBERED, "concurrency_limit": 2, **QUIET}
-        look = shared.with_session(self.answer)
+        probe = shared.with_session(self.answer)
         gr.on(
             [self.refresh.click, *(picker.input for picker in pickers)],
-            look,
+            probe,
             inputs,
             outputs,
             trigger_mode="always_last",
             **options,
         )
         asks = "() => [window.RAM.askedPlace(), '']"
-        self.ask.click(fn=None, outputs=[self.asked, self.status], js=asks).then(
-            look, inputs, outputs, **options
+        self.ask.click(fn=None, outputs=[self.place, self.status], js=asks).then(
+            probe, inputs, outputs, **options
         )
         self.jump.click(
             shared.with_session(lambda data, session: self.answer(data, session, jumps=True)),
@@ -111,9 +111,9 @@ class ScopePanel:
         A busy server may answer a renewal after the jump that was pressed while it was under way.
         """
         mine = (session.client, data[self.number])
-        if session.looks[0] == mine[0] and session.looks > mine:
+        if session.last_probe[0] == mine[0] and session.last_probe > mine:
             return gr.skip()
-        session.looks = mine
+        session.last_probe = mine
         form = ScopeForm(
             self.shared.tuning.read(data),
             layer=data[self.layer],
@@ -125,15 +125,15 @@ class ScopePanel:
             dtype=data[self.dtype] or None,
             rounding=data[self.rounding],
             seed=int(data[self.shared.seed] or 0),
-            asked=data[self.asked] or "",
+            place=data[self.place] or "",
         )
         with acting_as(session.token):
             shown = self.show(session.loaded, form, jumps=jumps)
         # Of its own for each question: a value that stays the same reaches no browser.
         shown[self.view]["number"] = data[self.number]
-        return {self.asked: "", **shown} if session.looks == mine else gr.skip()
+        return {self.place: "", **shown} if session.last_probe == mine else gr.skip()
 
-    def show(self, loaded: Loaded | None, form: ScopeForm, *, jumps: bool = False) -> Updates:
+    def show(self, loaded: LoadedModels | None, form: ScopeForm, *, jumps: bool = False) -> Updates:
         """Return the updates that show the form's weights. jumps: go to the target first.
 
         A tensor that is not among the chosen layer and module, or of what is loaded, is replaced.

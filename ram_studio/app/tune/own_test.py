@@ -22,7 +22,7 @@ from ram_studio.app.asking.suites import USUAL
 from ram_studio.app.experiment.work import run_plan
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.jobs import Work, costing
-from ram_studio.app.session.session import Loaded, Session
+from ram_studio.app.session.session import LoadedModels, Session
 from ram_studio.app.session.weights import weights_text
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
@@ -64,7 +64,7 @@ def settings_to_test(agents: int) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def rows_to_test(shown: Recipe, loaded: Loaded) -> dict[str, Recipe]:
+def rows_to_test(shown: Recipe, loaded: LoadedModels) -> dict[str, Recipe]:
     """Return recipes by label: what the stage shows, then the twelve; equal ones stand once."""
     plain = recipe_from(loaded, "ram+", {})
     others = settings_to_test(len(loaded.agents))
@@ -94,8 +94,8 @@ def questions_again(common: Common, workspace: Workspace) -> tuple[EvalSettings,
     # Of every suite as many as Check could have asked: the wanted ones are picked out of them.
     most = max(most_items(suite, workspace.settings) for suite in suites)
     lengths = offered_lengths(workspace.settings)
-    asked = EvalSettings(suites=suites, limit=most, lengths=lengths)
-    return asked, frozenset(digest for *_, digest in common.questions)
+    eval_settings = EvalSettings(suites=suites, limit=most, lengths=lengths)
+    return eval_settings, frozenset(digest for *_, digest in common.questions)
 
 
 def own_work(
@@ -113,13 +113,13 @@ def own_work(
     """
     only = None
     if common is None:
-        asked = questions_to_ask(session, workspace)
-        questions = QUESTIONS * len(asked.suites)
+        eval_settings = questions_to_ask(session, workspace)
+        questions = QUESTIONS * len(eval_settings.suites)
     else:
-        asked, only = questions_again(common, workspace)
+        eval_settings, only = questions_again(common, workspace)
         questions = len(only)
     plan = ComparePlan.of(
-        rows, asked, sources=common is None, has_control=False, only=only, draws=1
+        rows, eval_settings, sources=common is None, has_control=False, only=only, draws=1
     )
     models = [*(session.models.sources if common is None else ()), *map(recipe_yaml, rows.values())]
     work = run_plan(plan, session, workspace)

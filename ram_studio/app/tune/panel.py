@@ -11,10 +11,10 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import mounted
+from ram_studio.app.boxes import mount_point
 from ram_studio.app.load import watch
 from ram_studio.app.session.sets import profile_of
-from ram_studio.app.session.shared import Shared, Tuning
+from ram_studio.app.session.shared import PageContext, TuneComponent
 from ram_studio.app.tune.details_panel import DetailsPanel
 from ram_studio.app.tune.measure_panel import MeasurePanel
 from ram_studio.app.tune.microscope_panel import ScopePanel
@@ -23,15 +23,15 @@ from ram_studio.app.tune.microscope_panel import ScopePanel
 class TunePanel:
     """The step; its settings are ``shared.tuning``."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: PageContext) -> None:
         with gr.Column(elem_id="step-tune", elem_classes="step"):
             watch.build(shared)
             canvas = templates.render("tune/canvas.html.j2")
-            live = mounted("mount(element, props, watch)", "live", canvas)
+            live = mount_point("mount(element, props, watch)", "live", canvas)
             with gr.Column(elem_id="record"):
                 value = gr.Textbox("", label="settings", elem_id="settings")
                 record = gr.Button("", elem_id="record-settings")
-            shared.tuning = Tuning(value)
+            shared.tuning = TuneComponent(value)
             MeasurePanel(shared)
             ScopePanel(shared)
             DetailsPanel(shared)
