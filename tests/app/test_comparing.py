@@ -141,7 +141,9 @@ def test_the_figure_draws_merges_by_time_and_rings_the_reference() -> None:
     assert set(drawn) == {"&lt;b&gt;ties&lt;/b&gt;", "&lt;i&gt;ram+&lt;/i&gt;", "Reference"}
     assert drawn["Reference"].x == (0.02,)
     assert drawn["Reference"].y == (90.0,)
-    assert figure.layout.xaxis.type == "log"
+    ticks = figure.layout.xaxis
+    assert ticks.type == "log"
+    assert dict(zip(ticks.ticktext, ticks.tickvals, strict=True))["0.02"] == pytest.approx(0.02)
     assert experiment_figure(RESULT, "setting").layout.xaxis.type == "category"
     assert not experiment_figure(replace(RESULT, rows=()), "").data
 

@@ -59,7 +59,7 @@ def with_effect(suites: Sequence[str], temperature: float | None) -> set[str]:
 class SettingsForm:
     """The folded part of a form.
 
-    boxes: a component for each field, by its name. shown: those that ``show`` returns updates of.
+    boxes: a component for each field, by its name. outputs: those that ``show`` returns updates of.
 
     What has no effect is hidden, see ``with_effect``.
 

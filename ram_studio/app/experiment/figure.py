@@ -190,5 +190,7 @@ def _finish_figure(drawn: go.Figure, axis: str) -> go.Figure:
     if axis in ("epsilon", BY_SETTING):
         drawn.update_xaxes(type="category", showticklabels=axis == "epsilon")
     if axis == BY_SECONDS:
-        drawn.update_xaxes(type="log", dtick="D2")
+        # Plotly leaves the power of ten out of all labels but those of a power.
+        ticks = [m * 10.0**power for power in range(-3, 5) for m in (1, 2, 5)]
+        drawn.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     return drawn.update_yaxes(title="Right answers", ticksuffix=" %", zeroline=False)

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.boxes import html, slider
-from ram_studio.app.check.work import candidates
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
@@ -143,8 +142,9 @@ class SweepPanel(ExperimentPanel):
         try:
             with open_answers(session, self.shared.workspace) as store:
                 # As fast as these models' latest answers came, and those of their merges.
-                paths = [model.path for model in candidates(session).values()]
-                return work.count_text(self.plan(data, session), store.seconds_each(paths))
+                merges = (str(merged.folder) for merged in session.merges.values())
+                seconds = store.seconds_each([*session.models.sources, *merges])
+                return work.count_text(self.plan(data, session), seconds)
         except RamStudioError as error:
             return str(error)
 

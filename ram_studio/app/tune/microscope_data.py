@@ -53,7 +53,7 @@ class ScopeForm:
 
     tuned: Tune's settings; layer, module: EVERYWHERE for any; target: what a jump looks for;
     layout: "run" or "window"; focus: the flat index of an element to point at, or None.
-    asked: a layer, or "TENSOR ELEMENT", that takes the place of whatever was chosen before.
+    place: a layer, or "TENSOR ELEMENT", that takes the place of whatever was chosen before.
     """
 
     tuned: TuneSettings

@@ -221,7 +221,7 @@ def _merge_unit(
 def scale_progress(
     on_progress: ProgressCallback | None, before: int, own: int, total: int
 ) -> ProgressCallback | None:
-    """Return what tells a unit's progress as that of its part; sizes: bytes of shards."""
+    """Return what reports a unit's progress as that of its part; before, own, total: bytes."""
     if on_progress is None or own == total:
         return on_progress
     report_progress, start = on_progress, time.monotonic()

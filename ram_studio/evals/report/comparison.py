@@ -36,8 +36,8 @@ class PairedCounts:
     """Two models on the same questions: wins: only the first is right, losses: only the second.
 
     clusters: where questions share documents, by document the first's mark less the second's of
-    each question (1, 0 or -1); None where every question has its own. told_n: the effective number
-    of questions where it was read and no clusters are known.
+    each question (1, 0 or -1); None where every question has its own. stated_n: the effective
+    number of questions where it was read and no clusters are known.
     """
 
     wins: int

@@ -24,7 +24,7 @@ def tensor_method(merge_one: Callable[[Tensor, Tensor, Any, Any], Tensor], **fie
     Args:
         merge_one: base, float64 (n,), task vectors (agents, n), settings and weights (agents,) ->
             the merged task vector (n,).
-        told: other fields of the method.
+        fields: other fields of the method.
 
     Elements where the merged task vector is 0 stay as in the base.
     """

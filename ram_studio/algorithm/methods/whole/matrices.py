@@ -88,7 +88,7 @@ def matrix_method(merge_one: Callable[[Layer], Tensor], **fields: Any) -> Method
     Args:
         merge_one: a layer -> the merged task vector (rows, columns). Elements where it is 0 stay as
             in the base, bit for bit.
-        told: name, title, formula, source and settings of the method.
+        fields: name, title, formula, source and settings of the method.
     """
 
     def merge_block(block: BlockInput, prepared: PreparedMethod) -> BlockOutput:
