@@ -32,7 +32,7 @@ FEW = (1, 100, 10_000, 300_000)
 def answers() -> str:
     """Return what each scene of the lesson reveals, as the teacher's kit in the app says it."""
     lines = [["scene", "question", "answer"]]
-    lines += [[one.scene.replace("+", "last word"), one.question, one.answer] for one in expected()]
+    lines += [[one.scene.replace("+", "last word"), one.question, one.answer] for one in scene_answers()]
     return f"{alone_text()}\n\n{table_of(lines)}"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ram_studio
+from ram_studio.algorithm.kernels.loops.compiling import _Index
 
 ROOT = Path(ram_studio.__file__).parents[1]
 
@@ -206,3 +207,18 @@ caching.Cache.save_overload = save_overload
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("could not be kept") == 1
     assert "No space left" in done.stderr
+
+
+class OldType:
+    """A type whose name is gone in newer code."""
+
+
+def test_code_kept_for_types_renamed_since_is_compiled_anew(tmp_path, monkeypatch):
+    """Its index could not be read: after an update every analysis ended in an AttributeError."""
+    index = _Index(str(tmp_path), "loop", "sources")
+    index.save(OldType, b"code")
+    assert index.load(OldType) == b"code"
+    monkeypatch.delattr(sys.modules[__name__], "OldType")
+    assert index.load("another") is None
+    index.save("another", b"new")
+    assert index.load("another") == b"new"

@@ -171,7 +171,7 @@ def test_history_gives_agents_the_markers_they_had(session, workspace) -> None:
     done(merge_work(recipes.recipe_from(session.models, "ram", {}), session, workspace.settings))
     for names in (["ram", "tool"], ["memory"]):
         asked = EvalSettings(limit=2)
-        done(scoring.score_work(scoring.choose(names, session), asked, session, workspace))
+        done(scoring.score_work(scoring.choose_models(names, session), asked, session, workspace))
     ids = {model.name: model.id for model in past.past_models(session, workspace)}
 
     def page(*names: str) -> str:

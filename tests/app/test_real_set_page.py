@@ -22,7 +22,7 @@ from ram_studio.app.merge.panel import MergePanel
 from ram_studio.app.session import sets
 from ram_studio.app.session.deep_link import read_link
 from ram_studio.app.session.jobs import missing_text
-from ram_studio.app.session.shared import Shared
+from ram_studio.app.session.shared import PageContext
 from ram_studio.app.tune.measured import measure_work, measured_rows
 from ram_studio.errors import SettingsError
 from ram_studio.evals.report.canvas_page import export_canvas
@@ -50,7 +50,7 @@ def test_what_needs_weights_says_how_to_get_them(session: Any, workspace: Any) -
 
 @pytest.mark.parametrize(("panel", "button"), [(MergePanel, "Merge"), (CheckPanel, "Evaluate")])
 def test_no_button_is_named_that_needs_weights(panel, button, session, workspace) -> None:
-    def make(shared: Shared) -> Any:
+    def make(shared: PageContext) -> Any:
         shared.steps = {"merge": gr.Button()}
         shared.seed = gr.Number()
         return panel(shared)

@@ -125,7 +125,7 @@ def test_the_page_judges_by_the_margin_that_was_chosen():
     assert "less than 5 points" in usual
     assert "less than 30 points" in wide
     for margin, verdict in ((0.05, "inconclusive"), (0.3, "survived")):
-        drawn = verdicts.verdicts_drawn(verdicts.judge_merges(found, ["coder"], margin), ["coder"])
+        drawn = verdicts.verdict_cards(verdicts.judge_merges(found, ["coder"], margin), ["coder"])
         (card,) = drawn["groups"]["ram"]
         assert card["verdict"] == verdict
         is_short = "100 questions can show a margin of" in card["said"]

@@ -107,7 +107,7 @@ def test_a_column_beside_the_average_decides_nothing(recipe, few):
 
 def test_looks_double_from_50_questions_up_to_the_most():
     unsure = Until(0.001, 60)
-    looks = [unsure.look(number, [DomainScore(50, 25)]) for number in (1, 2)]
+    looks = [unsure.decide(number, [DomainScore(50, 25)]) for number in (1, 2)]
     assert [(look.questions, look.is_decided) for look in looks] == [(50, False), (60, False)]
 
 

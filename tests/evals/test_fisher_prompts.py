@@ -31,7 +31,7 @@ def test_another_model_gets_prompts_in_its_own_template(tmp_path):
 
     def encoded(model: Path) -> list[int]:
         tokenizer = load_tokenizer(model)
-        return fisher._encoded(tokenizer, encoder_of(tokenizer, model), "Say hi.")
+        return fisher._encode_prompt(tokenizer, encoder_of(tokenizer, model), "Say hi.")
 
     assert len(encoded(folder)) > len(load_tokenizer(folder).encode("Say hi."))
     base = asset_path("independent", "base")

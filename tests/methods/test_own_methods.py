@@ -171,14 +171,14 @@ def test_the_app_and_recipes_never_load_one(tmp_path):
         agents = "".join(f"  {n}: {p}\n" for n, p in loaded.agents.items())
         uploaded.write_text(f"base: {loaded.base}\nagents:\n{agents}method: {method}\n")
         with pytest.raises(SettingsError):
-            take(str(uploaded), loaded)
+            read_upload(str(uploaded), loaded)
     assert not mark.exists()
     rs.use_method(f"{EXAMPLE}:MEDIAN")  # by whoever runs the server
     with pytest.raises(SettingsError, match="is your own"):
         recipe_from(loaded, "median", {})
     uploaded.write_text(uploaded.read_text())
     with pytest.raises(SettingsError, match="uses the method median"):
-        take(str(uploaded), loaded)
+        read_upload(str(uploaded), loaded)
 
 
 WRONG = """

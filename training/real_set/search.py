@@ -39,9 +39,9 @@ def main() -> None:
     search = OptunaSearch(space, seed=SEED, trials=args.trials)
     tried = []
     for _ in range(args.trials):
-        candidate = search.ask()
+        candidate = search.propose()
         right = [one for own in ask(asker, store, candidate, "validation").values() for one in own]
-        search.tell(sum(right) / len(right), is_dropped=False, stage=0)
+        search.report_score(sum(right) / len(right), is_dropped=False, stage=0)
         tried.append((sum(right), candidate))
         print(f"{candidate.label}: {sum(right)} of {len(right)}", flush=True)
     _, best = max(tried, key=lambda one: one[0])

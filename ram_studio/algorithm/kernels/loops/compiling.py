@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import pickle
 from importlib import resources
 
 from numba import njit
@@ -21,6 +22,16 @@ _SOURCES = hashlib.sha256(
 _logged_errors: list[str] = []
 
 
+class _Index(caching.IndexDataCacheFile):
+    """An index of compiled code; one that cannot be read, as of types renamed since, is empty."""
+
+    def _load_index(self):
+        try:
+            return super()._load_index()
+        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+            return {}
+
+
 class _CodeCache(caching.FunctionCache):
     """Compiled code of a loop, kept until any file of this folder changes.
 
@@ -30,7 +41,7 @@ class _CodeCache(caching.FunctionCache):
 
     def __init__(self, function):
         super().__init__(function)
-        self._cache_file = caching.IndexDataCacheFile(
+        self._cache_file = _Index(
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=_SOURCES,
