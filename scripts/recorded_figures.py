@@ -22,7 +22,7 @@ from set_figures import (
     table_of,
 )
 
-from ram_studio.app.lesson.expected import alone_text, expected
+from ram_studio.app.lesson.expected import alone_text, scene_answers
 
 ROOT = Path(__file__).parents[1]
 FEW = (1, 100, 10_000, 300_000)
@@ -32,7 +32,9 @@ FEW = (1, 100, 10_000, 300_000)
 def answers() -> str:
     """Return what each scene of the lesson reveals, as the teacher's kit in the app says it."""
     lines = [["scene", "question", "answer"]]
-    lines += [[one.scene.replace("+", "last word"), one.question, one.answer] for one in scene_answers()]
+    lines += [
+        [one.scene.replace("+", "last word"), one.question, one.answer] for one in scene_answers()
+    ]
     return f"{alone_text()}\n\n{table_of(lines)}"
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import ram_studio as rs
 from ram_studio.algorithm.methods import OWN
-from ram_studio.app.merge.recipes import recipe_from, take
+from ram_studio.app.merge.recipes import read_upload, recipe_from
 from ram_studio.app.session.sets import load_set
 from ram_studio.checkpoints import own_methods
 from ram_studio.cli.main import commands
