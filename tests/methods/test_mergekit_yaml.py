@@ -225,6 +225,21 @@ slices:
             import_mergekit(text.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    "models",
+    [
+        "models: [{model: a, paramters: {weight: 0.3}}, {model: c}]",
+        "slices: [{sources: [{model: a, layer_range: [0, 4], paramters: {weight: 0.3}},"
+        " {model: c, layer_range: [0, 4]}]}]",
+    ],
+)
+def test_an_unknown_key_beside_a_model_is_told(models: str) -> None:
+    """Misspelt, it gave the model the weight of all without a word."""
+    text = f"{models}\nbase_model: b\nmerge_method: task_arithmetic\nparameters: {{weight: 0.5}}"
+    _, warnings = import_mergekit(text)
+    assert "The key paramters beside a model is left out." in warnings
+
+
 def test_models_as_mergekit_writes_them_are_read() -> None:
     text = """
 base_model: {model: {path: org/base, revision: v1}}

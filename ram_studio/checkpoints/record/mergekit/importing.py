@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PureWindowsPath
 from typing import Any
 
@@ -52,6 +52,7 @@ _PARAMETERS = {"weight", "density", "lambda", "normalize", "rescale", "t", "epsi
 _PARAMETERS |= {"select_topk", "int8_mask", "filter_wise"}
 _KEYS = {"merge_method", "base_model", "models", "slices", "modules", "parameters", "dtype", "name"}
 _KEYS |= {"out_dtype", "tokenizer", "tokenizer_source", "chat_template"}
+_MODEL_KEYS = {"model", "layer_range", "parameters"}
 _NEAREST = {
     "della": "dare_ties, which drops at random instead of by magnitude",
     "della_linear": "dare_linear, which drops at random instead of by magnitude",
@@ -96,6 +97,8 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
         values, found = _passthrough(config), Configuration("", [], None, ModelEntry("", ()))
     else:
         found = _configuration(config, method)
+        beside = [k for one in _listed_models(config) for k in one if k not in _MODEL_KEYS]
+        warnings += [f"The key {printable(k, 40)} beside a model is left out." for k in beside]
         values = _METHODS[method](found)
         for entry in (*found.entries, found.common):
             unknown = [k for level in entry.levels for k in level if k not in _PARAMETERS]
@@ -107,6 +110,13 @@ def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
     values |= {"base": base, "agents": agents, "dtype": _dtype(config, warnings)}
     values["tokenizer"] = _tokenizer(config, base, agents, warnings)
     return make_recipe(values), warnings
+
+
+def _listed_models(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the models of a checked configuration as it lists them, of every slice."""
+    lists = [part["sources"] for part in config.get("slices") or ()]
+    for listed in lists or [config.get("models") or ()]:
+        yield from (one for one in listed if isinstance(one, dict))
 
 
 def _configuration(config: Mapping[str, Any], method: str) -> Configuration:
