@@ -22,7 +22,7 @@ _BESIDE = {"follow": " (retention)"}
 def report_html(result: EvalResult, agents: Sequence[str]) -> str:
     """Return all but the verdicts: statements, heat table, categories, pairs, health.
 
-    It is folded where there are verdicts, which lead (``verdicts_drawn``).
+    It is folded where there are verdicts, which lead (``verdict_cards``).
     """
     health = {n: r.health for n, r in result.models.items() if r.health is not None}
     measured = next(iter(health.values()), {})

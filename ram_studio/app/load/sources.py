@@ -109,7 +109,7 @@ def is_local(source: str, settings: Settings, *, name: str) -> bool:
 
     Raises: CheckpointError when it is neither.
     """
-    # On a shared server only the offered folders are absolute: see _offered.
+    # On a shared server only the offered folders are absolute: see _resolve_offered.
     return Path(source).is_absolute() if settings.is_public else is_local_source(source, name=name)
 
 

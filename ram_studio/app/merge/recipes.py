@@ -76,7 +76,7 @@ def recipe_text(recipe: Recipe, settings: Settings) -> str:
 class UploadedRecipe(NamedTuple):
     """An uploaded recipe, for the forms.
 
-    name: of its file. tuned: what Tune can show of it, as ``Tuning.update`` takes it.
+    name: of its file. tuned: what Tune can show of it, as ``TuneComponent.update`` takes it.
     """
 
     name: str
