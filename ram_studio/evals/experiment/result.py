@@ -376,15 +376,11 @@ def _sweep_sentences(result: ExperimentResult) -> list[str]:
             "done": "No setting could be merged.",
         }
         return [reasons.get(result.ending, "No setting has been scored yet.")]
-    sentences = [
-        _trials_sentence(result),
-        _winner_sentence(result, best),
-        *_prediction_sentences(result),
-    ]
+    sentences = [_trials_text(result), _winner_text(result, best), *_prediction_texts(result)]
     if result.until:
         sentences.append(result.until.sentence)
     if result.recheck is not None:
-        sentences += _recheck_sentences(result.recheck, best)
+        sentences += _recheck_texts(result.recheck, best)
     elif result.ending == "running":
         return sentences + _at_chance(result, best)
     elif result.held_out == 0:
@@ -399,7 +395,7 @@ def _sweep_sentences(result: ExperimentResult) -> list[str]:
     return sentences if result.ending == "running" else [*sentences, _not_worse(result)]
 
 
-def _trials_sentence(result: ExperimentResult) -> str:
+def _trials_text(result: ExperimentResult) -> str:
     rows = [row.status for row in result.rows]
     open_rows = sum(rows.count(one) for one in ("waiting", "partial", "unfinished"))
     parts = [f"{_were(len(result.measured), 'setting')} compared"]
@@ -412,7 +408,7 @@ def _trials_sentence(result: ExperimentResult) -> str:
     return f"{'; '.join(parts)}; {_were(result.tests, 'test')} made."
 
 
-def _winner_sentence(result: ExperimentResult, best: Row) -> str:
+def _winner_text(result: ExperimentResult, best: Row) -> str:
     score, settings = _interval(best.average), len(result.measured)
     text = f"Best on the {best.n} questions it was chosen by: {best.label}, {score}."
     # A race that is stopped within a stage compares by what all that are in it have answered.
@@ -423,7 +419,7 @@ def _winner_sentence(result: ExperimentResult, best: Row) -> str:
     return f"{text} As the best of {settings} this score is optimistic." if settings > 1 else text
 
 
-def _prediction_sentences(result: ExperimentResult) -> list[str]:
+def _prediction_texts(result: ExperimentResult) -> list[str]:
     """Return how well SLIM's surrogate predicted what it was not fitted to."""
     surrogate = result.surrogate
     if surrogate is None:
@@ -447,7 +443,7 @@ def _prediction_sentences(result: ExperimentResult) -> list[str]:
     return [f"SLIM predicts from {singles} and {pairs}: {', '.join(predictions)}."]
 
 
-def _recheck_sentences(recheck: Recheck, best: Row) -> list[str]:
+def _recheck_texts(recheck: Recheck, best: Row) -> list[str]:
     sentences = [
         f"On {recheck.winner.n} held-out questions {best.label} scores {_interval(recheck.winner)} "
         f"({100 * (recheck.winner.score - best.average.score):+.1f} points)."
