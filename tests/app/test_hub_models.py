@@ -67,7 +67,7 @@ def test_an_analysis_of_the_hub_stores_no_weights(hub, tmp_path) -> None:
     found = analyze([])
     set_name = load_set("independent")
     assert np.array_equal(found.analysis.counts.shared, set_name.analysis.counts.shared)
-    session = Session("s", tmp_path / "session", loaded=found.loaded("models"))
+    session = Session("s", tmp_path / "session", loaded=found.as_loaded("models"))
     (tmp_path / "session").mkdir()
     said = fit_html(found.fit, found.analysis, is_public=False)
     assert "they were read there and not stored" in said
@@ -91,11 +91,11 @@ def test_an_analysis_of_the_hub_stores_no_weights(hub, tmp_path) -> None:
     assert not stored(tmp_path)
     # A Hub that goes after the count takes nothing away.
     hub.status = 404
-    assert found.loaded("models").analysis is found.analysis
+    assert found.as_loaded("models").analysis is found.analysis
 
 
 def test_a_users_token_is_not_kept_when_what_they_loaded_is_gone(hub: LoopbackHub) -> None:
-    loaded = analyze([]).loaded("models")
+    loaded = analyze([]).as_loaded("models")
     with rights.acting_as("hf_user"):
         opened = weakref.ref(open_loaded(loaded))
         assert open_loaded(loaded) is opened()
@@ -111,5 +111,5 @@ def test_a_download_that_is_asked_for_is_done_and_told(tmp_path: Path) -> None:
     found = analyze(events, download=True)
     assert found.fit.is_local
     assert len(stored(tmp_path)) == 4
-    assert found.loaded("x").remote_bytes == 0
+    assert found.as_loaded("x").remote_bytes == 0
     assert any(isinstance(event, DownloadProgress) for event in events)
