@@ -101,7 +101,7 @@ def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path
         monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setattr(lm_eval, "find_spec", lambda name: fakes[name])
     monkeypatch.setattr(lm_eval, "versions", lambda *names: {"lm_eval": "0"})
-    monkeypatch.setattr(lm_eval._Runner, "_loaded", None)
+    monkeypatch.setattr(lm_eval._Runner, "_harness_model", None)
     models = {"m": asset_path("independent", "base")}
     with AnswerStore(tmp_path / "s") as store:
         for shots in (None, 5, 5):

@@ -20,7 +20,7 @@ from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.experiment.space import with_method
 from ram_studio.evals.report.eval_report import ModelAnswers
-from ram_studio.evals.suites import offered
+from ram_studio.evals.suites import offer_suite
 from ram_studio.evals.suites.demo.tasks import judge, make
 from ram_studio.evals.suites.suite import Suite
 from training.shipped.rival_methods import SCALES_BY_AGENT, rival_methods
@@ -125,7 +125,7 @@ def _choose(
     start: Recipe, over: Mapping[str, tuple[Any, ...]], analysis: Analysis, items: int
 ) -> tuple[dict[str, Any], Recipe]:
     """Return how a rival's numbers were chosen, and the rival with them."""
-    with offered(VALIDATION):
+    with offer_suite(VALIDATION):
         state = sweep(
             start,
             over,

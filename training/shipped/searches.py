@@ -17,7 +17,7 @@ from ram_studio.engine.analyze import analyze
 from ram_studio.evals.experiment.result import ExperimentResult
 from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.experiment.space import with_method
-from ram_studio.evals.suites import offered
+from ram_studio.evals.suites import offer_suite
 from training.shipped.rivals import REFERENCE, VALIDATION, VALIDATION_SEED, recipe_of, rows_of
 
 
@@ -92,7 +92,7 @@ def search_settings(
 
 
 def _search(start: Recipe, own: Searched, analysis: Analysis, validation: int) -> ExperimentResult:
-    with offered(VALIDATION):
+    with offer_suite(VALIDATION):
         return sweep(
             start,
             own.over,
