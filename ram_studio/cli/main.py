@@ -184,9 +184,8 @@ def _as_json(error: BaseException) -> dict[str, object] | None:
         return error.to_dict()
     code, message = "internal_error", f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
-        format_message = getattr(
-            error.__context__, "format_message", None
-        )  # the parser's own error
+        # The parser's own error.
+        format_message = getattr(error.__context__, "format_message", None)
         if format_message is None:
             return None
         code, message = "usage_error", format_message()
