@@ -86,15 +86,15 @@ def _problem(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     """Return a problem of difficulty + 1 steps; every number on the way is whole and above 0."""
     name, things = drawn.choice(_PEOPLE), drawn.choice(_THINGS)
     have = drawn.randint(12, 60)
-    said = [f"{name} has {have} {things}."]
+    sentences = [f"{name} has {have} {things}."]
     last = ""
     for _ in range(difficulty + 1):
         last = drawn.choice([change for change in _CHANGES if change != last])
         text, have = _draw_change(drawn, last, name, things, have)
-        said.append(text)
-    question = f"{' '.join(said)} How many {things} does {name} have now?"
-    told = {"gold": str(have), "spec": str(have), "worked": f"Answer: {have}"}
-    return {"category": f"{difficulty + 1} steps", "fields": {"question": question}, **told}
+        sentences.append(text)
+    question = f"{' '.join(sentences)} How many {things} does {name} have now?"
+    answer = {"gold": str(have), "spec": str(have), "worked": f"Answer: {have}"}
+    return {"category": f"{difficulty + 1} steps", "fields": {"question": question}, **answer}
 
 
 def _draw_change(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[str, int]:

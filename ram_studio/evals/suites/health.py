@@ -186,9 +186,9 @@ class HealthRun:
         health: Health = measure_health(engine, self._reference)
         result = {**asdict(health), "warnings": list(health.warnings())}
         if self._store is not None:
-            said = (json.dumps(result), not result["warnings"], "; ".join(result["warnings"]))
+            fields = (json.dumps(result), not result["warnings"], "; ".join(result["warnings"]))
             origin = {"software": dict(engine.software)}
-            answer = Answer(*said, {}, 0.0, origin=origin, prompt=_QUESTION.prompt)
+            answer = Answer(*fields, {}, 0.0, origin=origin, prompt=_QUESTION.prompt)
             self._store.record(run, [(_QUESTION, answer)])
         return result
 

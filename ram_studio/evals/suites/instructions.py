@@ -236,7 +236,9 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     found = [check_instruction(text, own["check"], own["settings"]) for own in question.spec]
     strict = [one for one, _ in found]
     broken = [
-        own["check"] for own, is_kept in zip(question.spec, strict, strict=True) if not is_kept
+        own["check"]
+        for own, is_followed in zip(question.spec, strict, strict=True)
+        if not is_followed
     ]
     note = f"not followed: {', '.join(broken)}" if broken else ""
     facts = {"strict": strict, "loose": [loose for _, loose in found]}
@@ -252,9 +254,9 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     rows = [fact for fact in facts if "strict" in fact]
     result = {}
     for kind in ("strict", "loose") if rows else ():
-        kept = [list(row[kind]) for row in rows]
-        result[f"prompt_{kind}"] = sum(map(all, kept)) / len(kept)
-        result[f"instruction_{kind}"] = sum(map(sum, kept)) / sum(map(len, kept))
+        marks = [list(row[kind]) for row in rows]
+        result[f"prompt_{kind}"] = sum(map(all, marks)) / len(marks)
+        result[f"instruction_{kind}"] = sum(map(sum, marks)) / sum(map(len, marks))
     return result
 
 

@@ -50,14 +50,14 @@ def find_number(text: str) -> Fraction | None:
     return _value(found[-1]) if found else None
 
 
-def _on_line(said: str) -> str:
+def _on_line(rest: str) -> str:
     """Return the number that is meant by the rest of a line after its mark, "" for none."""
-    said = _SENTENCE_END.split(said, maxsplit=1)[0]
-    if boxed := _BOXED.findall(said):
-        said = boxed[-1]
-    elif said.startswith("{"):
-        said = said[1:].partition("}")[0]
-    for part in (said.rpartition("=")[2], said):
+    rest = _SENTENCE_END.split(rest, maxsplit=1)[0]
+    if boxed := _BOXED.findall(rest):
+        rest = boxed[-1]
+    elif rest.startswith("{"):
+        rest = rest[1:].partition("}")[0]
+    for part in (rest.rpartition("=")[2], rest):
         if found := _FIRST.match(part):
             return found[1]
     return ""

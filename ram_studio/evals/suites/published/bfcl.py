@@ -57,7 +57,7 @@ _TYPES = {
 }
 ANY_CALL = "any call"
 _EMPTY: dict[type, tuple[str, ...]] = {list: (), str: ("",)}
-_KEPT = ("description", "enum", "default", "format")
+_SCHEMA_KEYS = ("description", "enum", "default", "format")
 
 Row = Mapping[str, Any]
 
@@ -170,7 +170,7 @@ def _format_answer(call: Row, show: Callable[[str, Any], Any] = lambda key, valu
 
 def _schema(given: Row) -> dict[str, Any]:
     """Return a JSON schema; their "any" is a schema without a type."""
-    result = {key: given[key] for key in _KEPT if key in given}
+    result = {key: given[key] for key in _SCHEMA_KEYS if key in given}
     if given.get("type") in _TYPES:
         result["type"] = _TYPES[given["type"]]
     if isinstance(given.get("items"), Mapping):

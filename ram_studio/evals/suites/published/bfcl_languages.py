@@ -98,8 +98,8 @@ def describe_function(function: Row, language: str) -> dict[str, Any]:
             note += f" Its elements are of type {given['items']['type']}."
         if given["type"] == "dict" and "properties" in given:
             note += f" Its entries: {given['properties']}."
-        kept = {key: given[key] for key in ("default", "enum") if key in given}
-        parameters[name] = {**kept, "type": "string", "description": given["description"] + note}
+        limits = {key: given[key] for key in ("default", "enum") if key in given}
+        parameters[name] = {**limits, "type": "string", "description": given["description"] + note}
     return {
         **function,
         "description": f"{function['description']} This is a {language} function.",
@@ -179,8 +179,8 @@ def _js_list(text: str, element: str | None) -> Any:
     found = _JS_LIST.match(text)
     if not found:
         return text
-    said = (found[1] if found[1] is not None else found[2]).strip()
-    parts = [part.strip() for part in said.split(",")] if said else []
+    inside = (found[1] if found[1] is not None else found[2]).strip()
+    parts = [part.strip() for part in inside.split(",")] if inside else []
     own = {"type": element}
     return [value_of(p, "JavaScript", own) if element else _js_any(p) for p in parts]
 

@@ -191,8 +191,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     turns: list[list[list[Any]]] = [[] for _ in truth]
     ended = 0
     try:
-        said = [json.loads(line) for line in text.split("\n") if line.strip()]
-        for message in (one for one in said if one["role"] == "assistant"):
+        messages = [json.loads(line) for line in text.split("\n") if line.strip()]
+        for message in (one for one in messages if one["role"] == "assistant"):
             calls = [[one["name"], one["arguments"]] for one in message.get("calls", ())]
             turns[ended] += [calls] if calls else []
             ended += not calls

@@ -35,8 +35,8 @@ def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
             f"{str(row['answer'])[-60:]!r}."
         )
     question = str(row["question"]).strip()
-    told = {"gold": str(answer), "spec": str(answer), "worked": row["answer"]}
-    return {"fields": {"question": question}, **told}
+    answers = {"gold": str(answer), "spec": str(answer), "worked": row["answer"]}
+    return {"fields": {"question": question}, **answers}
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:

@@ -34,7 +34,7 @@ COMPARER = Worker(
     "mathematics", "compares answers", "math_verify", SECONDS, memory_bytes=2**30, is_sealed=True
 )
 _PROMPT = "{question}\n\nThink step by step. End with the answer in \\boxed{}."
-_SAID = re.compile(r"\banswer(?: is|:)\s*+:?\s*+(.+)", re.IGNORECASE)
+_ANSWER = re.compile(r"\banswer(?: is|:)\s*+:?\s*+(.+)", re.IGNORECASE)
 _LAYOUT = re.compile(r"\\[,!;: ]|\\?\$|~|\s|\.\s*$")
 _BASE = re.compile(r"_\{(\d+)\}$")
 _WORDS = re.compile(r"\\(?:text|textbf|mbox|mathrm)\{([^{}]*)\}")
@@ -58,8 +58,8 @@ def find_answer(text: str) -> str | None:
     found = find_box(text)
     if found is not None:
         return found
-    said: list[str] = _SAID.findall(text)
-    return said[-1].strip().strip("*").rstrip(".") if said else None
+    answers: list[str] = _ANSWER.findall(text)
+    return answers[-1].strip().strip("*").rstrip(".") if answers else None
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:

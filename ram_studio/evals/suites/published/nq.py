@@ -46,9 +46,9 @@ def normal(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def f1(said: str, wanted: str) -> float:
+def f1(text: str, wanted: str) -> float:
     """Return the harmonic mean of precision and recall of words, as often as they occur."""
-    ours, theirs = normal(said).split(), normal(wanted).split()
+    ours, theirs = normal(text).split(), normal(wanted).split()
     shared = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0
 
@@ -58,13 +58,13 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return Verdict(False, "empty answer", {"f1": 0.0})
-    said = _LEAD.sub("", lines[0], count=1) or lines[min(1, len(lines) - 1)]
+    line = _LEAD.sub("", lines[0], count=1) or lines[min(1, len(lines) - 1)]
     # The whole line, or its first sentence: "Paris. It is the capital."
-    forms = {normal(said), normal(re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0])} - {""}
+    forms = {normal(line), normal(re.split(r"[.;](?:\s|$)", line, maxsplit=1)[0])} - {""}
     wanted = {normal(one) for one in question.spec} - {""}
-    best = max((f1(said, one) for one in question.spec), default=0.0)
+    best = max((f1(line, one) for one in question.spec), default=0.0)
     is_correct = bool(forms & wanted)
-    return Verdict(is_correct, "" if is_correct else f"said {said[:60]!r}", {"f1": best})
+    return Verdict(is_correct, "" if is_correct else f"said {line[:60]!r}", {"f1": best})
 
 
 def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:

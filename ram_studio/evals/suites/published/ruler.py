@@ -242,8 +242,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether one of the acceptable answers occurs in what was said."""
     if not text.strip():
         return Verdict(False, "empty answer")
-    said, filled = text.lower(), question.spec.get("filled", 1.0)
-    is_right = any(answer.lower() in said for answer in question.spec["answers"])
+    lowered, filled = text.lower(), question.spec.get("filled", 1.0)
+    is_right = any(answer.lower() in lowered for answer in question.spec["answers"])
     notes = [] if is_right else [f"not said: {question.gold[:60]}"]
     if filled < LEAST_FILLED:
         notes.append(f"the text fills {filled:.0%} of its length")

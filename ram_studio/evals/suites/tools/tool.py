@@ -72,10 +72,10 @@ def read_calls(question: Question, text: str) -> list[Call]:
 
 def message_of(text: str, calls: Sequence[Call]) -> dict[str, Any]:
     """Return what a model said and called as a message, see `Question.messages`."""
-    said: dict[str, Any] = {"role": "assistant", "content": text}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
-        said["calls"] = [{"name": one.name, "arguments": one.arguments} for one in calls]
-    return said
+        message["calls"] = [{"name": one.name, "arguments": one.arguments} for one in calls]
+    return message
 
 
 def whole_reply(reply: Reply, messages: Sequence[Mapping[str, Any]], note: str = "") -> Reply:

@@ -247,8 +247,8 @@ def converse(question: Question, code: CodeSwitch = "off") -> Conversation:
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether the world is in the wanted state after what the model said."""
     episode = Episode(question)
-    for said in _parse_turns(text)[:MOST_TURNS]:
-        if episode.take_turn(said):
+    for turn in _parse_turns(text)[:MOST_TURNS]:
+        if episode.take_turn(turn):
             break
     facts = {"turns": episode.turns, "calls": episode.calls, "faults": episode.faults}
     if not text.strip():
