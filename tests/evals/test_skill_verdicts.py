@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from intervals import Cell, agent_errors, gain_coverage, grid, table_errors
 from marked_report import marked_report
+from scipy.special import ndtri, stdtr
 
 from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.check.view import report_html
@@ -211,6 +212,26 @@ def test_few_documents_with_rare_losses_seldom_err():
         (one,) = skill_verdicts(found, {"code": "agent"}, "base")
         wrong += one.verdict == "survived"
     assert wrong / tables <= 0.04
+
+
+def test_few_documents_are_judged_by_t():
+    """Every document loses one question of ten: as far below as chance alone would scatter."""
+    marks = {"base": "1" + "0" * 9, "agent": "1" * 10, "merge": "10" + "1" * 8}
+
+    def p_of(facts):
+        models = {
+            name: ModelAnswers(name, None, {"code": tuple(
+                Answer("", m == "1", facts=own) for m, own in zip(row * 10, facts, strict=True)
+            )}, 0.0)
+            for name, row in marks.items()
+        }  # fmt: skip
+        found = replace(report(base="0" * 100), models=models)
+        return skill_verdicts(found, {"code": "agent"}, "base", margin=0.2)[0].p
+
+    alone = p_of([{}] * 100)
+    shared = p_of([{CLUSTER: str(place // 10)} for place in range(100)])
+    assert shared == pytest.approx(2 * stdtr(9, ndtri(alone / 2)))
+    assert alone < shared / 2
 
 
 def test_the_correction_is_told_and_leaves_the_uncorrected_p():
