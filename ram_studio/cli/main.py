@@ -150,14 +150,14 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _refused_paths() -> Iterator[None]:
-    """Tell in a line of a path that the system refuses, whoever asked for it first."""
+    """Report in one line a path that the system refuses, wherever it was opened."""
     try:
         yield
     except OSError as error:
         if error.filename is None or error.errno not in _PATH_ERRORS:
             raise
         raise SettingsError(
-            f"{printable(error.filename)}: {error.strerror}. Check the path, and your rights to it."
+            f"{printable(error.filename)}: {error.strerror}. Check the path and your permissions."
         ) from error
 
 
