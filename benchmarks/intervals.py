@@ -1,25 +1,28 @@
 """How often intervals hold the truth and verdicts are wrong, in simulations; seeded.
 
-    python benchmarks/intervals.py [gain | table | agents]
+    python benchmarks/intervals.py [gain | table | agents | documents]
 
 Questions have a common difficulty and each model its own luck, to the correlation that is given.
 `gain`: the interval of the retained gain. `table`: ten merges that are exactly the margin below
 their specialists, in three skills. `agents`: six equal agents of which one is the specialist.
+`documents`: questions share documents, each of which has a difficulty of its own for each model.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.question import CLUSTER, Answer, Question
 from ram_studio.evals.report.comparison import SIGNIFICANCE
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
+from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.skill_verdict import (
     MARGIN,
     choose_specialists,
@@ -152,6 +155,62 @@ def agent_errors(n: int, shared: float, tables: int, *, seed: int = 1) -> float:
     return wrong / tables
 
 
+def document_sizes(rng: np.random.Generator, documents: int, kind: str) -> np.ndarray:
+    """Return how many questions each document has: "5 each", "1 to 20" (mean 3), "one large"."""
+    if kind == "1 to 20":
+        return np.minimum(rng.geometric(0.3, documents), 20)
+    sizes = np.full(documents, 5 if kind == "5 each" else 2)
+    sizes[0] = documents if kind == "one large" else sizes[0]
+    return sizes
+
+
+def about_documents(
+    rng: np.random.Generator, score: float, sizes: np.ndarray, alike: float
+) -> tuple[Answer, ...]:
+    """Return a model's answers about documents; alike: correlation of those about one."""
+    documents = np.repeat(np.arange(len(sizes)), sizes)
+    own = np.sqrt(alike) * rng.standard_normal(len(sizes))[documents]
+    rights = own + np.sqrt(1 - alike) * rng.standard_normal(len(documents)) < ndtri(score)
+    return tuple(
+        Answer("", bool(right), facts={CLUSTER: str(document)})
+        for right, document in zip(rights, documents, strict=True)
+    )
+
+
+def document_coverage(
+    score: float, documents: int, kind: str, alike: float, experiments: int, *, seed: int = 1
+) -> float:
+    """Return how often the interval of a score holds the truth."""
+    rng = np.random.default_rng(seed)
+    held = 0
+    for _ in range(experiments):
+        sizes = document_sizes(rng, documents, kind)
+        low, high = DomainScore.of(about_documents(rng, score, sizes, alike)).ci95
+        held += low <= score <= high
+    return held / experiments
+
+
+def document_errors(
+    best: float, documents: int, kind: str, alike: float, tables: int, *, seed: int = 1
+) -> float:
+    """Return the share of wrong "survived" of one merge that is exactly the margin below."""
+    rng = np.random.default_rng(seed)
+    scores = {"base": best / 4, "expert": best, "merge": best - MARGIN}
+    wrong = 0
+    for _ in range(tables):
+        sizes = document_sizes(rng, documents, kind)
+        answers = {name: about_documents(rng, own, sizes, alike) for name, own in scores.items()}
+        shape = np.zeros((1, sizes.sum()))
+        report = report_of(dict.fromkeys(scores, shape))
+        models = {
+            name: replace(report.models[name], answers={"skill 0": own})
+            for name, own in answers.items()
+        }
+        (found,) = skill_verdicts(replace(report, models=models), {"skill 0": "expert"}, "base")
+        wrong += found.verdict == "survived"
+    return wrong / tables
+
+
 def main(wanted: str) -> None:
     """Print the tables."""
     if wanted in ("", "gain"):
@@ -170,6 +229,14 @@ def main(wanted: str) -> None:
         for n, shared in product((60, 200), (0, 0.5)):
             wrong = agent_errors(n, shared, 2000)
             print(f"{n} {shared}: wrongly damaged {100 * wrong:.2f} %", flush=True)
+    if wanted in ("", "documents"):
+        for documents, kind in product((10, 20, 50, 100), ("5 each", "1 to 20", "one large")):
+            cells = list(product((0.5, 0.8, 0.95), (0.1, 0.5)))
+            held = [document_coverage(p, documents, kind, alike, 2000) for p, alike in cells]
+            wrong = [document_errors(p, documents, kind, a, 400) for p, a in cells if p > 0.5]
+            covered = f"covered at least {min(held):.3f}, median {np.median(held):.3f}"
+            wrongly = f"wrongly survived at most {max(wrong):.3f}"
+            print(f"{documents} documents, {kind}: {covered}; {wrongly}", flush=True)
 
 
 if __name__ == "__main__":

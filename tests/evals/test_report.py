@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from marked_report import marked_report
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
+from scipy.stats import t as student
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
 
@@ -22,6 +23,7 @@ from ram_studio.evals.report.score import (
     DomainScore,
     as_json,
     effective_size,
+    interval_size,
     sample_scores,
 )
 from ram_studio.evals.report.skill_verdict import skill_verdicts
@@ -174,6 +176,17 @@ def test_unknown_names_are_refused():
             report.compare_all(**options)
 
 
+def effective(clusters):
+    """Return how many questions give as wide an interval, by leaving out each cluster in turn."""
+    every = np.concatenate([np.array(own, float) for own in clusters])
+    n, groups = len(every), len(clusters)
+    others = [np.concatenate([np.array(own, float) for i, own in enumerate(clusters) if i != left])
+              for left in range(groups)]  # fmt: skip
+    jackknife = (groups - 1) / groups * sum((own.mean() - every.mean()) ** 2 for own in others)
+    wider = (norm.ppf(0.975) / student.ppf(0.975, groups - 1)) ** 2
+    return max(1, min(n, every.var() / jackknife) * wider)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_errors_are_cluster_robust_over_shared_documents(seed):
     drawn = random.Random(seed)
@@ -184,9 +197,9 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     score = DomainScore.of(answers)
     y = np.array([answer.is_correct for answer in answers], float)
     groups = [int(answer.facts[CLUSTER]) for answer in answers]
-    fit = OLS(y, np.ones((len(y), 1))).fit(cov_type="cluster", cov_kwds={"groups": groups})
     plain = DomainScore(score.n, score.correct)
-    assert score.stderr == pytest.approx(max(fit.bse[0], plain.stderr))
+    assert score.effective_n == pytest.approx(effective(clusters))
+    assert score.stderr == pytest.approx(math.sqrt(y.var() / score.effective_n))
     assert score.ci95[1] - score.ci95[0] >= plain.ci95[1] - plain.ci95[0]
     # Of one question each, nothing changes.
     assert DomainScore.of([replace(a, facts={}) for a in answers]) == plain
@@ -202,7 +215,12 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     ends = max(0, middle - half), min(1, middle + half)
     assert sample_scores(twice).ci95 == pytest.approx(ends)
     # Five documents that are all right say as much as five questions.
-    assert effective_size([[True] * 4] * 5) == 5
+    assert effective_size([[True] * 4] * 5) == interval_size([[True] * 4] * 5) == 5
+    # Of documents of one size the error is the usual cluster-robust one.
+    even = [[drawn.random() < drawn.choice([0.1, 0.9])] * 3 for _ in range(9)]
+    y, groups = np.ravel(even).astype(float), np.repeat(range(9), 3)
+    fit = OLS(y, np.ones((27, 1))).fit(cov_type="cluster", cov_kwds={"groups": groups})
+    assert y.var() / effective_size(even) == pytest.approx(fit.bse[0] ** 2)
     mean = Average.over([score, plain])
     assert mean.stderr == pytest.approx(math.hypot(score.stderr, plain.stderr) / 2)
 
@@ -216,21 +234,10 @@ def test_paired_differences_are_cluster_robust(seed):
     first, second = ([Answer("", row[side], facts={CLUSTER: row[2]}) for row in marks]
                      for side in (0, 1))  # fmt: skip
     counts = paired_counts(first, second)
-    # The sandwich of the mean in plain loops: residuals of each cluster, summed and squared.
-    n, groups = len(marks), len(clusters)
-    mean = sum(map(sum, clusters)) / n
-    sandwich = (
-        groups / (groups - 1) * sum(sum(d - mean for d in own) ** 2 for own in clusters) / n**2
-    )
-    y = np.array([a - b for a, b, _ in marks], float)
-    fit = OLS(y, np.ones((n, 1))).fit(
-        cov_type="cluster", cov_kwds={"groups": [int(c) for *_, c in marks]}
-    )
-    assert fit.bse[0] == pytest.approx(math.sqrt(sandwich))
-    plain = y.var() / n
-    assert y.var() / counts.effective_n == pytest.approx(max(sandwich, plain))
+    groups = len(clusters)
+    assert counts.effective_n == pytest.approx(effective(clusters))
     value, low, high = counts.difference()
-    assert value == pytest.approx(mean)
+    assert value == pytest.approx(sum(map(sum, clusters)) / len(marks))
     alone = replace(counts, clusters=None)
     assert high - low >= alone.difference()[2] - alone.difference()[1]
     # Every way in which whole clusters could change sign.

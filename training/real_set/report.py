@@ -19,7 +19,7 @@ from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
 from ram_studio.evals.report.comparison import PairedCounts, holm
-from ram_studio.evals.report.score import DomainScore, as_json, effective_size
+from ram_studio.evals.report.score import DomainScore, as_json
 from training.real_set.measure import AnswerFile, read_lines
 from training.real_set.model import default_folder, of_seed
 from training.real_set.tasks import SKILLS, draw, text_of
@@ -113,11 +113,8 @@ def over_seeds(files: Sequence[AnswerFile], name: str, rival: str) -> PairedCoun
 
 def score_of(skill: str, right: list[bool]) -> DomainScore:
     """Return the score of the test's answers; those about one text count as fewer questions."""
-    by_text: dict[Any, list[bool]] = {}
-    for text, own in zip(clusters_of(skill, len(right)), right, strict=True):
-        by_text.setdefault(text, []).append(own)
-    effective = effective_size(by_text.values()) if len(by_text) < len(right) else None
-    return DomainScore(len(right), sum(right), effective_n=effective)
+    marks = ([one] for one in right)
+    return DomainScore.of_clusters(zip(clusters_of(skill, len(right)), marks, strict=True))
 
 
 def clusters_of(skill: str, count: int) -> list[str]:

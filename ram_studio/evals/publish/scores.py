@@ -97,7 +97,7 @@ class StatedScore:
 
 
 def parse_stated_score(name: str, text: object) -> StatedScore | None:
-    """Return the score in a text of `StatedScore.told`; None for any other text."""
+    """Return the score in a text of `StatedScore.text`; None for any other text."""
     found = _COUNTS.fullmatch(text) if isinstance(text, str) else None
     if found is None or not (found[0].isprintable() and name.isprintable()):
         return None

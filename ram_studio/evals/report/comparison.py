@@ -19,7 +19,7 @@ from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.question import CLUSTER, Answer
-from ram_studio.evals.report.score import effective_size
+from ram_studio.evals.report.score import Z95, interval_size
 
 SIGNIFICANCE = 0.05
 """A difference with a larger p than this may well be chance."""
@@ -27,8 +27,6 @@ SIGNIFICANCE = 0.05
 Against = Literal["base", "specialist", "merge"]
 Outcome = Literal["better", "worse", "inconclusive"]
 Pair = tuple[str, str, str, Against]
-Z95 = 1.959964
-"""The normal quantile of a 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,8 @@ class PairedCounts:
     @computed_field
     @property
     def effective_n(self) -> float | None:
-        """How many questions of their own would tell as much of the difference, see `clusters`."""
-        return self.stated_n if self.clusters is None else effective_size(self.clusters)
+        """How many questions of their own would give as wide an interval, see `clusters`."""
+        return self.stated_n if self.clusters is None else interval_size(self.clusters)
 
     @computed_field
     @property

@@ -29,13 +29,16 @@ from pydantic.dataclasses import dataclass
 
 from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer, Question
 
+Z95 = 1.959964
+"""The normal quantile of a 95 % interval."""
+
 
 @dataclass(frozen=True)
 class DomainScore:
     """How many of `n` answers are right, and how far chance alone could move that.
 
-    effective_n: how many questions of their own would tell as much, where some share a document;
-    None where none do.
+    effective_n: how many questions of their own would give as wide an interval, where some share a
+    document; None where none do.
     """
 
     n: int
@@ -71,7 +74,7 @@ class DomainScore:
             clusters.setdefault(cluster, []).extend(own)
         sizes = [len(own) for own in clusters.values()]
         alike = [own for own in clusters.values() if own]
-        effective = effective_size(alike) if max(sizes, default=0) > 1 else None
+        effective = interval_size(alike) if max(sizes, default=0) > 1 else None
         return DomainScore(sum(sizes), sum(map(sum, alike)), effective_n=effective)
 
     @computed_field
@@ -85,7 +88,7 @@ class DomainScore:
     def stderr(self) -> float:
         """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: use `ci95` there. NaN for n = 0.
 
-        Where questions share documents it is the cluster-robust one, if that is larger.
+        Where questions share documents it is that of `effective_n`.
         """
         return math.sqrt(self.score * (1.0 - self.score) / self._weight) if self.n else math.nan
 
@@ -120,24 +123,45 @@ class DomainScore:
         return dict(zip(("score", "low95", "high95"), values, strict=True))
 
 
-def effective_size(clusters: Sequence[Sequence[int]]) -> float:
-    """Return how many questions of their own would have the cluster-robust standard error.
+def interval_size(clusters: Sequence[Sequence[int]]) -> float:
+    """Return how many questions of their own would give as wide a 95 % interval.
 
-    That error is sqrt(G / (G - 1) * sum of each cluster's summed residuals, squared) / n, with G
-    clusters. At most n, which clusters of answers that differ would exceed; at least 1. Where
-    all answers are alike they tell nothing of that, and each cluster counts as one question.
+    It is `effective_size` by (z / t)^2, t with one degree of freedom less than there are clusters:
+    so few tell their own error badly (Korn and Graubard, Survey Methodology 24, 1998). At least 1.
+    Where all answers are alike no error was estimated, and `effective_size` is no more than the
+    clusters.
+    """
+    from scipy.special import stdtrit
+
+    found = effective_size(clusters)
+    if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
+        return found
+    return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
+
+
+def effective_size(clusters: Sequence[Sequence[int]]) -> float:
+    """Return how many questions of their own would have the mean's standard error.
+
+    The error is that of the jackknife, which leaves out one of G clusters at a time: its square is
+    (G - 1) / G * sum of (a cluster's summed residuals / the number of questions elsewhere)^2. Of
+    clusters of one size it is the usual cluster-robust error; a large one beside small ones does
+    not look more certain than it is. At most n, which clusters of answers that differ would exceed;
+    at least 1. Where all answers are alike they tell nothing of that, and each cluster counts as
+    one question.
 
     Args: clusters: of questions that share a document, whether the answer is right, or one
         model's mark less another's.
     """
     n, groups = sum(map(len, clusters)), len(clusters)
+    if groups < 2:
+        return float(groups)
     mean = sum(map(sum, clusters)) / n
     spread = sum(mark * mark for own in clusters for mark in own) / n - mean * mean
-    squares = math.fsum((sum(own) - len(own) * mean) ** 2 for own in clusters)
-    if groups < 2 or not squares:
+    shifts = [(sum(own) - len(own) * mean) / (n - len(own)) for own in clusters]
+    variance = (groups - 1) / groups * math.fsum(shift * shift for shift in shifts)
+    if not variance:
         # Clusters that are each half right at a mean of one half hide no error either.
-        return float(groups if not spread or groups < 2 else n)
-    variance = groups / (groups - 1) * squares / n**2
+        return float(n if spread else groups)
     return max(1.0, min(float(n), spread / variance))
 
 

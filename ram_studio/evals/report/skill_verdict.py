@@ -43,13 +43,11 @@ from pydantic.dataclasses import dataclass
 from ram_studio.errors import EvalSettingsError
 from ram_studio.evals.report.comparison import (
     SIGNIFICANCE,
-    Z95,
-    PairedCounts,
     holm,
     paired_counts,
 )
 from ram_studio.evals.report.eval_report import EvalReport
-from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.report.score import Z95, DomainScore, effective_size, interval_size
 from ram_studio.evals.suites.demo.tasks import AGENT_DOMAINS
 
 if TYPE_CHECKING:
@@ -266,9 +264,11 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     gained, retained = paired_counts(agent, base), paired_counts(merge, agent)
     counts = pattern_counts(np.array([[a.is_correct for a in row] for row in rows], dtype=bool))
     share = at_margin = 1.0
-    if gained.effective_n is not None and retained.effective_n is not None:
-        share = min(gained.effective_n, retained.effective_n) / len(rows)
-        at_margin = min(share, _effective_share(retained, -found.margin))
+    if gained.clusters is not None and retained.clusters is not None:
+        both = gained.clusters, retained.clusters
+        share = min(map(interval_size, both)) / len(rows)
+        at_margin = min(*map(effective_size, both), _size_about(retained.clusters, -found.margin))
+        at_margin /= len(rows)
     before, best, after = map(float, scores_of(counts * share))
     gain = retained_gain(counts * share)
     p_gain = gained.p_value if best > before else 1.0
@@ -295,12 +295,12 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     )
 
 
-def _effective_share(counts: PairedCounts, mean: float) -> float:
-    """Return the share of questions that, each of its own, would have the error about a mean."""
-    apart = [[mark - mean for mark in own] for own in counts.clusters or ()]
+def _size_about(clusters: Sequence[Sequence[int]], mean: float) -> float:
+    """Return how many questions of their own would have the error about a mean that is known."""
+    apart = [[mark - mean for mark in own] for own in clusters]
     alone = math.fsum(one * one for own in apart for one in own)
     together = math.fsum(math.fsum(own) ** 2 for own in apart)
-    return alone / max(alone, together)
+    return sum(map(len, apart)) * alone / max(alone, together)
 
 
 def _apply_correction(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
