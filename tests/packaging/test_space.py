@@ -14,6 +14,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
+from pandas.compat._optional import VERSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 # The license as its authors publish it, with the appendix that tells how to apply it.
@@ -61,6 +63,13 @@ def test_requirements_are_dependencies_in_tested_versions():
         expected = dependencies if name == "torch" else constraints
         assert requirement.specifier == expected[name].specifier, name
     assert pinned_version(constraints["torch"]) in requirements["torch"].specifier
+
+
+def test_styled_tables_find_the_jinja_that_pandas_asks_for():
+    """Pandas declares it only as an extra, and refuses to style a table with an earlier one."""
+    (bound,) = declared(read_project()["dependencies"])["jinja2"].specifier
+    assert bound.operator == ">="
+    assert Version(bound.version) >= Version(VERSIONS["jinja2"])
 
 
 def test_constraints_pin_every_dependency_within_its_range():
