@@ -208,6 +208,7 @@ const drawExact = (svg, dial) => {
     return;
   }
   for (const [key, css, words, dy] of [["ownMean", "unique", "own part", -8], ["sharedMean", "shared", "shared part", 1.25 * unit]]) {
+    if (found[0][1][key] === null) continue; // of no agent
     const points = found.map(([value, factors]) => [xOf(dial, value), y(factors[key])]);
     put(svg, "path", { d: line(points), class: `cv-exact cv-${css}-stroke` });
     put(svg, "text", { x: x0 + 0.46 * (x1 - x0), y: points[Math.floor(points.length * 0.4)][1] + dy, class: `strong cv-fill-${css}-ink` }, words);
