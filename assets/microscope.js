@@ -1,6 +1,7 @@
 // @ts-check
 // The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
 // while it is dragged. The server sends weights and texts; which of them count is decided here.
+import { isCovered } from "./canvas/paint/popups.js";
 import { focusRows } from "./canvas/paint/weights.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
 import { layerTitle } from "./canvas/model/words.js";
@@ -36,7 +37,7 @@ export const mountScope = (element, props, watch) => {
   }, true);
   // Wherever the focus is, unless something lies above it.
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !isOpen() || document.querySelector("dialog[open], :popover-open")) return;
+    if (event.key !== "Escape" || !isOpen() || isCovered()) return;
     event.stopPropagation();
     closeScope();
   }, true);

@@ -10,7 +10,7 @@ import { layAnswers, mountAnswers, setAnswers } from "./paint/answers.js";
 import { layMethods, mountDials, mountMethods, mountPin, nextMethod, togglePin } from "./paint/controls.js";
 import { layCurve, mountCurve } from "./paint/curve.js";
 import { layMap, mountMap } from "./paint/map.js";
-import { mountMenu } from "./paint/popups.js";
+import { isCovered, mountMenu } from "./paint/popups.js";
 import { mountDock, mountMini, mountVerdict } from "./paint/outcome.js";
 import { mountParts, setParts } from "./paint/parts.js";
 import { layWeights, mountWeights, recolorWeights, setWeights } from "./paint/weights.js";
@@ -60,7 +60,7 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
 // is typed: elsewhere they may be words that somebody dictates.
 const onKey = (event) => {
   if (!state.profile || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (!part.root.checkVisibility() || document.querySelector("dialog[open]")) return;
+  if (!part.root.checkVisibility() || isCovered()) return;
   if (isPresenting() && event.key === "Escape") present(false);
   else if (event.target.closest?.("input, textarea, [contenteditable]")) return;
   else if (isPresenting() && TURNS[event.key] && !event.defaultPrevented) turnPanel(TURNS[event.key]);

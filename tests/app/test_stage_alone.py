@@ -211,6 +211,15 @@ def test_escape_ends_a_presentation_from_a_slider(stage) -> None:
     assert not stage.evaluate("() => canvas.isPresenting()")
 
 
+def test_escape_closes_a_menu_before_a_presentation(stage) -> None:
+    stage.evaluate("() => canvas.present(true)")
+    stage.click(".cv-more")
+    for is_on in (True, False):
+        stage.keyboard.press("Escape")
+        assert stage.is_hidden(".cv-menu >> nth=0")
+        assert stage.evaluate("() => canvas.isPresenting()") == is_on
+
+
 def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
     def pressed(keys: str) -> tuple[str, bool, str | None]:
         for key in keys:

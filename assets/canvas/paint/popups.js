@@ -14,6 +14,9 @@ export const hideTip = () => {
   shownFor = null; // the same place may say something else by then
 };
 
+/** Whether something lies above the page that Escape closes first. */
+export const isCovered = () => document.querySelector("dialog[open], :popover-open") !== null;
+
 /** @param {PointerEvent} event @param {string} key @param {(box: HTMLElement) => void} fill writes into it; called only when
  * the key differs from what is shown. */
 export const showTip = (event, key, fill) => {
