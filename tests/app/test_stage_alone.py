@@ -220,6 +220,17 @@ def test_escape_closes_a_menu_before_a_presentation(stage) -> None:
         assert stage.evaluate("() => canvas.isPresenting()") == is_on
 
 
+def test_answers_that_come_leave_the_focus_where_it_is(stage) -> None:
+    dots = stage.locator(".cv-dots").nth(1)
+    dots.press("ArrowRight")
+    settle(stage)
+    said = dots.get_attribute("aria-valuetext")
+    run(stage, "(t) => canvas.setTable(store.state.profile, t)", shipped("shared-style")[1])
+    settle(stage)
+    assert dots.evaluate("(node) => node === document.activeElement")
+    assert dots.get_attribute("aria-valuetext") == said
+
+
 def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
     def pressed(keys: str) -> tuple[str, bool, str | None]:
         for key in keys:

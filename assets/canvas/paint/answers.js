@@ -18,6 +18,8 @@ const MANY = 6; // questions fewer than the paper's setting solves: then a lost 
 
 let box = null;
 let cards = [];
+/** @type {string | null} the cards' questions */
+let asked = null;
 
 export const mountAnswers = (root) => {
   box = put(root, "section", { class: "cv-answers", "data-part": "answers", "aria-label": "What the models answer" });
@@ -25,17 +27,18 @@ export const mountAnswers = (root) => {
   return box;
 };
 
-/** The cards of the loaded models: one a skill, or one an agent where nothing was asked. */
+/** The cards of the loaded models: one a skill, or one an agent where nothing was asked. Merges that answer the same
+ * questions while one reads take away neither a card nor the focus in it, nor a question that was picked. */
 export const setAnswers = () => {
   const { profile } = state;
-  // Rows of the same models that arrive while one reads take no question away that was picked.
-  const pickedItems = new Map(cards.filter((one) => one.isHeld && one.profile === profile).map((one) => [one.card.dataset.skill, Number(one.card.dataset.item)]));
+  const questions = profile.skills && JSON.stringify([profile.skills.domains, profile.skills.prompts]);
+  if (questions && questions === asked && profile === cards[0].profile) {
+    for (const one of cards) one.first = bestExample(one.d);
+    return;
+  }
+  asked = questions;
   box.replaceChildren();
   cards = profile.skills ? profile.skills.domains.map(mountSkill) : [];
-  for (const one of cards) {
-    const place = profile.skills.items.indexOf(pickedItems.get(one.card.dataset.skill) ?? -1);
-    if (place >= 0) [one.picked, one.isHeld] = [place, true];
-  }
   if (!profile.skills) {
     if (!profile.skills_at) mountExpectation();
     profile.agents.forEach(mountUntested);
