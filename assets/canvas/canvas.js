@@ -14,7 +14,7 @@ import { isCovered, mountMenu } from "./paint/popups.js";
 import { mountDock, mountMini, mountVerdict } from "./paint/outcome.js";
 import { mountParts, setParts } from "./paint/parts.js";
 import { layWeights, mountWeights, recolorWeights, setWeights } from "./paint/weights.js";
-import { choose, clean, onPaint, redraw, shown, state } from "./store.js";
+import { choose, onPaint, redraw, setSettings, shown, state } from "./store.js";
 
 const PHONE = 900;
 const PANELS = { answers: "Answers", curve: "Curve", map: "All merges", weights: "Weights", parts: "Parts" };
@@ -96,7 +96,7 @@ export const setCanvasProfile = (profile) => {
   if (!profile) return;
   profile.axis = axisOf(profile);
   const place = ["average", "sum"].includes(before) ? { scale: usualOf(before, profile).scale } : {};
-  state.settings = clean({ ...(state.settings ?? usualOf(profile.defaults.rule, profile)), ...place });
+  setSettings({ ...(state.settings ?? usualOf(profile.defaults.rule, profile)), ...place }, "method");
   setWeights();
   setParts();
   setAnswers();

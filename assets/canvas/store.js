@@ -69,7 +69,8 @@ export const clean = (settings) => {
   return found;
 };
 
-const take = (settings, how) => {
+/** Show settings, of whatever models are loaded now. */
+export const setSettings = (settings, how) => {
   const before = state.settings;
   state.settings = clean(settings);
   const { dials } = METHODS[state.settings.method];
@@ -80,14 +81,14 @@ const take = (settings, how) => {
 
 /** Change settings by hand: the page follows. */
 export const choose = (changes, how) => {
-  take({ ...state.settings, ...changes }, how);
+  setSettings({ ...state.settings, ...changes }, how);
   for (const watcher of watchers) watcher();
 };
 
 /** Settings that came from the page, perhaps a part; of another method the rest is its usual. */
 export const accept = (values) => {
   const isOther = values.method && values.method !== state.settings.method;
-  take({ ...(isOther ? usualOf(values.method, state.profile) : state.settings), ...values }, "method");
+  setSettings({ ...(isOther ? usualOf(values.method, state.profile) : state.settings), ...values }, "method");
 };
 
 /** Show the weights of an agent, or, with null, take all away. */

@@ -231,6 +231,16 @@ def test_answers_that_come_leave_the_focus_where_it_is(stage) -> None:
     assert dots.get_attribute("aria-valuetext") == said
 
 
+def test_weights_that_stay_with_other_models_are_in_sight(stage) -> None:
+    choose(stage, weights={"coding": 0.5, "tool": 0.7})
+    profile, _ = shipped("independent")
+    other = {**profile, "agents": ["coding", *profile["agents"][1:-1], "other"]}
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", other)
+    settle(stage)
+    assert set(setting(stage, "weights")) <= {"coding", "tool"}
+    assert stage.is_visible("#weights-off")
+
+
 def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
     def pressed(keys: str) -> tuple[str, bool, str | None]:
         for key in keys:
