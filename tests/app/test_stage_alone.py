@@ -91,6 +91,37 @@ def test_arrows_go_on_from_the_method_that_is_checked(stage) -> None:
     assert stage.get_attribute("[data-choose=ties]:focus", "aria-checked") == "true"
 
 
+def test_arrows_enter_the_methods_from_either_end(stage) -> None:
+    choose(stage, method="ram+s")  # one of those behind More
+    stage.focus("[data-choose='ram+']")
+    stage.keyboard.press("ArrowLeft")
+    assert setting(stage, "method") == "dare-ties"
+
+
+def test_one_agent_has_a_sum_and_no_average(stage) -> None:
+    profile, _ = shipped("shared-style")
+    alone = {
+        **{key: profile[key] for key in ("epsilon_grid", "default_index", "defaults", "layers")},
+        **{key: profile[key] for key in ("total", "layer_total", "dtypes")},
+        "agents": ["coding"],
+        "overlap": [[[sum(counts)] for counts in agents[:1]] for agents in profile["overlap"]],
+        "layer_active": [[row[:1] for row in rows] for rows in profile["layer_active"]],
+        "layer_count": [[[row[0], sum(row[1:])] for row in k] for k in profile["layer_count"]],
+    }
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", alone)
+    settle(stage)
+    assert stage.is_hidden("[data-choose=average]")
+    choose(stage, method="ram")
+    stage.focus("[data-choose=ram]")
+    stage.keyboard.press("ArrowRight")
+    assert stage.get_attribute("[data-choose=sum]:focus", "aria-checked") == "true"
+    assert stage.inner_text(".cv-parts .cv-note") == "Every change is added in full."
+    stage.keyboard.press("ArrowRight")
+    assert setting(stage, "method") == "ties"
+    # No line of scales is drawn, so none is spoken of.
+    assert "dashed line" not in stage.inner_text(".cv-map")
+
+
 def test_a_method_without_a_dial_leaves_no_slider(stage) -> None:
     stage.focus("#curve-plot")
     choose(stage, method="wudi")

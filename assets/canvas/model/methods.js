@@ -41,7 +41,7 @@ export const METHODS = {
 /** What stands side by side, and what is behind More. Average and Sum are two places on one scale. */
 export const MAIN = ["ram+", "ram", "average", "sum", "ties", "dare-ties"];
 export const MORE = ["ram+s", "ram+m", "dare-ta", "tsv-m", "iso-c", "wudi"];
-const PLACES = { average: (n) => 1 / n, sum: () => 1 };
+const PLACES = { sum: () => 1, average: (n) => 1 / n }; // of one agent the sum
 const SAYS = {
   average: (n) => `Every change is added and divided by the ${n} agents.`,
   sum: () => "Every change is added in full.",

@@ -14,11 +14,14 @@ let part = null;
 
 const nameNow = () => nameOf(state.settings, state.profile.agents.length);
 
+/** What stands side by side; the average of one agent is its sum. */
+const mainNames = () => (state.profile.agents.length > 1 ? MAIN : MAIN.filter((name) => name !== "average"));
+
 /** The button that is checked: of a scale between average and sum the nearer one's. */
 const checkedName = () => {
   const name = nameNow();
   if (name !== "task-arithmetic") return name;
-  return state.settings.scale > 0.6 ? "sum" : "average";
+  return state.settings.scale > 0.6 || !mainNames().includes("average") ? "sum" : "average";
 };
 
 /** Choose a method by its name: where it begins; RAM's rules keep each other's dials. */
@@ -56,18 +59,22 @@ export const mountMethods = (root) => {
 };
 
 export const nextMethod = (step) => {
-  const at = MAIN.indexOf(checkedName());
-  chooseMethod(MAIN[(at + step + MAIN.length) % MAIN.length]);
+  const names = mainNames();
+  const at = names.indexOf(checkedName());
+  const from = at < 0 && step < 0 ? 0 : at; // one of those behind More: from either end
+  chooseMethod(names[(from + step + names.length) % names.length]);
 };
 
 const paintMethods = () => {
   const { profile, settings, pin } = state;
   const n = profile.agents.length;
   const checked = checkedName();
+  const names = mainNames();
   const isMain = MAIN.includes(checked);
   for (const one of chips) {
     const { name, chip, title, score } = one;
     const isOn = name === checked;
+    chip.hidden = !names.includes(name);
     chip.setAttribute("aria-checked", String(isOn));
     chip.tabIndex = isOn || (!isMain && name === MAIN[0]) ? 0 : -1;
     chip.classList.toggle("pinned", pin !== null && nameOf(pin, n) === name);

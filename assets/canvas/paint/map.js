@@ -171,6 +171,7 @@ const draw = () => {
   const now = put(svg, "g", { class: "cv-moves" });
   put(now, "circle", { r: 0.62 * unit, class: "cv-map-now" });
   marks = { now, pinned, pointed: put(svg, "circle", { r: 0.4 * unit, class: "cv-map-now" }) };
+  return scale !== null;
 };
 
 // Base, average and sum lie on one line: a scale applies both parts alike.
@@ -218,10 +219,10 @@ const paintMap = () => {
     const rows = profile.skills?.merges ?? [];
     dots = rows.flatMap((row) => { const at = placeOnMap(profile, row); return at ? [{ row, at }] : []; }).sort((a, b) => a.row.total - b.row.total);
     drawDots(width, height);
-    draw();
+    const hasScale = draw();
     part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
     part.note.textContent = !profile.parts && !dots.length ? "This analysis lacks the data for this map: analyze again."
-      : dots.length ? `${counted(dots.length, "merge")}; darker: more solved.` : "Any scale lies on the dashed line.";
+      : dots.length ? `${counted(dots.length, "merge")}; greener: more solved.` : hasScale ? "Any scale lies on the dashed line." : "";
     point(-1);
   }
   if (pointed < 0 && shown.near?.row !== shown.previous) point(-1);
