@@ -198,6 +198,11 @@ def test_rounding_signs_and_sizes_are_told(page, real_analysis) -> None:
     cosines = [row.split("\t")[1:] for row in text_of(page, "cosine").splitlines()]
     assert cosines[0][1] == f"{relations['cosine'][0][1]:.3f}".replace("-", "−")
     assert page.locator("[data-part=relations-chart] rect.bar").count() == len(profile["layers"])
+    chart = page.locator("[data-part=relations-chart] svg")
+    assert "opposite signs" in chart.get_attribute("aria-label")
+    page.click("[data-measure=cancelled]")
+    page.wait_for_function("document.querySelector('[data-measure=cancelled][aria-pressed=true]')")
+    assert "cancels out" in chart.get_attribute("aria-label")
 
 
 def test_advice_is_python_s_sentence(page, real_analysis) -> None:

@@ -326,6 +326,8 @@ def test_the_map_is_walked_and_chosen_from_by_keys(stage) -> None:
     settle(stage)
     said = [plot.get_attribute(name) for name in ("role", "tabindex", "aria-valuenow")]
     assert said == ["img", "-1", None]
+    assert stage.get_by_role("region", name="Position of this merge").count() == 1
+    assert stage.get_by_role("region", name="Change applied, along the active dial").count() == 1
 
 
 def test_layers_are_said_as_keys_walk_them(stage) -> None:

@@ -17,7 +17,7 @@ let laid = "";
 let hand = null;
 
 export const mountCurve = (root) => {
-  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Questions solved, along the active dial" });
+  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve" });
   const head = put(box, "div", { class: "cv-top" });
   const title = put(head, "h2");
   const plot = put(box, "div", { class: "cv-plot", id: "curve-plot" });
@@ -249,6 +249,7 @@ const paintCurve = () => {
   const words = skills ? "Questions solved" : "Change applied";
   const title = dial ? `${words}, by` : words;
   setText(part.title, title);
+  part.box.setAttribute("aria-label", `${words}${dial ? ", along the active dial" : ""}`);
   part.title.dataset.short = title.replace(/^\w+ s/, "S").replace(/^\w+ a/, "A"); // beside three dials
   paintSpoken(part.plot, dial);
   if (!dial || !hand) return;

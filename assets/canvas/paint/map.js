@@ -28,9 +28,9 @@ let marks = null;
 let pointed = -1; // the dot that keys point at: a place among the dots, which lie in the order of what they solve
 
 export const mountMap = (root) => {
-  const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-label": "All measured merges" });
+  const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-labelledby": "map-title" });
   const head = put(box, "div", { class: "cv-top" });
-  const title = put(head, "h2");
+  const title = put(head, "h2", { id: "map-title" });
   const plot = put(box, "div", { class: "cv-plot" });
   const canvas = put(plot, "canvas", { "aria-hidden": "true" });
   const svg = put(plot, "svg", { "aria-hidden": "true" });
