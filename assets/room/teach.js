@@ -178,8 +178,11 @@ const draw = (answer) => {
   const isLast = phase === "reveal" && place + 1 === state.questions;
   parts.next.textContent = isLast ? "Finish" : NEXT[phase];
   parts.reveal.disabled = !["ask", "first", "talk", "second"].includes(phase);
+  if (parts.reveal.disabled && document.activeElement === parts.reveal) parts.next.focus({ preventScroll: true });
+  const isFirst = !parts.drawn.size;
   parts.reset.disabled = !question;
   renew("stage", [phase, place, question, expected], drawStage);
+  if (isFirst) focusOn("h1"); // the form that opened the room is gone
   renew("live", [question, rounds], (box) => {
     if (rounds && rounds.first.answers + rounds.second.answers) drawAnswers(box, question, rounds, expected.truth);
   });
