@@ -8,6 +8,7 @@ import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
 import { exactRow, paperRow } from "../model/nearest.js";
 import { expectationOf } from "../model/verdict.js";
+import { capital } from "../model/words.js";
 import { agentColor, colors } from "./colors.js";
 import { answerPieces, shortPrompt } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
@@ -270,7 +271,7 @@ const paintCard = (one, skills, row, pinned) => {
   one.gold.row.hidden = [own, pinned, row].some((of) => of?.right[picked]);
   setText(one.gold.text, one.gold.row.hidden ? "" : gold[picked]);
   const words = row
-    ? `This merge: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
+    ? `${capital(mergeName())}: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
     : "This merge was not tested.";
   saySlider(dots, {
     label: `${skills.domains[d]}: question shown, of ${skills.n}`, least: 1, most: skills.n, now: placeOf(one) + 1,
