@@ -116,6 +116,16 @@ test("an agent without weights of its own is no reason: epsilon takes none, lamb
   }
 });
 
+test("what one agent loses is not said of each", () => {
+  const result = outcomeOf(profiles.dense, at("dense", "task-arithmetic"));
+  const why = (own) => {
+    const factors = { own, ownMean: own.reduce((a, b) => a + b) / 3, shared: own, sharedMean: 0.5 };
+    return verdictOf(profiles.dense, result, { row: profiles.dense.skills.base, isExact: true }, factors).rest;
+  };
+  assert.equal(why([0.33, 0.33, 0.33]), "Only 33 % of each agent's own change is applied.");
+  assert.equal(why([0.6, 0.39, 1.11]), "On average only 70 % of an agent's own change is applied.");
+});
+
 test("what the merge applies is told of the parts there are", () => {
   const { profile } = sets.dense;
   const result = outcomeOf(profile, usualOf("ram+", profile));

@@ -26,9 +26,9 @@ const NOTHING = {
 /** The largest lambda; that of an agent without unique weights scales nothing. */
 const largest = (agents) => Math.max(1, ...agents.map((a) => (a.rho === Infinity ? 1 : a.lambda ?? 1)));
 
-const nearly = (values) => {
+const areEqual = (values) => {
   const known = values.filter((v) => v !== null);
-  return Math.max(...known) - Math.min(...known) < 0.01 ? "" : "about ";
+  return Math.max(...known) - Math.min(...known) < 0.01;
 };
 
 /** Why, or "" where no number of the mechanism stands out. */
@@ -40,7 +40,10 @@ const reasonOf = (result, factors) => {
   const lambdas = result.agents.flatMap((a, t) => (factors.own[t] === null ? [] : [a.lambda]));
   const left = result.isRam ? 1 - (factors.ownMean * lambdas.length) / sum(lambdas) : 0;
   if (left > LEFT_OUT && !ownWeights(result.settings.weights)) return `Epsilon leaves out ${percent(left, 0)} of what only one agent changed.`;
-  if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${percent(factors.ownMean, 0)} of each agent's own change is applied.`;
+  const applied = percent(factors.ownMean, 0);
+  if (factors.ownMean < TOO_LITTLE) {
+    return areEqual(factors.own) ? `Only ${applied} of each agent's own change is applied.` : `On average only ${applied} of an agent's own change is applied.`;
+  }
   return factors.ownMean > TOO_MUCH ? `Own changes overshoot: applied ${times(factors.ownMean)} times.` : "";
 };
 
