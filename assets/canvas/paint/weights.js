@@ -135,7 +135,7 @@ const drawLabels = (pen, frame, profile) => {
   font(false);
   const every = [1, 2, 5, 10, 20].find((n) => rowHeight * n >= 0.95 * unit) ?? 40;
   profile.layers.forEach((layer, l) => {
-    if (every > 1 && l % every) return;
+    if (every > 1 && (l % every || (l + 0.5) * rowHeight < 0.9 * unit)) return; // the first one stands below "all"
     pen.fillText(rowName(layer), x0 - 0.45 * unit, rowsTop + (l + (every > 1 ? 0.5 : 1)) * rowHeight + (every > 1 ? 0.32 * unit : -2));
   });
   pen.textAlign = "center";
