@@ -1,7 +1,7 @@
 // @ts-check
 // The Tune step on the app's page: the stage, the value of record that other steps, links and recipes read and
 // set, and links.
-import { isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
+import { isPresenting, mountCanvas, present, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { linkOf } from "./canvas/model/links.js";
 import { METHODS, settingsText } from "./canvas/model/methods.js";
 import { weightsLine } from "./canvas/model/weights.js";
@@ -150,8 +150,12 @@ const paintElsewhere = () => {
   for (const node of document.querySelectorAll("[data-live=settings]")) node.textContent = settingsText(state.settings, state.profile);
 };
 
-/** The step was opened: it is measured only when it is seen. */
-export const show = () => { if (root && state.profile) relayout(); };
+/** The step was opened: it is measured only when it is seen, and takes the focus of a presentation that a link began. */
+export const show = () => {
+  if (!root || !state.profile) return;
+  relayout();
+  if (isPresenting()) present(true);
+};
 
 // ---------------------------------------------------------------- links
 

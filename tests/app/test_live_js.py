@@ -205,6 +205,22 @@ def test_rounding_signs_and_sizes_are_told(page, real_analysis) -> None:
     assert "cancels out" in chart.get_attribute("aria-label")
 
 
+def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:
+    labels = run(
+        page,
+        """async () => {
+          const { agentDots } = await import("./bars.js");
+          const box = document.body.appendChild(document.createElement("div"));
+          const chart = { labels: ["0", "1"], agents: 1, value: () => 1 };
+          return ["bfloat16", "float16"].map((aria) => {
+            agentDots(box, { ...chart, aria });
+            return box.querySelector("svg").getAttribute("aria-label");
+          });
+        }""",
+    )
+    assert labels == ["bfloat16", "float16"]
+
+
 def test_advice_is_python_s_sentence(page, real_analysis) -> None:
     profile = json.loads(json.dumps(build_profile(real_analysis)))
     # As RL leaves it: every change one step of bfloat16, so that 1.2 steps round back to one.

@@ -271,6 +271,16 @@ def test_weights_that_stay_with_other_models_are_in_sight(stage) -> None:
     assert stage.is_visible("#weights-off")
 
 
+def test_a_presentation_that_a_link_opens_takes_the_focus(stage) -> None:
+    stage.evaluate("() => { document.getElementById('live').hidden = true; }")
+    stage.evaluate("() => canvas.present(true)")
+    stage.evaluate("() => { document.getElementById('live').hidden = false; }")
+    run(stage, "() => import('./tune.js').then(({ show }) => show())")
+    stage.keyboard.press("3")
+    assert stage.evaluate("() => document.documentElement.dataset.panel") == "map"
+    stage.evaluate("() => canvas.present(false)")
+
+
 def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
     def pressed(keys: str) -> tuple[str, bool, str | None]:
         for key in keys:
@@ -338,22 +348,6 @@ def test_layers_are_said_as_keys_walk_them(stage) -> None:
         settle(stage)
         assert rows.get_attribute("aria-valuetext").startswith(f"{name}: ")
     assert rows.get_attribute("aria-valuenow") == "2"
-
-
-def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:
-    labels = run(
-        page,
-        """async () => {
-          const { agentDots } = await import("./bars.js");
-          const box = document.body.appendChild(document.createElement("div"));
-          const chart = { labels: ["0", "1"], agents: 1, value: () => 1 };
-          return ["bfloat16", "float16"].map((aria) => {
-            agentDots(box, { ...chart, aria });
-            return box.querySelector("svg").getAttribute("aria-label");
-          });
-        }""",
-    )
-    assert labels == ["bfloat16", "float16"]
 
 
 def test_a_late_table_of_earlier_models_changes_nothing(stage) -> None:
