@@ -27,6 +27,17 @@ export const saySlider = (node, { label, least, most, now, text }) => {
   }
 };
 
+/** Call take(event) where a pointer presses a node and while it is dragged from there. @param {HTMLElement} node
+ * @param {(event: PointerEvent) => void} take */
+export const onDrag = (node, take) => {
+  node.addEventListener("pointerdown", (event) => {
+    if (event.button > 0) return;
+    node.setPointerCapture(event.pointerId);
+    take(event);
+  });
+  node.addEventListener("pointermove", (event) => { if (node.hasPointerCapture(event.pointerId)) take(event); });
+};
+
 /** Outline of an agent's marker in a box of 12 by 12, as colors.py has it. @param {number} agent */
 export const shape = (agent) => {
   const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];

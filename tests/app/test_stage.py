@@ -111,7 +111,7 @@ _FRAMES = """async () => {
   const plot = document.querySelector("#curve-plot");
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const { left, top, width, height } = plot.getBoundingClientRect();
-  plot.setPointerCapture = () => {};
+  plot.setPointerCapture = plot.hasPointerCapture = () => true;
   const send = (type, x) => plot.dispatchEvent(new PointerEvent(type, {
     pointerId: 1, buttons: 1, bubbles: true, clientX: left + x, clientY: top + height / 2 }));
   const at = (selector) => document.querySelector(selector);

@@ -156,6 +156,14 @@ def test_a_press_on_the_epsilon_line_takes_its_dial_in_hand(stage) -> None:
     assert stage.get_attribute("#dial-epsilon", "aria-checked") == "true"
 
 
+def test_a_drag_from_elsewhere_moves_no_dial(stage) -> None:
+    stage.hover("[data-part=verdict-text]")
+    stage.mouse.down()  # such as to select the sentence
+    stage.hover("#curve-plot")
+    stage.mouse.up()
+    assert setting(stage, "point") == DEFAULT_INDEX
+
+
 def test_questions_are_read_on_while_weights_are_untested(stage) -> None:
     card = stage.locator(".cv-card").first
     prompt, score = card.locator(".cv-prompt").first, card.locator(".cv-score")

@@ -2,7 +2,7 @@
 // What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
 // a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
 import { sliderPlace } from "../../keys.js";
-import { marker, put, saySlider, setText } from "../../nodes.js";
+import { marker, onDrag, put, saySlider, setText } from "../../nodes.js";
 import { brief, percent } from "../../numbers.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
@@ -181,12 +181,10 @@ const pick = (one, place) => {
 
 const wire = (one) => {
   const { dots } = one;
-  const scrub = (event) => {
+  onDrag(dots, ({ clientX }) => {
     const { left, width } = dots.getBoundingClientRect();
-    pick(one, Math.floor(((event.clientX - left) / width) * state.profile.skills.n));
-  };
-  dots.addEventListener("pointerdown", (event) => { dots.setPointerCapture(event.pointerId); scrub(event); });
-  dots.addEventListener("pointermove", (event) => { if (event.buttons) scrub(event); });
+    pick(one, Math.floor(((clientX - left) / width) * state.profile.skills.n));
+  });
   dots.addEventListener("keydown", (event) => {
     const to = sliderPlace(event.key, placeOf(one), state.profile.skills.n - 1, 10);
     if (event.key === "Escape" && one.isHeld) {
