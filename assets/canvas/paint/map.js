@@ -5,6 +5,7 @@ import { sliderPlace } from "../../keys.js";
 import { put, saySlider } from "../../nodes.js";
 import { settingsText, usualOf } from "../model/methods.js";
 import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
+import { factorsOf, outcomeOf } from "../model/outcome.js";
 import { counted } from "../model/words.js";
 import { choose, onPaint, shown, state } from "../store.js";
 import { colors } from "./colors.js";
@@ -176,11 +177,10 @@ const draw = () => {
 
 // Base, average and sum lie on one line: a scale applies both parts alike.
 const drawScale = () => {
-  const shared = state.profile.sum?.shared.filter((v) => v !== null) ?? [];
-  const own = state.profile.sum?.own.filter((v) => v !== null) ?? [];
-  if (!shared.length || !own.length) return null;
-  const mean = (values) => values.reduce((a, b) => a + b) / values.length;
-  const slope = mean(shared) / mean(own);
+  const { profile } = state;
+  const { ownMean = null, sharedMean = null } = factorsOf(profile, outcomeOf(profile, usualOf("sum", profile))) ?? {};
+  if (ownMean === null || sharedMean === null) return null;
+  const slope = sharedMean / ownMean;
   const end = Math.min(MOST_OWN, MOST_SHARED / slope);
   const [x, y] = [X(end), Y(end * slope)];
   put(part.svg, "path", { d: `M${X(0)} ${Y(0)}L${x} ${y}`, class: "cv-scale-line" });
