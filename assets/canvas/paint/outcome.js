@@ -6,7 +6,7 @@ import { METHODS, titleOf } from "../model/methods.js";
 import { along } from "../model/nearest.js";
 import { lostText, verdictOf } from "../model/verdict.js";
 import { choose, dialInHand, hold, onPaint, shown, state } from "../store.js";
-import { makeSlider, paintSpoken } from "./curve.js";
+import { line, makeSlider, paintSpoken } from "./curve.js";
 
 const SAY_AFTER = 600; // ms after the last move
 const EDGE = 12;
@@ -64,8 +64,8 @@ export const mountMini = (parent) => {
   return () => {
     const dial = dialInHand();
     const { profile, settings } = state;
-    const [width, height] = [plot.clientWidth, plot.clientHeight];
     plot.hidden = !dial;
+    const [width, height] = [plot.clientWidth, plot.clientHeight];
     if (!dial || !width) return;
     const x = (value) => EDGE + (width - 2 * EDGE) * dial.x(value);
     const y = (share) => height - 5 - (height - 12) * share;
@@ -77,8 +77,7 @@ export const mountMini = (parent) => {
       const svg = put(plot, "svg", { "aria-hidden": "true" });
       put(svg, "line", { x1: EDGE, x2: width - EDGE, y1: height - 5, y2: height - 5, class: "cv-rail" });
       const points = profile.skills ? along(profile, settings, dial.key) : [];
-      const path = points.map(({ value, row }, i) => `${i ? "L" : "M"}${x(value)} ${y(row.total / profile.skills.asked)}`).join("");
-      put(svg, "path", { d: path, class: "cv-mean" });
+      put(svg, "path", { d: line(points.map(({ value, row }) => [x(value), y(row.total / profile.skills.asked)])), class: "cv-mean" });
       dot = put(svg, "g");
       put(dot, "line", { y1: 0, y2: height, class: "cv-hand" });
       put(dot, "circle", { r: 9, class: "cv-knob" });
