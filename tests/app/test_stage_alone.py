@@ -141,17 +141,17 @@ def test_the_epsilon_line_moves_a_step_from_beyond_its_axis(stage) -> None:
     last = len(EPSILON_GRID) - 1
     assert steps[-1] < last
     choose(stage, point=last)
+    stage.click("#dial-r")
     line = stage.locator("#epsilon-line")
     assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
     line.press("ArrowLeft")
     assert setting(stage, "point") == steps[-2]
+    assert stage.get_attribute("#dial-epsilon", "aria-checked") == "true"
 
 
 def test_a_press_on_the_epsilon_line_takes_its_dial_in_hand(stage) -> None:
     stage.click("#dial-r")
-    settle(stage)
     stage.click("#epsilon-line")
-    settle(stage)
     assert setting(stage, "point") == DEFAULT_INDEX, "pressed, not moved"
     assert stage.get_attribute("#dial-epsilon", "aria-checked") == "true"
 
