@@ -2,7 +2,7 @@
 // The teacher's report: each question with both rounds, and what talking changed. One page when printed; no name
 // and no answer of one student is in it.
 import { counted, listText } from "../canvas/model/words.js";
-import { download } from "../canvas/paint/pictures.js";
+import { download } from "../keep.js";
 import { put } from "../nodes.js";
 import { drawAnswers } from "./cloud.js";
 import { answerText, button, measuredText } from "./view.js";

@@ -266,6 +266,16 @@ def test_old_analyses_say_what_to_do(page) -> None:
     assert complaints == []
 
 
+def test_a_link_is_copied_over_plain_http(page) -> None:
+    assert page.evaluate("() => navigator.clipboard === undefined")
+    mount(page, build_profile(make_analysis(2)), point=DEFAULT_INDEX)
+    page.click("dialog [aria-label=Close]")
+    page.click("#share")
+    page.click("#copy-link")
+    page.wait_for_selector("[data-part=link]:has-text('Link copied.')")
+    assert page.inner_text(":focus") == "Share"
+
+
 def test_a_method_has_one_name_on_every_screen(page) -> None:
     names = page.evaluate(
         "() => import('./canvas/model/methods.js').then(({ METHODS, MAIN, MORE, nameTitle }) =>"
