@@ -31,7 +31,7 @@ const lookAt = (profile, settings) => {
   return { result, near, factors: factorsOf(profile, result, near) };
 };
 
-export const paint = () => {
+const paint = () => {
   frame = 0;
   const { profile, settings, pin } = state;
   if (!profile) return;
@@ -58,7 +58,7 @@ const clamp = (value, low, high) => Math.min(Math.max(low, value), high);
 const LIMITS = { r: [0, 1], alpha: [0, 10], scale: [0, 10], density: [0, 1], drop_rate: [0, 0.99] };
 
 /** Settings within what they can be; what is left out is the method's usual. */
-export const clean = (settings) => {
+const clean = (settings) => {
   const { profile } = state;
   const found = { ...usualOf(METHODS[settings.method] ? settings.method : "ram+", profile), ...settings };
   if (!METHODS[found.method]) found.method = "ram+";

@@ -47,7 +47,7 @@ const SAYS = {
   sum: () => "Every change is added in full.",
 };
 
-export const isSame = (a, b) => Math.abs(a - b) < 1e-9;
+const isSame = (a, b) => Math.abs(a - b) < 1e-9;
 
 /** The name that links, buttons and the stage use: of a scale "average", "sum" or "task-arithmetic". */
 export const nameOf = ({ method, scale }, n) =>
@@ -83,7 +83,7 @@ const methodText = (settings, profile) => {
   return [title, dials.map((key) => `${DIALS[key].name} ${valueText(profile, key, settings[key])}`).join(", ")].join(" ").trim();
 };
 
-export const valueText = (profile, key, value) => (key === "point" ? epsilon(profile.epsilon_grid[value]) : plain(value));
+const valueText = (profile, key, value) => (key === "point" ? epsilon(profile.epsilon_grid[value]) : plain(value));
 
 /** Settings of a recipe as the canvas has them, or null for what it cannot show. point: on the epsilon grid. */
 export const settingsOf = (method, recipe, point, profile) => {

@@ -104,7 +104,7 @@ const ofMeasured = (profile, result, near, factors) => {
 };
 
 /** The mean cosine between two agents' updates, pairs weighing as their sizes; 0 for one agent. */
-export const meanCosine = ({ norm2, cross }) => {
+const meanCosine = ({ norm2, cross }) => {
   const sizes = sum(norm2.map(Math.sqrt)) ** 2 - sum(norm2);
   return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
 };

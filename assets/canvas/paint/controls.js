@@ -25,7 +25,7 @@ const checkedName = () => {
 };
 
 /** Choose a method by its name: where it begins; RAM's rules keep each other's dials. */
-export const chooseMethod = (name) => {
+const chooseMethod = (name) => {
   const { isRam } = METHODS[methodOf(name)];
   const { point, r, alpha } = state.settings;
   const ramDials = isRam && METHODS[state.settings.method].isRam ? { point, r, alpha } : {};
