@@ -380,6 +380,12 @@ def test_a_dot_is_picked_by_touch_and_by_key(phone, table) -> None:
     it.check_width("Tune on a phone")
 
 
+def test_two_fingers_may_zoom_over_a_plot(phone) -> None:
+    for plot in (".cv-dots >> nth=0", "#curve-plot"):
+        said = phone.page.locator(plot).evaluate("(node) => getComputedStyle(node).touchAction")
+        assert said == "pan-y pinch-zoom"
+
+
 def test_a_ramp_is_dragged_and_reset_by_touch(phone) -> None:
     it, page = phone, phone.page
     page.click(".cv-more")
