@@ -18,7 +18,14 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
-from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, TUNE_DIALS, method_title
+from ram_studio.app.session.deep_link import (
+    AVERAGE,
+    PLACES,
+    SUM,
+    TUNE_DIALS,
+    method_title,
+    shown_method,
+)
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
 from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import AnalysisError, EvaluationError
@@ -121,7 +128,7 @@ class Outcomes:
         if not 0 <= number < len(self.table["rows"]):
             raise IndexError(number)
         row = self.table["rows"][number]
-        method = shown_method(row, len(self.analysis.agents))
+        method = self._method_of(row)
         # Of the base or an agent the method is its name.
         title = method_title(method) if method in (*METHODS, *PLACES) else method
         solved = tuple(self.solved_by(row, skill.place) for skill in self.skills)
@@ -134,9 +141,12 @@ class Outcomes:
         Raises: KeyError where it was not measured.
         """
         for number, row in enumerate(self.table["rows"]):
-            if row["method"] == rule or shown_method(row, len(self.analysis.agents)) == rule:
+            if rule in (row["method"], self._method_of(row)):
                 return self.outcome(number)
         raise KeyError(rule)
+
+    def _method_of(self, row: Mapping[str, Any]) -> str:
+        return shown_method(row["method"], row["settings"], len(self.analysis.agents))
 
     def _closest(self, distances: Iterable[tuple[int, float]]) -> Outcome:
         """Return the row that is nearest, of (number, distance); of equal ones the first.
@@ -252,19 +262,6 @@ def _place(point: int) -> float:
 def _tune_settings_of(row: Mapping[str, Any]) -> TuneSettings:
     own = row["settings"]
     return TuneSettings(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
-
-
-def shown_method(row: Mapping[str, Any], n_agents: int) -> str:
-    """Return the method of a row: task arithmetic of N agents is the average at scale 1/N, and the
-    sum at 1.
-    """
-    method = str(row["method"])
-    if method == "task-arithmetic":
-        scale = row["settings"].get("scale") or 1 / n_agents
-        for name, wanted in ((AVERAGE, 1 / n_agents), (SUM, 1.0)):
-            if math.isclose(scale, wanted):
-                return name
-    return method
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

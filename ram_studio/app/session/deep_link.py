@@ -46,6 +46,18 @@ def method_title(name: str) -> str:
     return METHODS[name].title if name in METHODS else name.capitalize()
 
 
+def shown_method(method: str, settings: Mapping[str, Any], n_agents: int) -> str:
+    """Return the name that pages show a method by: of task arithmetic the sum is the scale 1, and
+    the average of N agents, which is usual, 1/N; other scales keep the method's.
+    """
+    scale = settings.get("scale")
+    scale = 1 / n_agents if scale is None else scale
+    if method != "task-arithmetic" or not isinstance(scale, (int, float)):
+        return method
+    named = ((SUM, 1.0), (AVERAGE, 1 / n_agents))
+    return next((name for name, wanted in named if math.isclose(scale, wanted)), method)
+
+
 TUNE_DIALS = ("scale", "density", "drop_rate")
 """Settings of methods other than RAM's that Tune has a dial for."""
 
