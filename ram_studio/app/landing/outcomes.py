@@ -29,7 +29,7 @@ from ram_studio.app.session.deep_link import (
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
 from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import AnalysisError, EvaluationError
-from ram_studio.evals.report.canvas_page import FIXED, RANGES, SHOWN
+from ram_studio.evals.report.canvas_page import can_show
 from ram_studio.evals.report.score import DomainScore
 
 _BELOW_GRID = -8.5
@@ -185,8 +185,12 @@ class Outcomes:
 
     @cached_property
     def _shown_rows(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """Merges that Tune can show, with their numbers: nothing is set that has no dial."""
-        return [(n, row) for n, row in enumerate(self.table["rows"]) if _is_shown(row)]
+        """Merges that Tune can show, with their numbers."""
+        return [
+            (number, row)
+            for number, row in enumerate(self.table["rows"])
+            if row["kind"] == "merge" and can_show(row["method"], row["settings"])
+        ]
 
     @cached_property
     def _ram_rows(self) -> list[tuple[int, tuple[str, float, list[float]]]]:
@@ -236,16 +240,6 @@ class Outcomes:
             return 4 * away + 3 * far
 
         return self._closest((number, distance(*row)) for number, row in self._ram_rows)
-
-
-def _is_shown(row: Mapping[str, Any]) -> bool:
-    """Whether Tune can show a row, as ``settingsOf`` in methods.js says."""
-    if row["kind"] != "merge" or row["method"] not in SHOWN:
-        return False
-    own, fields = row["settings"], METHODS[row["method"]].settings.model_fields
-    fixed = {name: value for name, value in FIXED.items() if name in fields}
-    is_plain = own.keys() <= {*RANGES, *fixed}
-    return is_plain and all(own.get(name) == value for name, value in fixed.items())
 
 
 def _dial_place(name: str, value: float) -> float:

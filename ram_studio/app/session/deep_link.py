@@ -191,12 +191,10 @@ def _whole(text: str | None) -> int | None:
 
 
 def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> str:
-    """Return a query that opens Tune with a merge's settings; empty for methods it cannot show.
+    """Return a query that opens Tune with the settings of a merge that it can show.
 
     settings: the recipe's, perhaps with its weights; those that are no numbers are left out.
     """
-    if rule not in SHOWN:
-        return ""
     known = {"step": "tune"} | ({} if set_name is None else {"set": set_name})
     for name in RANGES:
         value = settings.get(name)
