@@ -5,7 +5,7 @@ import { isCovered } from "./canvas/paint/popups.js";
 import { focusRows } from "./canvas/paint/weights.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
 import { layerTitle } from "./canvas/model/words.js";
-import { marker, named, onSent, put, setText } from "./nodes.js";
+import { marker, named, onSent, put, putButton, setText } from "./nodes.js";
 
 const PAUSE = 300;
 const JUMP = 5000; // what a jump may take, where its answer shows nothing new
@@ -152,9 +152,7 @@ const drawHead = (facts) => {
   const words = put(head, "div");
   put(words, "h3", {}, `Microscope${layer && ` · ${layerTitle(layer)}`}`);
   put(words, "p", { class: "fine facts" }, facts);
-  const close = put(head, "button", { type: "button", class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" }, "×");
-  close.addEventListener("click", closeScope);
-  return close;
+  return putButton(head, "×", closeScope, { class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" });
 };
 
 const draw = () => {

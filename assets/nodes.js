@@ -13,6 +13,14 @@ export const put = (parent, tag, attributes = {}, ...children) => {
   return node;
 };
 
+/** A button that does something. @param {Element} parent @param {string} text @param {(event: any) => any} act
+ * @param {Record<string, any>} [attributes] @returns {any} */
+export const putButton = (parent, text, act, attributes = {}) => {
+  const button = put(parent, "button", { type: "button", ...attributes }, text);
+  button.addEventListener("click", act);
+  return button;
+};
+
 /** Write a text where it differs. @param {Node} node @param {string} text */
 export const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 

@@ -2,7 +2,7 @@
 // Tune as one stage: the verdict on top, what the models answer on the left, beside it methods, the curve that is
 // the slider, every measured merge, weights and parts. The same on the app's page and in an exported file; nothing
 // here knows Gradio.
-import { put } from "../nodes.js";
+import { put, putButton } from "../nodes.js";
 import { skillsOf } from "./model/data.js";
 import { axisOf } from "./model/histogram.js";
 import { nameOf, usualOf } from "./model/methods.js";
@@ -148,15 +148,9 @@ export const isPresenting = () => document.documentElement.classList.contains("c
 
 const mountPresentation = (root) => {
   const bar = put(root, "div", { class: "cv-present-bar" });
-  const tabs = Object.entries(PANELS).map(([id, title]) => {
-    const tab = put(bar, "button", { type: "button", class: "cv-btn", "data-panel": id }, title);
-    tab.addEventListener("click", () => showPanel(id));
-    return tab;
-  });
+  part.tabs = Object.entries(PANELS).map(([id, title]) => putButton(bar, title, () => showPanel(id), { class: "cv-btn", "data-panel": id }));
   const drawMini = mountMini(bar);
-  const leave = put(bar, "button", { type: "button", class: "cv-btn cv-leave" }, "Leave");
-  leave.addEventListener("click", () => present(false));
-  part.tabs = tabs;
+  putButton(bar, "Leave", () => present(false), { class: "cv-btn cv-leave" });
   onPaint(() => { if (isPresenting()) drawMini(); });
 };
 

@@ -109,11 +109,11 @@ def test_one_agent_has_a_sum_and_no_average(stage) -> None:
         "layer_count": [[[row[0], sum(row[1:])] for row in k] for k in profile["layer_count"]],
     }
     run(stage, "(profile) => canvas.setCanvasProfile(profile)", alone)
-    settle(stage)
-    assert stage.is_hidden("[data-choose=average]")
     choose(stage, method="ram")
+    assert stage.is_hidden("[data-choose=average]")
     stage.focus("[data-choose=ram]")
     stage.keyboard.press("ArrowRight")
+    settle(stage)
     assert stage.get_attribute("[data-choose=sum]:focus", "aria-checked") == "true"
     assert stage.inner_text(".cv-parts .cv-note") == "Every change is added in full."
     stage.keyboard.press("ArrowRight")

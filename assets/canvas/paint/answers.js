@@ -2,7 +2,7 @@
 // What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
 // a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
 import { sliderPlace } from "../../keys.js";
-import { marker, onDrag, put, saySlider, setText } from "../../nodes.js";
+import { marker, onDrag, put, putButton, saySlider, setText } from "../../nodes.js";
 import { brief, percent } from "../../numbers.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
@@ -110,9 +110,9 @@ const mountSkill = (name, d) => {
   const gold = mountGold(grid);
   const first = bestExample(d);
   const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, gold, picked: first, first, isHeld: false, until: 0, drawn: null };
-  for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
-    const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} question of ${name}` }, text);
-    button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
+  for (const [step, text, label] of /** @type {[number, string, string][]} */ ([[-1, "‹", "previous"], [1, "›", "next"]])) {
+    const turn = () => pick(one, (placeOf(one) + step + skills.n) % skills.n);
+    putButton(turns, text, turn, { class: "cv-btn", "aria-label": `${label} question of ${name}` });
   }
   if (skills.order[d].some((i) => skills.prompts[i].includes("\n"))) mountWhole(one, turns);
   wire(one);

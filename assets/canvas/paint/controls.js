@@ -1,7 +1,7 @@
 // @ts-check
 // What one chooses with: methods with all their measured scores, the dials of the one chosen, and A beside it.
 import { stepByArrows } from "../../keys.js";
-import { put, setText } from "../../nodes.js";
+import { put, putButton, setText } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
 import { bestOf, nearestRow, rowsOf, startOf } from "../model/nearest.js";
 import { counted } from "../model/words.js";
@@ -38,10 +38,9 @@ export const mountMethods = (root) => {
   const box = put(root, "div", { class: "cv-methods" });
   const group = put(box, "div", { class: "cv-method-list", role: "radiogroup", "aria-label": "Merge method", "aria-keyshortcuts": "M" });
   chips = MAIN.map((name) => {
-    const chip = put(group, "button", { type: "button", role: "radio", "data-choose": name });
+    const chip = putButton(group, "", () => chooseMethod(name), { role: "radio", "data-choose": name });
     const line = put(chip, "span", { class: "cv-method-name" });
     const made = { name, chip, title: put(line, "b"), score: put(line, "b", { class: "cv-method-score" }), strip: put(chip, "canvas", { "aria-hidden": "true" }), drawn: "" };
-    chip.addEventListener("click", () => chooseMethod(name));
     return made;
   });
   stepByArrows(group, (step) => {
@@ -154,10 +153,9 @@ const paintDials = () => {
     group.replaceChildren();
     for (const key of METHODS[settings.method].dials) {
       const { symbol, title } = dialOf(profile, settings.method, key);
-      const button = put(group, "button", { type: "button", role: "radio", id: idOf(key), "data-key": key, title, "aria-label": title });
+      const button = putButton(group, "", () => hold(key), { role: "radio", id: idOf(key), "data-key": key, title, "aria-label": title });
       put(button, "span", {}, symbol);
       put(button, "b");
-      button.addEventListener("click", () => hold(key));
     }
   }
   for (const button of group.children) {
@@ -184,10 +182,8 @@ const swap = () => {
 };
 
 export const mountPin = (box) => {
-  const pin = put(box, "button", { type: "button", class: "cv-btn", "data-act": "pin", "aria-keyshortcuts": "P", title: "Key P, while the stage has the focus" });
-  const swapped = put(box, "button", { type: "button", class: "cv-btn cv-wide", "data-act": "swap", hidden: "" }, "Swap");
-  pin.addEventListener("click", togglePin);
-  swapped.addEventListener("click", swap);
+  const pin = putButton(box, "", togglePin, { class: "cv-btn", "data-act": "pin", "aria-keyshortcuts": "P", title: "Key P, while the stage has the focus" });
+  const swapped = putButton(box, "Swap", swap, { class: "cv-btn cv-wide", "data-act": "swap", hidden: "" });
   onPaint(() => {
     swapped.hidden = !state.pin;
     const words = state.pin ? "Unpin " : "Pin as ";

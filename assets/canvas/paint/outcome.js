@@ -1,6 +1,6 @@
 // @ts-check
 // The verdict on top, and what a phone and a projector need: scores with a small copy of the curve as slider.
-import { marker, put, setText } from "../../nodes.js";
+import { marker, put, putButton, setText } from "../../nodes.js";
 import { wilson } from "../model/data.js";
 import { METHODS, titleOf } from "../model/methods.js";
 import { along } from "../model/nearest.js";
@@ -24,12 +24,11 @@ export const mountVerdict = (root) => {
   const sentence = put(box, "p", { class: "cv-say" });
   const [lead, rest, note] = [put(sentence, "b", { "data-part": "verdict-text" }), put(sentence, "span"), put(sentence, "small")];
   const acts = put(box, "div", { class: "cv-acts" });
-  const none = put(acts, "button", { type: "button", class: "cv-btn", "data-part": "epsilon-0" }, "Use epsilon 0");
-  none.addEventListener("click", () => {
+  const none = putButton(acts, "Use epsilon 0", () => {
     choose({ point: 0 });
     hold("point");
     acts.querySelector("button:not([hidden], [data-part=epsilon-0])")?.focus(); // this one goes
-  });
+  }, { class: "cv-btn", "data-part": "epsilon-0" });
   // Not a live region on the sentence itself: it would talk all the time.
   const status = put(root, "p", { class: "unseen", role: "status" });
   part = { box, big, of, lead, rest, note, acts, none, status };
