@@ -50,42 +50,22 @@ const frame = (box, { labels, aria, low, high, pointed, onPoint }) => {
   return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
 };
 
-// What was drawn in a box, so that a move that only changes values sets two attributes a bar. parts: of a key.
-const drawn = new WeakMap();
-
-const reuseChart = (box, chart, parts, build) => {
-  const key = [box.clientWidth, chart.aria, chart.pointed, ...parts, ...chart.labels].join("|");
-  if (drawn.get(box)?.key !== key || !box.firstChild) {
-    drawn.set(box, { key, ...build({ ...chart, onPoint: (g) => drawn.get(box).onPoint(g) }) });
-  }
-  return Object.assign(drawn.get(box), { onPoint: chart.onPoint });
-};
-
 /** onPoint(g): a layer is pointed at; pointed: the one that is, or null. @typedef {{ labels: string[], aria: string,
  *   pointed: number | null, onPoint: (g: number) => void }} Chart */
 
 /** series: a color each; value(g, s): a share of 0 to 1; top: the largest there is to show. @param {HTMLElement} box
  * @param {Chart & { series: string[], top: number, value: (g: number, s: number) => number }} chart */
 export const groupedBars = (box, chart) => {
-  const high = nice(chart.top);
-  const { bars, y } = reuseChart(box, chart, [high, ...chart.series], (own) => buildBars(box, own, high));
-  chart.labels.forEach((_, g) => chart.series.forEach((__, s) => {
-    const value = chart.value(g, s);
-    const bar = bars[g][s];
-    bar.setAttribute("y", y(value));
-    bar.setAttribute("height", Math.max(value > 0 ? 1 : 0, y(0) - y(value)));
+  const { series, top, value } = chart;
+  const { zones, slot, y } = frame(box, { ...chart, low: 0, high: nice(top) });
+  const width = Math.max(1, Math.min(26, (slot * 0.8) / series.length));
+  zones.forEach(({ zone, start }, g) => series.forEach((color, s) => {
+    const share = value(g, s);
+    put(zone, "rect", {
+      x: start + (slot - width * series.length) / 2 + width * s, width: Math.max(0.6, width - (width > 4 ? 1 : 0)),
+      y: y(share), height: Math.max(share > 0 ? 1 : 0, y(0) - y(share)), class: "bar", style: `fill:${color}`,
+    });
   }));
-};
-
-const buildBars = (box, chart, high) => {
-  const count = chart.series.length;
-  const { zones, slot, y } = frame(box, { ...chart, low: 0, high });
-  const width = Math.max(1, Math.min(26, (slot * 0.8) / count));
-  const bars = zones.map(({ zone, start }) => chart.series.map((color, s) => put(zone, "rect", {
-    x: start + (slot - width * count) / 2 + width * s, width: Math.max(0.6, width - (width > 4 ? 1 : 0)),
-    class: "bar", style: `fill:${color}`,
-  })));
-  return { bars, y };
 };
 
 /** A marker per agent and group; value(g, t): a share, or null for none. 100 % is a dashed line. @param {HTMLElement} box
@@ -95,23 +75,14 @@ export const agentDots = (box, chart) => {
   const seen = values.flat().filter((value) => value !== null);
   const low = Math.floor(20 * Math.min(1, ...seen) - 0.2) / 20;
   const high = Math.ceil(20 * Math.max(1, ...seen) + 0.2) / 20;
-  const { place } = reuseChart(box, chart, [low, high, chart.agents], (own) => buildDots(box, { ...own, low, high }));
-  values.forEach((row, g) => row.forEach((value, t) => place(g, t, value)));
-};
-
-const buildDots = (box, chart) => {
-  const { svg, zones, slot, y, left, right } = frame(box, chart);
+  const { svg, zones, slot, y, left, right } = frame(box, { ...chart, low, high });
   put(svg, "line", { x1: left, x2: right, y1: y(1), y2: y(1), class: "whole" });
   const step = Math.min(11, (slot * 0.8) / chart.agents);
   const size = Math.max(5, Math.min(10, step * 1.1));
-  const dots = zones.map(({ zone }) => Array.from({ length: chart.agents }, (_, t) =>
-    put(zone, "path", { d: shape(t), style: `fill:var(--ram-agent-${t % 8})` })));
-  const place = (g, t, value) => {
-    const dot = dots[g][t];
-    dot.style.display = value === null ? "none" : "";
+  zones.forEach(({ zone, start }, g) => values[g].forEach((value, t) => {
     if (value === null) return;
-    const x = zones[g].start + (slot - step * chart.agents) / 2 + step * (t + 0.5) - size / 2;
-    dot.setAttribute("transform", `translate(${x} ${y(value) - size / 2}) scale(${size / 12})`);
-  };
-  return { place };
+    const x = start + (slot - step * chart.agents) / 2 + step * (t + 0.5) - size / 2;
+    const transform = `translate(${x} ${y(value) - size / 2}) scale(${size / 12})`;
+    put(zone, "path", { d: shape(t), style: `fill:var(--ram-agent-${t % 8})`, transform });
+  }));
 };

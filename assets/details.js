@@ -261,7 +261,8 @@ const drawConflictByLayer = () => {
   const readout = () => drawReadout("relations", profile.layers, value);
   groupedBars(part("relations-chart"), {
     labels: profile.layers, series, value: (g, s) => value(g, s) || 0, top: top || 1,
-    aria: "Conflict in the shared weights, by layer", pointed: pointed.relations,
+    aria: isConflict ? "Share of shared weights with opposite signs, by layer" : "Share of the shared change that cancels out, by layer and agent",
+    pointed: pointed.relations,
     onPoint: (g) => { pointed.relations = g; readout(); },
   });
   readout();

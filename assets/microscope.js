@@ -1,10 +1,11 @@
 // @ts-check
 // The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
 // while it is dragged. The server sends weights and texts; which of them count is decided here.
+import { isCovered } from "./canvas/paint/popups.js";
 import { focusRows } from "./canvas/paint/weights.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
 import { layerTitle } from "./canvas/model/words.js";
-import { marker, named, onSent, put, setText } from "./nodes.js";
+import { marker, named, onSent, put, putButton, setText } from "./nodes.js";
 
 const PAUSE = 300;
 const JUMP = 5000; // what a jump may take, where its answer shows nothing new
@@ -36,7 +37,7 @@ export const mountScope = (element, props, watch) => {
   }, true);
   // Wherever the focus is, unless something lies above it.
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !isOpen() || document.querySelector("dialog[open], :popover-open")) return;
+    if (event.key !== "Escape" || !isOpen() || isCovered()) return;
     event.stopPropagation();
     closeScope();
   }, true);
@@ -151,9 +152,7 @@ const drawHead = (facts) => {
   const words = put(head, "div");
   put(words, "h3", {}, `Microscope${layer && ` · ${layerTitle(layer)}`}`);
   put(words, "p", { class: "fine facts" }, facts);
-  const close = put(head, "button", { type: "button", class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" }, "×");
-  close.addEventListener("click", closeScope);
-  return close;
+  return putButton(head, "×", closeScope, { class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" });
 };
 
 const draw = () => {

@@ -13,6 +13,14 @@ export const put = (parent, tag, attributes = {}, ...children) => {
   return node;
 };
 
+/** A button that does something. @param {Element} parent @param {string} text @param {(event: any) => any} act
+ * @param {Record<string, any>} [attributes] @returns {any} */
+export const putButton = (parent, text, act, attributes = {}) => {
+  const button = put(parent, "button", { type: "button", ...attributes }, text);
+  button.addEventListener("click", act);
+  return button;
+};
+
 /** Write a text where it differs. @param {Node} node @param {string} text */
 export const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
@@ -25,6 +33,17 @@ export const saySlider = (node, { label, least, most, now, text }) => {
     if (value === undefined) node.removeAttribute(name);
     else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
   }
+};
+
+/** Call take(event) where a pointer presses a node and while it is dragged from there. @param {HTMLElement} node
+ * @param {(event: PointerEvent) => void} take */
+export const onDrag = (node, take) => {
+  node.addEventListener("pointerdown", (event) => {
+    if (event.button > 0) return;
+    node.setPointerCapture(event.pointerId);
+    take(event);
+  });
+  node.addEventListener("pointermove", (event) => { if (node.hasPointerCapture(event.pointerId)) take(event); });
 };
 
 /** Outline of an agent's marker in a box of 12 by 12, as colors.py has it. @param {number} agent */

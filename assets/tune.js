@@ -1,14 +1,15 @@
 // @ts-check
 // The Tune step on the app's page: the stage, the value of record that other steps, links and recipes read and
 // set, and links.
-import { isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
+import { isPresenting, mountCanvas, present, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { linkOf } from "./canvas/model/links.js";
 import { METHODS, settingsText } from "./canvas/model/methods.js";
 import { weightsLine } from "./canvas/model/weights.js";
-import { download, pictures } from "./canvas/paint/pictures.js";
+import { pictures } from "./canvas/paint/pictures.js";
 import { accept, choose, hold, onChange, onPaint, redraw, setPin, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";
+import { copyText, download } from "./keep.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { onSent } from "./nodes.js";
@@ -150,8 +151,12 @@ const paintElsewhere = () => {
   for (const node of document.querySelectorAll("[data-live=settings]")) node.textContent = settingsText(state.settings, state.profile);
 };
 
-/** The step was opened: it is measured only when it is seen. */
-export const show = () => { if (root && state.profile) relayout(); };
+/** The step was opened: it is measured only when it is seen, and takes the focus of a presentation that a link began. */
+export const show = () => {
+  if (!root || !state.profile) return;
+  relayout();
+  if (isPresenting()) present(true);
+};
 
 // ---------------------------------------------------------------- links
 
@@ -218,12 +223,7 @@ const copyLink = async () => {
   if (!state.profile) return;
   const url = String(link());
   history.replaceState(history.state, "", url);
-  try {
-    await navigator.clipboard.writeText(url);
-    showNote(state.profile.set
-      ? "Link copied. It opens this example with these settings."
-      : "Link copied. It carries the settings; your models stay on this machine.");
-  } catch {
-    showNote("The link is in the address bar: copy it from there.");
-  }
+  if (!(await copyText(url))) showNote("The link is in the address bar: copy it from there.");
+  else if (state.profile.set) showNote("Link copied. It opens this example with these settings.");
+  else showNote("Link copied. It carries the settings; your models stay on this machine.");
 };

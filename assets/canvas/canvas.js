@@ -2,7 +2,7 @@
 // Tune as one stage: the verdict on top, what the models answer on the left, beside it methods, the curve that is
 // the slider, every measured merge, weights and parts. The same on the app's page and in an exported file; nothing
 // here knows Gradio.
-import { put } from "../nodes.js";
+import { put, putButton } from "../nodes.js";
 import { skillsOf } from "./model/data.js";
 import { axisOf } from "./model/histogram.js";
 import { nameOf, usualOf } from "./model/methods.js";
@@ -10,11 +10,11 @@ import { layAnswers, mountAnswers, setAnswers } from "./paint/answers.js";
 import { layMethods, mountDials, mountMethods, mountPin, nextMethod, togglePin } from "./paint/controls.js";
 import { layCurve, mountCurve } from "./paint/curve.js";
 import { layMap, mountMap } from "./paint/map.js";
-import { mountMenu } from "./paint/popups.js";
+import { isCovered, mountMenu } from "./paint/popups.js";
 import { mountDock, mountMini, mountVerdict } from "./paint/outcome.js";
 import { mountParts, setParts } from "./paint/parts.js";
 import { layWeights, mountWeights, recolorWeights, setWeights } from "./paint/weights.js";
-import { choose, clean, onPaint, redraw, shown, state } from "./store.js";
+import { choose, onPaint, redraw, setSettings, shown, state } from "./store.js";
 
 const PHONE = 900;
 const PANELS = { answers: "Answers", curve: "Curve", map: "All merges", weights: "Weights", parts: "Parts" };
@@ -60,7 +60,7 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
 // is typed: elsewhere they may be words that somebody dictates.
 const onKey = (event) => {
   if (!state.profile || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (!part.root.checkVisibility() || document.querySelector("dialog[open]")) return;
+  if (!part.root.checkVisibility() || isCovered()) return;
   if (isPresenting() && event.key === "Escape") present(false);
   else if (event.target.closest?.("input, textarea, [contenteditable]")) return;
   else if (isPresenting() && TURNS[event.key] && !event.defaultPrevented) turnPanel(TURNS[event.key]);
@@ -96,7 +96,7 @@ export const setCanvasProfile = (profile) => {
   if (!profile) return;
   profile.axis = axisOf(profile);
   const place = ["average", "sum"].includes(before) ? { scale: usualOf(before, profile).scale } : {};
-  state.settings = clean({ ...(state.settings ?? usualOf(profile.defaults.rule, profile)), ...place });
+  setSettings({ ...(state.settings ?? usualOf(profile.defaults.rule, profile)), ...place }, "method");
   setWeights();
   setParts();
   setAnswers();
@@ -148,15 +148,9 @@ export const isPresenting = () => document.documentElement.classList.contains("c
 
 const mountPresentation = (root) => {
   const bar = put(root, "div", { class: "cv-present-bar" });
-  const tabs = Object.entries(PANELS).map(([id, title]) => {
-    const tab = put(bar, "button", { type: "button", class: "cv-btn", "data-panel": id }, title);
-    tab.addEventListener("click", () => showPanel(id));
-    return tab;
-  });
+  part.tabs = Object.entries(PANELS).map(([id, title]) => putButton(bar, title, () => showPanel(id), { class: "cv-btn", "data-panel": id }));
   const drawMini = mountMini(bar);
-  const leave = put(bar, "button", { type: "button", class: "cv-btn cv-leave" }, "Leave");
-  leave.addEventListener("click", () => present(false));
-  part.tabs = tabs;
+  putButton(bar, "Leave", () => present(false), { class: "cv-btn cv-leave" });
   onPaint(() => { if (isPresenting()) drawMini(); });
 };
 

@@ -31,7 +31,7 @@ const lookAt = (profile, settings) => {
   return { result, near, factors: factorsOf(profile, result, near) };
 };
 
-export const paint = () => {
+const paint = () => {
   frame = 0;
   const { profile, settings, pin } = state;
   if (!profile) return;
@@ -58,7 +58,7 @@ const clamp = (value, low, high) => Math.min(Math.max(low, value), high);
 const LIMITS = { r: [0, 1], alpha: [0, 10], scale: [0, 10], density: [0, 1], drop_rate: [0, 0.99] };
 
 /** Settings within what they can be; what is left out is the method's usual. */
-export const clean = (settings) => {
+const clean = (settings) => {
   const { profile } = state;
   const found = { ...usualOf(METHODS[settings.method] ? settings.method : "ram+", profile), ...settings };
   if (!METHODS[found.method]) found.method = "ram+";
@@ -69,7 +69,8 @@ export const clean = (settings) => {
   return found;
 };
 
-const take = (settings, how) => {
+/** Show settings, of whatever models are loaded now. */
+export const setSettings = (settings, how) => {
   const before = state.settings;
   state.settings = clean(settings);
   const { dials } = METHODS[state.settings.method];
@@ -80,14 +81,14 @@ const take = (settings, how) => {
 
 /** Change settings by hand: the page follows. */
 export const choose = (changes, how) => {
-  take({ ...state.settings, ...changes }, how);
+  setSettings({ ...state.settings, ...changes }, how);
   for (const watcher of watchers) watcher();
 };
 
 /** Settings that came from the page, perhaps a part; of another method the rest is its usual. */
 export const accept = (values) => {
   const isOther = values.method && values.method !== state.settings.method;
-  take({ ...(isOther ? usualOf(values.method, state.profile) : state.settings), ...values }, "method");
+  setSettings({ ...(isOther ? usualOf(values.method, state.profile) : state.settings), ...values }, "method");
 };
 
 /** Show the weights of an agent, or, with null, take all away. */

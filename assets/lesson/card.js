@@ -2,7 +2,7 @@
 // The lesson's card, first of what is left on the stage: example, question, prediction, task, answer.
 import { isPhone } from "../canvas/canvas.js";
 import { answerPieces, promptText } from "../canvas/paint/text.js";
-import { marker, put, write } from "../nodes.js";
+import { marker, put, putButton, write } from "../nodes.js";
 import { drawBars, drawCurve, drawParts } from "./chart.js";
 
 /** What the card asks for. guess: value (a share, or an index into the choices) and its text; turn: the dial's value.
@@ -33,13 +33,8 @@ export const mountCard = (column, scenes, actions, kit) => {
   column.prepend(root);
   const head = put(root, "div", { class: "ls-head" });
   const dots = put(put(head, "nav", { "aria-label": "Scenes of the lesson" }), "ol");
-  const steps = scenes.map(({ mark, label, title }, i) => {
-    const step = put(put(dots, "li"), "button", { type: "button", title, "aria-label": label }, mark);
-    step.addEventListener("click", () => act.go(i));
-    return step;
-  });
-  const leave = put(head, "button", { type: "button", class: "ls-leave", "aria-label": "Leave the lesson", title: "Leave the lesson" }, "×");
-  leave.addEventListener("click", () => act.leave());
+  const steps = scenes.map(({ mark, label, title }, i) => putButton(put(dots, "li"), mark, () => act.go(i), { title, "aria-label": label }));
+  putButton(head, "×", () => act.leave(), { class: "ls-leave", "aria-label": "Leave the lesson", title: "Leave the lesson" });
   const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "What this scene says" });
   const title = put(body, "h2", { tabindex: "-1" });
   const example = put(body, "div", { class: "ls-example" });
@@ -49,13 +44,12 @@ export const mountCard = (column, scenes, actions, kit) => {
   const dial = put(body, "div", { class: "ls-dial" });
   const answer = put(body, "div", { class: "ls-answer", "aria-live": "polite" });
   const foot = put(root, "div", { class: "ls-foot" });
-  const back = put(foot, "button", { type: "button", class: "cv-btn", "data-part": "lesson-back" }, "Back");
-  const next = put(foot, "button", { type: "button", class: "cv-btn", "data-part": "lesson-next" });
+  const back = putButton(foot, "Back", () => act.back(), { class: "cv-btn", "data-part": "lesson-back" });
+  const goOn = () => (root.dataset.phase === "end" ? act.again() : act.next());
+  const next = putButton(foot, "", goOn, { class: "cv-btn", "data-part": "lesson-next" });
   put(foot, "p", { class: "ls-keys" }, "Next: → or Page Down. Back: ← or Page Up. Leave: Esc.");
   put(foot, "a", { class: "ls-kit", href: kit, ...(kit.startsWith("#") ? {} : { target: "_blank" }) }, "Teacher's kit");
   if (!kit.startsWith("#")) put(foot, "a", { class: "ls-kit ls-live", href: "room/teach", target: "_blank" }, "Teach this live");
-  back.addEventListener("click", () => act.back());
-  next.addEventListener("click", () => (root.dataset.phase === "end" ? act.again() : act.next()));
   part = { root, steps, title, example, ask, guess, task, dial, answer, back, next };
 };
 
@@ -137,12 +131,11 @@ const drawGuess = ({ index, phase, guess, said }) => {
 
 const drawChoices = (box, texts, said) => {
   const buttons = texts.map((text, i) => {
-    const button = put(box, "button", { type: "button", class: "ls-choice", "aria-pressed": String(said === i), "data-choice": i }, text);
-    button.addEventListener("click", () => {
-      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+    const choose = () => {
+      buttons.forEach((other, k) => other.setAttribute("aria-pressed", String(k === i)));
       act.guess(i, text);
-    });
-    return button;
+    };
+    return putButton(box, text, choose, { class: "ls-choice", "aria-pressed": String(said === i), "data-choice": i });
   });
 };
 
@@ -170,8 +163,7 @@ const drawSlider = (box, _, said, phase) => {
   const guess = (value) => act.guess(value / 100, `${value} %`);
   const input = drawRange(box, range, (value) => `${value} %`, (value) => { if (phase === "drag") guess(value); });
   if (phase !== "predict") return;
-  const button = put(box, "button", { type: "button", class: "cv-btn cv-main", "data-part": "lesson-predict" }, "Lock in my guess");
-  button.addEventListener("click", () => guess(Number(input.value)));
+  putButton(box, "Lock in my guess", () => guess(Number(input.value)), { class: "cv-btn cv-main", "data-part": "lesson-predict" });
 };
 
 // ---------------------------------------------------------------- task and answer
@@ -181,8 +173,7 @@ const drawTask = ({ task, phase }) => {
   part.task.hidden = !task.length;
   if (phase !== "drag") return;
   part.task.append(" ");
-  const button = put(part.task, "button", { type: "button", class: "link", "data-part": "lesson-show" }, "Do it for me");
-  button.addEventListener("click", () => act.show());
+  putButton(part.task, "Do it for me", () => act.show(), { class: "link", "data-part": "lesson-show" });
 };
 
 const drawDial = ({ index, phase, dial }) => {
@@ -224,8 +215,8 @@ const drawSummary = (scenes) => {
   const status = document.createElement("p");
   status.setAttribute("role", "status");
   for (const [kind, text] of [["text", "Copy as text"], ["csv", "Copy as CSV"]]) {
-    const button = put(form, "button", { type: "button", class: "cv-btn", "data-copy": kind }, text);
-    button.addEventListener("click", async () => { status.textContent = await act.copy(/** @type {any} */ (kind), name.value); });
+    const copy = async () => { status.textContent = await act.copy(/** @type {any} */ (kind), name.value); };
+    putButton(form, text, copy, { class: "cv-btn", "data-copy": kind });
   }
   form.append(status);
 };

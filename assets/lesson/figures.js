@@ -21,7 +21,7 @@ export const figure = (right, n) => {
 export const recorded = (share, n) => figure(Math.round(share * n), n);
 
 /** Figures of the same kind as one. @param {Figure[]} figures */
-export const together = (figures) =>
+const together = (figures) =>
   figure(sum(figures.map((f) => f.right)), sum(figures.map((f) => f.n)));
 
 /** "122 of 180 (68 %, 95 % interval 61–74 %)" @param {Figure} figure */
@@ -36,7 +36,7 @@ export const learned = (skills) => skills.domains.flatMap((name, domain) =>
 export const scoreAt = (skills, row, { domain }) => figure(row.score[domain], skills.n);
 
 /** All questions of the learned skills, for one row of the table. @param {any} skills @param {any} row */
-export const scoreOfAll = (skills, row) =>
+const scoreOfAll = (skills, row) =>
   together(learned(skills).map((skill) => scoreAt(skills, row, skill)));
 
 /** The same, of the row that was measured at some settings. @param {Facts} facts @param {Settings} settings */

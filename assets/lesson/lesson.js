@@ -1,13 +1,14 @@
 // @ts-check
 // The lesson on the stage: predict, drag, and see what was measured. Which scene is open, what is loaded
 // for it, and when its answer is reached. The stage knows nothing of it; the store tells what is shown.
+import { copyText } from "../keep.js";
 import { brief } from "../numbers.js";
 import { isPresenting, relayout, reset } from "../canvas/canvas.js";
 import { areSame } from "../canvas/model/methods.js";
 import { choose, hold, onPaint, redraw, state } from "../canvas/store.js";
 import { bringCard, bringControl, drawCard, focusCard, mountCard, unmountCard } from "./card.js";
 import { answerOf, answersText, forget, openScene, setAnswer, setOpenScene } from "./progress.js";
-import { copyText, followKeys } from "./projector.js";
+import { followKeys } from "./projector.js";
 import { missingOf } from "./record.js";
 import { SCENES } from "./scenes.js";
 

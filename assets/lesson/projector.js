@@ -1,5 +1,5 @@
 // @ts-check
-// The lesson before a class: keys as a presenter's remote sends them, and what a page may copy.
+// The lesson before a class: keys as a presenter's remote sends them.
 
 const ON = ["ArrowRight", "PageDown"];
 const BACK = ["ArrowLeft", "PageUp"];
@@ -20,21 +20,4 @@ export const followKeys = (isOn, { next, back, left }) => {
     event.stopPropagation();
     turn();
   }, true);
-};
-
-/** Copy a text; a page over plain http has no clipboard of its own. Return whether it was copied.
- * @param {string} text */
-export const copyText = async (text) => {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    const box = document.createElement("textarea");
-    box.value = text;
-    document.body.append(box);
-    box.select();
-    const isCopied = document.execCommand("copy");
-    box.remove();
-    return isCopied;
-  }
 };

@@ -14,7 +14,7 @@ export const canvasLink = (profile, settings) =>
   linkOf(document.baseURI, "tune", { profile, settings, dial: null, pin: null, weight: null, lesson: null, isPresented: false }).search;
 
 /** What the canvas shows as a question, or null where exactly this was not measured. @param {any} profile @param {any} settings */
-export const canvasQuestion = (profile, settings) => {
+const canvasQuestion = (profile, settings) => {
   const row = profile.set && profile.skills ? exactRow(profile, settings) : null;
   if (!row) return null;
   const { asked } = profile.skills;

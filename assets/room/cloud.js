@@ -2,6 +2,7 @@
 // The answers of a class, first and second round in two shades, with what was measured over them: a cloud of dots
 // on a line, bars for choices.
 import { put } from "../nodes.js";
+import { brief } from "../numbers.js";
 import { answerText } from "./view.js";
 
 const ROUNDS = [["first", "First vote"], ["second", "Second vote"]];
@@ -20,6 +21,9 @@ export const roundsText = (question, rounds) => {
   if (sentences.length && question.line) sentences.push("Near: at most a tenth of the line away, or inside the measured interval.");
   return sentences.join(" ");
 };
+
+/** What was measured on a line: a share as elsewhere, not only in the steps of a guess. @param {any} question @param {number} value */
+export const valueText = (question, value) => (question.line.unit === "%" ? brief(value / 100) : answerText(question, value));
 
 /** @param {number} value @param {{ low: number, high: number }} line */
 const shareOf = (value, { low, high }) => (value - low) / (high - low);
@@ -51,7 +55,7 @@ const drawCloud = (box, question, rounds, truth) => {
     put(svg, "line", { class: "rm-truth", x1: x(truth.value), x2: x(truth.value), y1: top - 2, y2: height });
     const share = shareOf(truth.value, line);
     const anchor = share > 0.7 ? "end" : share < 0.3 ? "start" : "middle";
-    put(svg, "text", { class: "rm-truth-text", x: x(truth.value), y: top - 7, "text-anchor": anchor }, `measured ${answerText(question, Math.round(10 * truth.value) / 10)}`);
+    put(svg, "text", { class: "rm-truth-text", x: x(truth.value), y: top - 7, "text-anchor": anchor }, `measured ${valueText(question, truth.value)}`);
   }
   put(svg, "line", { class: "rm-axis", x1: EDGE, x2: width - EDGE, y1: above + FOOT / 2, y2: above + FOOT / 2 });
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {

@@ -11,7 +11,7 @@ const EVERY = 6000; // ms between two polls of one, often enough to count as pre
 const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
 
 /** An answer that is near what was measured with some chance, and anywhere else. @param {any} question @param {any} truth @param {number} chance */
-export const drawnAnswer = ({ choices, line }, truth, chance) => {
+const drawnAnswer = ({ choices, line }, truth, chance) => {
   const isRight = Math.random() < chance;
   if (choices) return isRight ? truth.value : Math.floor(Math.random() * choices.length);
   const span = line.high - line.low;

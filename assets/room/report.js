@@ -2,10 +2,10 @@
 // The teacher's report: each question with both rounds, and what talking changed. One page when printed; no name
 // and no answer of one student is in it.
 import { counted, listText } from "../canvas/model/words.js";
-import { download } from "../canvas/paint/pictures.js";
-import { put } from "../nodes.js";
+import { download } from "../keep.js";
+import { put, putButton } from "../nodes.js";
 import { drawAnswers } from "./cloud.js";
-import { answerText, button, measuredText } from "./view.js";
+import { answerText, measuredText } from "./view.js";
 
 const per = (part, whole) => (whole ? `${part} of ${whole}` : "–");
 
@@ -48,10 +48,10 @@ export const drawReport = (box, results, csv) => {
   const students = results.is_rehearsal ? `${results.students} simulated students, a rehearsal` : counted(results.students, "student");
   put(root, "p", {}, `${new Date().toLocaleDateString("en-GB", { dateStyle: "long" })}, ${students}, ${counted(answered.length, "question")}.`);
   const row = put(root, "p", { class: "rm-row rm-screen-only" });
-  button(row, "Download CSV", () => download(`room-${results.code}.csv`, new Blob([csv], { type: "text/csv" })), { "data-part": "csv" });
-  button(row, "Print the report", () => print("report"));
+  putButton(row, "Download CSV", () => download(`room-${results.code}.csv`, new Blob([csv], { type: "text/csv" })), { "data-part": "csv" });
+  putButton(row, "Print the report", () => print("report"));
   if (!answered.length) return;
-  button(row, "Print a worksheet with these results", () => print("worksheet"), { "data-part": "print-worksheet" });
+  putButton(row, "Print a worksheet with these results", () => print("worksheet"), { "data-part": "print-worksheet" });
   drawWorksheet(box, answered);
   const scroll = put(root, "div", { class: "rm-scroll", tabindex: "0", role: "group", "aria-label": "Table of results" });
   const table = put(scroll, "table");

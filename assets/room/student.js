@@ -1,10 +1,10 @@
 // @ts-check
 // A student's view: join with a code, answer twice, see what was measured. The answer is kept by the room, so a
 // reload finds it again; the browser keeps only a random id, for this tab.
-import { put, write } from "../nodes.js";
+import { put, putButton, write } from "../nodes.js";
 import { call, follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { answerText, button, drawClock, drawQuestion, focusOn, headline, main, measuredText, plainText, speak } from "./view.js";
+import { answerText, drawClock, drawQuestion, focusOn, headline, main, measuredText, plainText, speak } from "./view.js";
 
 const CANVAS = "ram-canvas"; // the tab in which one explores
 const TAKEN = "Your teacher has your canvas.";
@@ -216,8 +216,8 @@ const drawExplore = ({ result, link: sent }) => {
   const box = put(main(), "section", { class: "rm-explore", "aria-label": "Explore" });
   put(box, "p", {}, "Try it yourself on the canvas. Found something? Send it: your teacher may show it, without a name.");
   const row = put(box, "p", { class: "rm-row" });
-  button(row, "Open the canvas", () => { canvas = window.open(new URL(result.explore, document.baseURI), CANVAS); }, { "data-part": "explore" });
-  button(row, sent ? "Send it again" : "Send my canvas", () => handIn(), { "data-part": "hand-in" });
+  putButton(row, "Open the canvas", () => { canvas = window.open(new URL(result.explore, document.baseURI), CANVAS); }, { "data-part": "explore" });
+  putButton(row, sent ? "Send it again" : "Send my canvas", () => handIn(), { "data-part": "hand-in" });
   const more = put(box, "details");
   put(more, "summary", {}, "Paste a link instead");
   const form = put(more, "form", { class: "rm-row" });

@@ -1,13 +1,13 @@
 // @ts-check
 // The teacher's view: open a room, lead the class through with one button, watch answers come, keep the report.
-import { put, write } from "../nodes.js";
+import { put, putButton, write } from "../nodes.js";
 import { call, follow, textOf } from "./api.js";
 import { drawAnswers } from "./cloud.js";
 import { holdRoom, leaveRoom } from "./held.js";
 import { lessonQuestions } from "./questions.js";
 import { CLASS, rehearse } from "./rehearse.js";
 import { drawReport } from "./report.js";
-import { button, drawClock, drawQuestion, focusOn, headline, main, measuredText, PHASES, speak } from "./view.js";
+import { drawClock, drawQuestion, focusOn, headline, main, measuredText, PHASES, speak } from "./view.js";
 
 const NEXT = {
   lobby: "Ask the first question", ask: "Open the vote", first: "Close the vote, let them talk", talk: "Open the second vote",
@@ -137,11 +137,11 @@ const drawConsole = () => {
   put(pages, "a", { href: "./?set=shared-style", target: "ram-canvas", class: "rm-button", "data-part": "canvas" }, "Open the canvas");
   const lead = put(head, "div", { class: "rm-lead" });
   const phase = put(lead, "p", { class: "rm-phase", "data-part": "phase" });
-  const next = button(lead, "", () => (state.phase === "done" ? report() : act("next", { place: state.place, phase: state.phase })), { class: "rm-main", "data-part": "next" });
+  const next = putButton(lead, "", () => (state.phase === "done" ? report() : act("next", { place: state.place, phase: state.phase })), { class: "rm-main", "data-part": "next" });
   const row = put(lead, "p", { class: "rm-row" });
-  const reveal = button(row, "Reveal now", () => act("reveal"), { "data-part": "reveal-now" });
-  const reset = button(row, "Ask again", () => { if (window.confirm("Forget the answers to this question and ask it again?")) act("reset"); }, { "data-part": "reset" });
-  button(row, "End the room", () => { if (window.confirm("End the room for everybody? You keep the report.")) act("end"); }, { "data-part": "end" });
+  const reveal = putButton(row, "Reveal now", () => act("reveal"), { "data-part": "reveal-now" });
+  const reset = putButton(row, "Ask again", () => { if (window.confirm("Forget the answers to this question and ask it again?")) act("reset"); }, { "data-part": "reset" });
+  putButton(row, "End the room", () => { if (window.confirm("End the room for everybody? You keep the report.")) act("end"); }, { "data-part": "end" });
   const notice = put(lead, "p", { class: "rm-bad", role: "alert" });
   const stage = put(main(), "section", { class: "rm-stage", "aria-label": "Question" });
   const live = put(main(), "section", { class: "rm-live", "aria-label": "Answers, seen by you alone" });
@@ -178,8 +178,11 @@ const draw = (answer) => {
   const isLast = phase === "reveal" && place + 1 === state.questions;
   parts.next.textContent = isLast ? "Finish" : NEXT[phase];
   parts.reveal.disabled = !["ask", "first", "talk", "second"].includes(phase);
+  if (parts.reveal.disabled && document.activeElement === parts.reveal) parts.next.focus({ preventScroll: true });
+  const isFirst = !parts.drawn.size;
   parts.reset.disabled = !question;
   renew("stage", [phase, place, question, expected], drawStage);
+  if (isFirst) focusOn("h1"); // the form that opened the room is gone
   renew("live", [question, rounds], (box) => {
     if (rounds && rounds.first.answers + rounds.second.answers) drawAnswers(box, question, rounds, expected.truth);
   });
@@ -214,7 +217,7 @@ const drawLinks = (box) => {
   state.links.forEach((found, i) => {
     const item = put(list, "li", { class: "rm-row" });
     const isShown = state.shown === found;
-    button(item, isShown ? "Take off the screen" : "Show on the screen", () => act("show", { link: isShown ? null : found }), {
+    putButton(item, isShown ? "Take off the screen" : "Show on the screen", () => act("show", { link: isShown ? null : found }), {
       "aria-label": `${isShown ? "Take off the screen" : "Show on the screen"}: canvas ${i + 1}`,
     });
     put(item, "a", { href: `./${found}`, target: "ram-canvas" }, [...new URLSearchParams(found)].map((entry) => entry.join(" ")).join(", "));
@@ -226,7 +229,7 @@ const drawPlan = (box) => {
   const list = put(box, "ol", { class: "rm-plan" });
   state.plan.forEach(({ title, answers }, i) => {
     const isHere = i === state.place && state.phase !== "lobby" && state.phase !== "done";
-    const item = button(put(list, "li"), title, () => act("go", { place: i }), isHere ? { "aria-current": "step" } : {});
+    const item = putButton(put(list, "li"), title, () => act("go", { place: i }), isHere ? { "aria-current": "step" } : {});
     if (answers) put(item, "span", { class: "rm-muted" }, ` ${answers} answered`);
   });
 };

@@ -24,13 +24,6 @@ export const headline = (text, isRehearsal = false) => {
   document.title = `${text} · RAM Studio`;
 };
 
-/** @param {HTMLElement} parent @param {string} text @param {() => any} act @param {Record<string, string>} [attributes] */
-export const button = (parent, text, act, attributes = {}) => {
-  const node = put(parent, "button", { type: "button", ...attributes }, text);
-  node.addEventListener("click", act);
-  return node;
-};
-
 /** The question: its place, title and text. @param {HTMLElement} box @param {any} state */
 export const drawQuestion = (box, { place, questions, question }) => {
   put(box, "p", { class: "rm-place" }, `Question ${place + 1} of ${questions}`);

@@ -18,7 +18,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.landing.figure import landing_html, scenes_of
 from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.session.deep_link import AVERAGE, SUM
-from ram_studio.app.session.sets import TITLES, load_set, set_profile
+from ram_studio.app.session.sets import REAL, TITLES, load_set, set_profile
 from ram_studio.app.session.shared import TuneSettings
 from ram_studio.resources import asset_path
 
@@ -191,7 +191,20 @@ def test_the_nearest_measured_row_is_the_canvas_own(page: Any, name: str) -> Non
         itertools.product(("ram", "ram+", "ram+s"), (0, 5, 22, 23, 36, 47, 57), (0.1, 0.37))
     )
     given = [TuneSettings(rule, point, r, 2.0) for rule, point, r in grid]
-    settings = [{"method": s.method, "point": s.point, "r": s.r, "alpha": s.alpha} for s in given]
+    # Between measured settings, at a scale that is the base, and of a method measured in two ways.
+    scales, densities = (0.0, 0.15, 0.45, 0.85, 1.0), (0.05, 0.15, 0.4, 0.9)
+    given += [TuneSettings("task-arithmetic", own={"scale": scale}) for scale in scales]
+    given += [
+        TuneSettings(rule, own={"drop_rate": 0.4, "density": density, "scale": scale})
+        for rule in ("ties", "dare-ties")
+        for density, scale in itertools.product(densities, scales[1:])
+    ]
+    given += [TuneSettings("wudi")] if name != REAL else []
+    usual = {"scale": 1.0, "density": 0.2, "drop_rate": 0.5}
+    settings = [
+        {"method": s.method, "point": s.point, "r": s.r, "alpha": s.alpha, **usual, **s.own}
+        for s in given
+    ]
     profile, found = json.loads(set_profile(name)), outcomes_of(name)
     modules = [_exporting(wanted) for wanted in ("outcomeOf", "nearestRow", "skillsOf")]
     rows = run(page, _NEAREST, modules, profile, _table(name), settings)

@@ -198,6 +198,27 @@ def test_rounding_signs_and_sizes_are_told(page, real_analysis) -> None:
     cosines = [row.split("\t")[1:] for row in text_of(page, "cosine").splitlines()]
     assert cosines[0][1] == f"{relations['cosine'][0][1]:.3f}".replace("-", "−")
     assert page.locator("[data-part=relations-chart] rect.bar").count() == len(profile["layers"])
+    chart = page.locator("[data-part=relations-chart] svg")
+    assert "opposite signs" in chart.get_attribute("aria-label")
+    page.click("[data-measure=cancelled]")
+    page.wait_for_function("document.querySelector('[data-measure=cancelled][aria-pressed=true]')")
+    assert "cancels out" in chart.get_attribute("aria-label")
+
+
+def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:
+    labels = run(
+        page,
+        """async () => {
+          const { agentDots } = await import("./bars.js");
+          const box = document.body.appendChild(document.createElement("div"));
+          const chart = { labels: ["0", "1"], agents: 1, value: () => 1 };
+          return ["bfloat16", "float16"].map((aria) => {
+            agentDots(box, { ...chart, aria });
+            return box.querySelector("svg").getAttribute("aria-label");
+          });
+        }""",
+    )
+    assert labels == ["bfloat16", "float16"]
 
 
 def test_advice_is_python_s_sentence(page, real_analysis) -> None:
@@ -243,6 +264,16 @@ def test_old_analyses_say_what_to_do(page) -> None:
     assert "analyze again" in text_of(page, "parts")
     assert row.get_attribute("data-own") == ""
     assert complaints == []
+
+
+def test_a_link_is_copied_over_plain_http(page) -> None:
+    assert page.evaluate("() => navigator.clipboard === undefined")
+    mount(page, build_profile(make_analysis(2)), point=DEFAULT_INDEX)
+    page.click("dialog [aria-label=Close]")
+    page.click("#share")
+    page.click("#copy-link")
+    page.wait_for_selector("[data-part=link]:has-text('Link copied.')")
+    assert page.inner_text(":focus") == "Share"
 
 
 def test_a_method_has_one_name_on_every_screen(page) -> None:

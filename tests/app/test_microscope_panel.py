@@ -93,6 +93,39 @@ def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("method", "own", "label"),
+    [
+        ("ties", {"density": 0.5, "scale": 0.8}, "ties"),
+        ("task-arithmetic", {"scale": 0.7}, "task-arithmetic"),
+        ("task-arithmetic", {"scale": 1 / 3}, "average"),
+        ("task-arithmetic", {}, "average"),
+        ("task-arithmetic", {"scale": 1.0}, "sum"),
+    ],
+)
+def test_the_method_that_tune_shows_has_its_settings(show, method, own, label) -> None:
+    loaded = load_set("shared-style")
+    data = show(start=40, tuned=TuneSettings(method, own=own))["view"]
+    assert data["rule"] == label
+    view = scope.microscope(
+        loaded.base,
+        loaded.agents,
+        MATRIX,
+        start=40,
+        count=microscope_data.COUNT,
+        methods={method: own},
+        analysis=loaded.analysis,
+    )
+    (mine,) = (m for m in data["methods"] if m["label"] == label)
+    stored = [value_of(x) for x in mine["stored"]]
+    assert stored == pytest.approx(view.methods[method].stored, rel=1e-5)
+
+
+def test_settings_that_no_page_sends_are_refused_in_words(show) -> None:
+    shown = show(tuned=TuneSettings("task-arithmetic", own={"scale": "large"}))
+    assert "scale" in shown["status"]
+
+
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_every_formula_comes_to_its_result(show, rounding: str) -> None:
     tuned = TUNED._replace(r=0.7)

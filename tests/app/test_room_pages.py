@@ -117,6 +117,22 @@ def test_each_rehearsal_has_students_of_its_own(room) -> None:
     assert paths(page).count("POST /FGHJKM/join") == 1
 
 
+def test_who_opens_and_reveals_by_keys_keeps_the_focus(room) -> None:
+    page = room("teach", f"#ABCDFG.{'a' * 24}")
+    state = {**_STATE, "is_rehearsal": False}
+    run(page, "(state) => answer('GET /ABCDFG/teacher', state)", state)
+    assert page.inner_text(":focus") == "Let students in, then begin"
+    question = {"id": "sum", "title": "Add", "ask": ["How?"], "choices": ["Well", "Badly"]}
+    expected = {"truth": {"value": 1, "text": "21 of 180"}, "reveal": ["It broke."], "note": ""}
+    state |= {"phase": "first", "question": question, "expected": expected}
+    page.wait_for_function("() => asked.length === 2")  # the next poll
+    run(page, "(state) => answer('GET /ABCDFG/teacher', state)", state)
+    page.press("[data-part=reveal-now]", "Enter")
+    shown = {**state, "phase": "reveal"}
+    run(page, "(state) => answer('POST /ABCDFG/teacher', state)", shown)
+    assert page.inner_text(":focus") == "Finish"
+
+
 def test_votes_that_come_leave_the_focus_where_it_is(room) -> None:
     page = room("teach", f"#ABCDFG.{'a' * 24}")
     plan = [{"title": title, "answers": 0} for title in ("First", "Second")]

@@ -111,7 +111,7 @@ _FRAMES = """async () => {
   const plot = document.querySelector("#curve-plot");
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const { left, top, width, height } = plot.getBoundingClientRect();
-  plot.setPointerCapture = () => {};
+  plot.setPointerCapture = plot.hasPointerCapture = () => true;
   const send = (type, x) => plot.dispatchEvent(new PointerEvent(type, {
     pointerId: 1, buttons: 1, bubbles: true, clientX: left + x, clientY: top + height / 2 }));
   const at = (selector) => document.querySelector(selector);
@@ -378,6 +378,12 @@ def test_a_dot_is_picked_by_touch_and_by_key(phone, table) -> None:
         picked = check_shown(page, table, rows)
         assert (picked[2] == before[2]) == (key == "Escape"), key
     it.check_width("Tune on a phone")
+
+
+def test_two_fingers_may_zoom_over_a_plot(phone) -> None:
+    for plot in (".cv-dots >> nth=0", "#curve-plot"):
+        said = phone.page.locator(plot).evaluate("(node) => getComputedStyle(node).touchAction")
+        assert said == "pan-y pinch-zoom"
 
 
 def test_a_ramp_is_dragged_and_reset_by_touch(phone) -> None:

@@ -91,6 +91,37 @@ def test_arrows_go_on_from_the_method_that_is_checked(stage) -> None:
     assert stage.get_attribute("[data-choose=ties]:focus", "aria-checked") == "true"
 
 
+def test_arrows_enter_the_methods_from_either_end(stage) -> None:
+    choose(stage, method="ram+s")  # one of those behind More
+    stage.focus("[data-choose='ram+']")
+    stage.keyboard.press("ArrowLeft")
+    assert setting(stage, "method") == "dare-ties"
+
+
+def test_one_agent_has_a_sum_and_no_average(stage) -> None:
+    profile, _ = shipped("shared-style")
+    alone = {
+        **{key: profile[key] for key in ("epsilon_grid", "default_index", "defaults", "layers")},
+        **{key: profile[key] for key in ("total", "layer_total", "dtypes")},
+        "agents": ["coding"],
+        "overlap": [[[sum(counts)] for counts in agents[:1]] for agents in profile["overlap"]],
+        "layer_active": [[row[:1] for row in rows] for rows in profile["layer_active"]],
+        "layer_count": [[[row[0], sum(row[1:])] for row in k] for k in profile["layer_count"]],
+    }
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", alone)
+    choose(stage, method="ram")
+    assert stage.is_hidden("[data-choose=average]")
+    stage.focus("[data-choose=ram]")
+    stage.keyboard.press("ArrowRight")
+    settle(stage)
+    assert stage.get_attribute("[data-choose=sum]:focus", "aria-checked") == "true"
+    assert stage.inner_text(".cv-parts .cv-note") == "Every change is added in full."
+    stage.keyboard.press("ArrowRight")
+    assert setting(stage, "method") == "ties"
+    # No line of scales is drawn, so none is spoken of.
+    assert "dashed line" not in stage.inner_text(".cv-map")
+
+
 def test_a_method_without_a_dial_leaves_no_slider(stage) -> None:
     stage.focus("#curve-plot")
     choose(stage, method="wudi")
@@ -110,19 +141,27 @@ def test_the_epsilon_line_moves_a_step_from_beyond_its_axis(stage) -> None:
     last = len(EPSILON_GRID) - 1
     assert steps[-1] < last
     choose(stage, point=last)
+    stage.click("#dial-r")
     line = stage.locator("#epsilon-line")
     assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
     line.press("ArrowLeft")
     assert setting(stage, "point") == steps[-2]
+    assert stage.get_attribute("#dial-epsilon", "aria-checked") == "true"
 
 
 def test_a_press_on_the_epsilon_line_takes_its_dial_in_hand(stage) -> None:
     stage.click("#dial-r")
-    settle(stage)
     stage.click("#epsilon-line")
-    settle(stage)
     assert setting(stage, "point") == DEFAULT_INDEX, "pressed, not moved"
     assert stage.get_attribute("#dial-epsilon", "aria-checked") == "true"
+
+
+def test_a_drag_from_elsewhere_moves_no_dial(stage) -> None:
+    stage.hover("[data-part=verdict-text]")
+    stage.mouse.down()  # such as to select the sentence
+    stage.hover("#curve-plot")
+    stage.mouse.up()
+    assert setting(stage, "point") == DEFAULT_INDEX
 
 
 def test_questions_are_read_on_while_weights_are_untested(stage) -> None:
@@ -148,6 +187,8 @@ def test_questions_are_read_on_while_weights_are_untested(stage) -> None:
     choose(stage, weights=None)
     assert score.inner_text() == solved
     assert card.locator("[data-answer=merge]").is_visible()
+    choose(stage, r=0.77)
+    assert "Nearest merge: " in dots.get_attribute("aria-valuetext")
 
 
 def test_a_method_that_was_never_measured_is_shown(stage) -> None:
@@ -211,6 +252,43 @@ def test_escape_ends_a_presentation_from_a_slider(stage) -> None:
     assert not stage.evaluate("() => canvas.isPresenting()")
 
 
+def test_escape_closes_a_menu_before_a_presentation(stage) -> None:
+    stage.evaluate("() => canvas.present(true)")
+    stage.click(".cv-more")
+    for is_on in (True, False):
+        stage.keyboard.press("Escape")
+        assert stage.is_hidden(".cv-menu >> nth=0")
+        assert stage.evaluate("() => canvas.isPresenting()") == is_on
+
+
+def test_answers_that_come_leave_the_focus_where_it_is(stage) -> None:
+    dots = stage.locator(".cv-dots").nth(1)
+    dots.press("ArrowRight")
+    settle(stage)
+    said = dots.get_attribute("aria-valuetext")
+    run(stage, "(t) => canvas.setTable(store.state.profile, t)", shipped("shared-style")[1])
+    settle(stage)
+    assert dots.evaluate("(node) => node === document.activeElement")
+    assert dots.get_attribute("aria-valuetext") == said
+
+
+def test_weights_that_stay_with_other_models_are_in_sight(stage) -> None:
+    choose(stage, weights={"coding": 0.5, "tool": 0.7})
+    run(stage, "(profile) => canvas.setCanvasProfile(profile)", shipped("independent")[0])
+    assert setting(stage, "weights") == {"coding": 0.5, "tool": 0.7}
+    assert stage.is_visible("#weights-off")
+
+
+def test_a_presentation_that_a_link_opens_takes_the_focus(stage) -> None:
+    stage.evaluate("() => { document.getElementById('live').hidden = true; }")
+    stage.evaluate("() => canvas.present(true)")
+    stage.evaluate("() => { document.getElementById('live').hidden = false; }")
+    run(stage, "() => import('./tune.js').then(({ show }) => show())")
+    stage.keyboard.press("3")
+    assert stage.evaluate("() => document.documentElement.dataset.panel") == "map"
+    stage.evaluate("() => canvas.present(false)")
+
+
 def test_letters_act_only_while_the_stage_has_the_focus(stage) -> None:
     def pressed(keys: str) -> tuple[str, bool, str | None]:
         for key in keys:
@@ -265,6 +343,8 @@ def test_the_map_is_walked_and_chosen_from_by_keys(stage) -> None:
     settle(stage)
     said = [plot.get_attribute(name) for name in ("role", "tabindex", "aria-valuenow")]
     assert said == ["img", "-1", None]
+    assert stage.get_by_role("region", name="Position of this merge").count() == 1
+    assert stage.get_by_role("region", name="Change applied, along the active dial").count() == 1
 
 
 def test_layers_are_said_as_keys_walk_them(stage) -> None:
@@ -276,22 +356,6 @@ def test_layers_are_said_as_keys_walk_them(stage) -> None:
         settle(stage)
         assert rows.get_attribute("aria-valuetext").startswith(f"{name}: ")
     assert rows.get_attribute("aria-valuenow") == "2"
-
-
-def test_the_chart_of_rounding_names_the_format_it_shows(page) -> None:
-    labels = run(
-        page,
-        """async () => {
-          const { agentDots } = await import("./bars.js");
-          const box = document.body.appendChild(document.createElement("div"));
-          const chart = { labels: ["0", "1"], agents: 1, value: () => 1 };
-          return ["bfloat16", "float16"].map((aria) => {
-            agentDots(box, { ...chart, aria });
-            return box.querySelector("svg").getAttribute("aria-label");
-          });
-        }""",
-    )
-    assert labels == ["bfloat16", "float16"]
 
 
 def test_a_late_table_of_earlier_models_changes_nothing(stage) -> None:

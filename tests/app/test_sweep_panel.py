@@ -259,12 +259,16 @@ def test_a_setting_goes_to_tune_or_says_where_to_go(state, session, panel):
     assert step == "tune"
     rival = replace(state.rows[0], label="ties", method="ties", settings={"scale": 1.0})
     other = replace(state.rows[0], label="fisher", method="fisher", settings={"scale": 1.0})
-    rows = (*state.rows, rival, other)
+    # Methods that Tune shows, set otherwise than it has them.
+    adam = replace(state.rows[0], label="wudi", method="wudi", settings={"solver": "adam"})
+    shared = replace(state.rows[0], label="ties inside", method="ram", settings={"shared": "ties"})
+    rows = (*state.rows, rival, other, adam, shared)
     session.experiments["sweep"] = Experiment(replace(state, rows=rows), ())
     assert use("ties")[0] == {"method": "ties", "scale": 1.0, "weights": {}}
-    tune, note, step = use("fisher")
-    assert "choose this method and its setting in Merge" in note
-    assert (tune, step) == ({}, "")
+    for label in ("fisher", "wudi", "ties inside"):
+        tune, note, step = use(label)
+        assert "choose this method and its setting in Merge" in note
+        assert (tune, step) == ({}, "")
     assert use("unknown")[-1] == ""
 
 

@@ -39,3 +39,9 @@ test("means leave out agents that have no such part", () => {
   const found = factorsOf(profile, outcomeOf(profile, { ...usual, method: "ram+" }));
   assert.deepEqual([found.ownMean, found.sharedMean], [1.25, 0.625]);
 });
+
+test("a part that no agent has is applied no number of times", () => {
+  const alone = { ...profile, agents: ["only"], overlap: [[[3]], [[1]]], parts: { own: [[[0, 1]], [[0, 0.6]]], shared: [[null], [null]] } };
+  const found = factorsOf(alone, outcomeOf(alone, { ...usual, method: "ram+" }));
+  assert.deepEqual([found.ownMean, found.sharedMean], [1, null]);
+});

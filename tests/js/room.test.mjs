@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { follow } from "../../assets/room/api.js";
-import { roundsText } from "../../assets/room/cloud.js";
+import { roundsText, valueText } from "../../assets/room/cloud.js";
 
 test("what a class answered on a line says what near is", () => {
   const rounds = { first: { answers: 1, right: 0, median: 50 }, second: { answers: 0 } };
@@ -12,6 +12,11 @@ test("what a class answered on a line says what near is", () => {
   assert.equal(roundsText({ line }, rounds), told);
   assert.equal(roundsText({ choices: ["a", "b"] }, rounds), "First vote: 0 of 1 right.");
   assert.equal(roundsText({ line }, { first: { answers: 0 }, second: { answers: 0 } }), "");
+});
+
+test("what was measured on a line is told in as many digits as elsewhere", () => {
+  const told = (unit, value) => valueText({ line: { low: 0, high: 180, step: 1, unit } }, value);
+  assert.deepEqual([told("%", 2.31), told("%", 68.33), told("%", 67.46), told("of 180", 174)], ["2.3 %", "68 %", "67 %", "174 of 180"]);
 });
 
 for (const status of [200, 404]) {

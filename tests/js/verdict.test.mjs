@@ -106,6 +106,36 @@ test("of models that nobody asked the overlap says what to expect, and on what e
   }
 });
 
+test("an agent without weights of its own is no reason: epsilon takes none, lambda boosts none", () => {
+  const profile = profiles.independent;
+  for (const lambda of [1.5, 11]) {
+    const agents = [{ rho: Infinity, lambda }, { rho: 0.2, lambda: 1.02 }, { rho: 0.2, lambda: 1.02 }];
+    const result = { settings: at("independent", "ram+"), isRam: true, agents, changed: 1 };
+    const factors = { own: [null, 1.02, 1.02], ownMean: 1.02, shared: [0.7, 0.7, 0.7], sharedMean: 0.7 };
+    assert.match(verdictOf(profile, result, { row: profile.skills.base, isExact: true }, factors).rest, /^Fewer questions than its agent: /);
+  }
+});
+
+test("what one agent loses is not said of each", () => {
+  const result = outcomeOf(profiles.dense, at("dense", "task-arithmetic"));
+  const why = (own) => {
+    const factors = { own, ownMean: own.reduce((a, b) => a + b) / 3, shared: own, sharedMean: 0.5 };
+    return verdictOf(profiles.dense, result, { row: profiles.dense.skills.base, isExact: true }, factors).rest;
+  };
+  assert.equal(why([0.33, 0.33, 0.33]), "Only 33 % of each agent's own change is applied.");
+  assert.equal(why([0.6, 0.39, 1.11]), "On average only 70 % of an agent's own change is applied.");
+});
+
+test("what the merge applies is told of the parts there are", () => {
+  const { profile } = sets.dense;
+  const result = outcomeOf(profile, usualOf("ram+", profile));
+  const note = (ownMean, sharedMean) => verdictOf({ ...profile, skills: undefined }, result, null, { own: [], shared: [], ownMean, sharedMean }).note;
+  assert.match(note(1, 0.5), / Exact: own parts applied 1\.00 times, shared parts 0\.50 times\.$/);
+  assert.match(note(1, null), / Exact: own parts applied 1\.00 times\.$/);
+  assert.match(note(null, 0.5), / Exact: shared parts applied 0\.50 times\.$/);
+  assert.match(note(null, null), /alpha 2\.$/);
+});
+
 test("where no agent solves more than the base, the questions are inconclusive", () => {
   const [name, profile] = ["shared-style", profiles["shared-style"]];
   const skills = { ...profile.skills, specialists: profile.skills.specialists.map(() => null) };

@@ -41,13 +41,13 @@ export const METHODS = {
 /** What stands side by side, and what is behind More. Average and Sum are two places on one scale. */
 export const MAIN = ["ram+", "ram", "average", "sum", "ties", "dare-ties"];
 export const MORE = ["ram+s", "ram+m", "dare-ta", "tsv-m", "iso-c", "wudi"];
-const PLACES = { average: (n) => 1 / n, sum: () => 1 };
+const PLACES = { sum: () => 1, average: (n) => 1 / n }; // of one agent the sum
 const SAYS = {
   average: (n) => `Every change is added and divided by the ${n} agents.`,
   sum: () => "Every change is added in full.",
 };
 
-export const isSame = (a, b) => Math.abs(a - b) < 1e-9;
+const isSame = (a, b) => Math.abs(a - b) < 1e-9;
 
 /** The name that links, buttons and the stage use: of a scale "average", "sum" or "task-arithmetic". */
 export const nameOf = ({ method, scale }, n) =>
@@ -83,7 +83,7 @@ const methodText = (settings, profile) => {
   return [title, dials.map((key) => `${DIALS[key].name} ${valueText(profile, key, settings[key])}`).join(", ")].join(" ").trim();
 };
 
-export const valueText = (profile, key, value) => (key === "point" ? epsilon(profile.epsilon_grid[value]) : plain(value));
+const valueText = (profile, key, value) => (key === "point" ? epsilon(profile.epsilon_grid[value]) : plain(value));
 
 /** Settings of a recipe as the canvas has them, or null for what it cannot show. point: on the epsilon grid. */
 export const settingsOf = (method, recipe, point, profile) => {

@@ -44,12 +44,12 @@ export const outcomeOf = (profile, settings) => {
 
 const mean = (values) => {
   const known = values.filter((v) => v !== null);
-  return known.length ? sum(known) / known.length : 0;
+  return known.length ? sum(known) / known.length : null;
 };
 
 /** How many times each agent's own part (weights that it alone changed beyond the reference epsilon) and its
  * shared part reach the merge: <merge, tau> / |tau|^2 over the part. isExact: of this setting, not of the
- * nearest measured one. null where nothing tells. */
+ * nearest measured one. null where nothing tells; a part and its mean are, where no agent has such weights. */
 export const factorsOf = (profile, result, near = null) => {
   const { settings, agents, isRam } = result;
   const found = (own, shared, isExact = true) => ({ own, shared, isExact, ownMean: mean(own), sharedMean: mean(shared) });

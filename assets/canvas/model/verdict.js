@@ -23,11 +23,12 @@ const NOTHING = {
   key: "nothing", tone: "bad", lead: "Nothing is merged.", rest: "Epsilon is so high that no change counts: this is the untouched base.",
 };
 
-const largest = (agents) => Math.max(...agents.map((a) => a.lambda ?? 1));
+/** The largest lambda; that of an agent without unique weights scales nothing. */
+const largest = (agents) => Math.max(1, ...agents.map((a) => (a.rho === Infinity ? 1 : a.lambda ?? 1)));
 
-const nearly = (values) => {
+const areEqual = (values) => {
   const known = values.filter((v) => v !== null);
-  return Math.max(...known) - Math.min(...known) < 0.01 ? "" : "about ";
+  return Math.max(...known) - Math.min(...known) < 0.01;
 };
 
 /** Why, or "" where no number of the mechanism stands out. */
@@ -35,11 +36,14 @@ const reasonOf = (result, factors) => {
   const lambda = result.isRam ? largest(result.agents) : 1;
   if (factors?.sharedMean > TOO_OFTEN) return `The shared part is applied ${times(factors.sharedMean)} times.`;
   if (lambda > FAR) return `Own changes are boosted ${times(lambda)} times (the paper: at most ${PAPER_MOST}).`;
-  if (!factors) return "";
-  const asked = result.isRam ? sum(result.agents.map((a) => a.lambda)) / result.agents.length : 0;
-  const left = result.isRam ? 1 - factors.ownMean / asked : 0;
+  if (!factors || factors.ownMean === null) return "";
+  const lambdas = result.agents.flatMap((a, t) => (factors.own[t] === null ? [] : [a.lambda]));
+  const left = result.isRam ? 1 - (factors.ownMean * lambdas.length) / sum(lambdas) : 0;
   if (left > LEFT_OUT && !ownWeights(result.settings.weights)) return `Epsilon leaves out ${percent(left, 0)} of what only one agent changed.`;
-  if (factors.ownMean < TOO_LITTLE) return `Only ${nearly(factors.own)}${percent(factors.ownMean, 0)} of each agent's own change is applied.`;
+  const applied = percent(factors.ownMean, 0);
+  if (factors.ownMean < TOO_LITTLE) {
+    return areEqual(factors.own) ? `Only ${applied} of each agent's own change is applied.` : `On average only ${applied} of an agent's own change is applied.`;
+  }
   return factors.ownMean > TOO_MUCH ? `Own changes overshoot: applied ${times(factors.ownMean)} times.` : "";
 };
 
@@ -100,7 +104,7 @@ const ofMeasured = (profile, result, near, factors) => {
 };
 
 /** The mean cosine between two agents' updates, pairs weighing as their sizes; 0 for one agent. */
-export const meanCosine = ({ norm2, cross }) => {
+const meanCosine = ({ norm2, cross }) => {
   const sizes = sum(norm2.map(Math.sqrt)) ** 2 - sum(norm2);
   return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
 };
@@ -139,6 +143,13 @@ export const expectationOf = (profile) => {
 /** Agents of whose change epsilon leaves next to nothing, by size, and what to do, as every command says it; "" for none. */
 export const lostText = ({ lost }, { isRam, settings }) => (isRam && lost?.[settings.point]) || "";
 
+/** How many times own and shared parts are applied, of those there are. @param {any} factors */
+const appliedText = ({ ownMean, sharedMean }) => {
+  if (ownMean === null && sharedMean === null) return "";
+  if (ownMean === null) return ` Exact: shared parts applied ${times(sharedMean)} times.`;
+  return ` Exact: own parts applied ${times(ownMean)} times${sharedMean === null ? "" : `, shared parts ${times(sharedMean)} times`}.`;
+};
+
 /** What one line has room for: a warning of this setting, or which method to try, and why. */
 const expectationLine = (profile, result) => {
   const lost = lostText(profile, result);
@@ -171,7 +182,7 @@ export const verdictOf = (profile, result, near, factors) => {
     return {
       key: "untested", tone: "", lead: isWeighted ? "Not tested with these weights." : "Not tested yet.", damaged: [],
       rest: isWeighted ? reasonOf(result, factors) : expectationLine(profile, result),
-      note: factors ? `${text}. Exact: own parts applied ${times(factors.ownMean)} times, shared parts ${times(factors.sharedMean)} times.` : `${text}.`,
+      note: `${text}.${factors ? appliedText(factors) : ""}`,
     };
   }
   if (!near) return { key: "untested", tone: "", lead: "Not tested yet.", rest: METHODS[result.settings.method].says, note: `${text}.`, damaged: [] };

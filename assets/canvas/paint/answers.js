@@ -2,12 +2,13 @@
 // What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
 // a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
 import { sliderPlace } from "../../keys.js";
-import { marker, put, saySlider, setText } from "../../nodes.js";
+import { marker, onDrag, put, putButton, saySlider, setText } from "../../nodes.js";
 import { brief, percent } from "../../numbers.js";
 import { answerOf, wilson } from "../model/data.js";
 import { titleOf, usualOf } from "../model/methods.js";
 import { exactRow, paperRow } from "../model/nearest.js";
 import { expectationOf } from "../model/verdict.js";
+import { capital } from "../model/words.js";
 import { agentColor, colors } from "./colors.js";
 import { answerPieces, shortPrompt } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
@@ -18,6 +19,8 @@ const MANY = 6; // questions fewer than the paper's setting solves: then a lost 
 
 let box = null;
 let cards = [];
+/** @type {string | null} the cards' questions */
+let asked = null;
 
 export const mountAnswers = (root) => {
   box = put(root, "section", { class: "cv-answers", "data-part": "answers", "aria-label": "What the models answer" });
@@ -25,17 +28,18 @@ export const mountAnswers = (root) => {
   return box;
 };
 
-/** The cards of the loaded models: one a skill, or one an agent where nothing was asked. */
+/** The cards of the loaded models: one a skill, or one an agent where nothing was asked. Merges that answer the same
+ * questions while one reads take away neither a card nor the focus in it, nor a question that was picked. */
 export const setAnswers = () => {
   const { profile } = state;
-  // Rows of the same models that arrive while one reads take no question away that was picked.
-  const pickedItems = new Map(cards.filter((one) => one.isHeld && one.profile === profile).map((one) => [one.card.dataset.skill, Number(one.card.dataset.item)]));
+  const questions = profile.skills && JSON.stringify([profile.skills.domains, profile.skills.prompts]);
+  if (questions && questions === asked && profile === cards[0].profile) {
+    for (const one of cards) one.first = bestExample(one.d);
+    return;
+  }
+  asked = questions;
   box.replaceChildren();
   cards = profile.skills ? profile.skills.domains.map(mountSkill) : [];
-  for (const one of cards) {
-    const place = profile.skills.items.indexOf(pickedItems.get(one.card.dataset.skill) ?? -1);
-    if (place >= 0) [one.picked, one.isHeld] = [place, true];
-  }
   if (!profile.skills) {
     if (!profile.skills_at) mountExpectation();
     profile.agents.forEach(mountUntested);
@@ -106,9 +110,9 @@ const mountSkill = (name, d) => {
   const gold = mountGold(grid);
   const first = bestExample(d);
   const one = { d, profile: state.profile, card, flag, against, score, dots, canvas, prompt, lines, gold, picked: first, first, isHeld: false, until: 0, drawn: null };
-  for (const [step, text, label] of [[-1, "‹", "previous"], [1, "›", "next"]]) {
-    const button = put(turns, "button", { type: "button", class: "cv-btn", "aria-label": `${label} question of ${name}` }, text);
-    button.addEventListener("click", () => pick(one, (placeOf(one) + step + skills.n) % skills.n));
+  for (const [step, text, label] of /** @type {[number, string, string][]} */ ([[-1, "‹", "previous"], [1, "›", "next"]])) {
+    const turn = () => pick(one, (placeOf(one) + step + skills.n) % skills.n);
+    putButton(turns, text, turn, { class: "cv-btn", "aria-label": `${label} question of ${name}` });
   }
   if (skills.order[d].some((i) => skills.prompts[i].includes("\n"))) mountWhole(one, turns);
   wire(one);
@@ -177,12 +181,10 @@ const pick = (one, place) => {
 
 const wire = (one) => {
   const { dots } = one;
-  const scrub = (event) => {
+  onDrag(dots, ({ clientX }) => {
     const { left, width } = dots.getBoundingClientRect();
-    pick(one, Math.floor(((event.clientX - left) / width) * state.profile.skills.n));
-  };
-  dots.addEventListener("pointerdown", (event) => { dots.setPointerCapture(event.pointerId); scrub(event); });
-  dots.addEventListener("pointermove", (event) => { if (event.buttons) scrub(event); });
+    pick(one, Math.floor(((clientX - left) / width) * state.profile.skills.n));
+  });
   dots.addEventListener("keydown", (event) => {
     const to = sliderPlace(event.key, placeOf(one), state.profile.skills.n - 1, 10);
     if (event.key === "Escape" && one.isHeld) {
@@ -267,7 +269,7 @@ const paintCard = (one, skills, row, pinned) => {
   one.gold.row.hidden = [own, pinned, row].some((of) => of?.right[picked]);
   setText(one.gold.text, one.gold.row.hidden ? "" : gold[picked]);
   const words = row
-    ? `This merge: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
+    ? `${capital(mergeName())}: ${answerOf(skills, row, picked).trim() || "no answer"}, ${right ? "right" : "wrong"}. ${row.score[d]} of ${skills.n} solved.`
     : "This merge was not tested.";
   saySlider(dots, {
     label: `${skills.domains[d]}: question shown, of ${skills.n}`, least: 1, most: skills.n, now: placeOf(one) + 1,

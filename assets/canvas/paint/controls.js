@@ -1,7 +1,7 @@
 // @ts-check
 // What one chooses with: methods with all their measured scores, the dials of the one chosen, and A beside it.
 import { stepByArrows } from "../../keys.js";
-import { put, setText } from "../../nodes.js";
+import { put, putButton, setText } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
 import { bestOf, nearestRow, rowsOf, startOf } from "../model/nearest.js";
 import { counted } from "../model/words.js";
@@ -14,15 +14,18 @@ let part = null;
 
 const nameNow = () => nameOf(state.settings, state.profile.agents.length);
 
+/** What stands side by side; the average of one agent is its sum. */
+const mainNames = () => (state.profile.agents.length > 1 ? MAIN : MAIN.filter((name) => name !== "average"));
+
 /** The button that is checked: of a scale between average and sum the nearer one's. */
 const checkedName = () => {
   const name = nameNow();
   if (name !== "task-arithmetic") return name;
-  return state.settings.scale > 0.6 ? "sum" : "average";
+  return state.settings.scale > 0.6 || !mainNames().includes("average") ? "sum" : "average";
 };
 
 /** Choose a method by its name: where it begins; RAM's rules keep each other's dials. */
-export const chooseMethod = (name) => {
+const chooseMethod = (name) => {
   const { isRam } = METHODS[methodOf(name)];
   const { point, r, alpha } = state.settings;
   const ramDials = isRam && METHODS[state.settings.method].isRam ? { point, r, alpha } : {};
@@ -35,10 +38,9 @@ export const mountMethods = (root) => {
   const box = put(root, "div", { class: "cv-methods" });
   const group = put(box, "div", { class: "cv-method-list", role: "radiogroup", "aria-label": "Merge method", "aria-keyshortcuts": "M" });
   chips = MAIN.map((name) => {
-    const chip = put(group, "button", { type: "button", role: "radio", "data-choose": name });
+    const chip = putButton(group, "", () => chooseMethod(name), { role: "radio", "data-choose": name });
     const line = put(chip, "span", { class: "cv-method-name" });
     const made = { name, chip, title: put(line, "b"), score: put(line, "b", { class: "cv-method-score" }), strip: put(chip, "canvas", { "aria-hidden": "true" }), drawn: "" };
-    chip.addEventListener("click", () => chooseMethod(name));
     return made;
   });
   stepByArrows(group, (step) => {
@@ -56,18 +58,22 @@ export const mountMethods = (root) => {
 };
 
 export const nextMethod = (step) => {
-  const at = MAIN.indexOf(checkedName());
-  chooseMethod(MAIN[(at + step + MAIN.length) % MAIN.length]);
+  const names = mainNames();
+  const at = names.indexOf(checkedName());
+  const from = at < 0 && step < 0 ? 0 : at; // one of those behind More: from either end
+  chooseMethod(names[(from + step + names.length) % names.length]);
 };
 
 const paintMethods = () => {
   const { profile, settings, pin } = state;
   const n = profile.agents.length;
   const checked = checkedName();
+  const names = mainNames();
   const isMain = MAIN.includes(checked);
   for (const one of chips) {
     const { name, chip, title, score } = one;
     const isOn = name === checked;
+    chip.hidden = !names.includes(name);
     chip.setAttribute("aria-checked", String(isOn));
     chip.tabIndex = isOn || (!isMain && name === MAIN[0]) ? 0 : -1;
     chip.classList.toggle("pinned", pin !== null && nameOf(pin, n) === name);
@@ -147,10 +153,9 @@ const paintDials = () => {
     group.replaceChildren();
     for (const key of METHODS[settings.method].dials) {
       const { symbol, title } = dialOf(profile, settings.method, key);
-      const button = put(group, "button", { type: "button", role: "radio", id: idOf(key), "data-key": key, title, "aria-label": title });
+      const button = putButton(group, "", () => hold(key), { role: "radio", id: idOf(key), "data-key": key, title, "aria-label": title });
       put(button, "span", {}, symbol);
       put(button, "b");
-      button.addEventListener("click", () => hold(key));
     }
   }
   for (const button of group.children) {
@@ -177,10 +182,8 @@ const swap = () => {
 };
 
 export const mountPin = (box) => {
-  const pin = put(box, "button", { type: "button", class: "cv-btn", "data-act": "pin", "aria-keyshortcuts": "P", title: "Key P, while the stage has the focus" });
-  const swapped = put(box, "button", { type: "button", class: "cv-btn cv-wide", "data-act": "swap", hidden: "" }, "Swap");
-  pin.addEventListener("click", togglePin);
-  swapped.addEventListener("click", swap);
+  const pin = putButton(box, "", togglePin, { class: "cv-btn", "data-act": "pin", "aria-keyshortcuts": "P", title: "Key P, while the stage has the focus" });
+  const swapped = putButton(box, "Swap", swap, { class: "cv-btn cv-wide", "data-act": "swap", hidden: "" });
   onPaint(() => {
     swapped.hidden = !state.pin;
     const words = state.pin ? "Unpin " : "Pin as ";

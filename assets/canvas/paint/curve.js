@@ -2,7 +2,7 @@
 // Questions solved along the dial in hand. The curve is the slider: drag anywhere, or use the keys. Without a table:
 // how many times own and shared parts are applied along it, which is exact.
 import { sliderPlace } from "../../keys.js";
-import { put, saySlider, setText, shape } from "../../nodes.js";
+import { onDrag, put, saySlider, setText, shape } from "../../nodes.js";
 import { wilson } from "../model/data.js";
 import { METHODS, nearestStep, stepAt } from "../model/methods.js";
 import { along, paperRow, rivalRow } from "../model/nearest.js";
@@ -17,7 +17,7 @@ let laid = "";
 let hand = null;
 
 export const mountCurve = (root) => {
-  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve", "aria-label": "Questions solved, along the active dial" });
+  const box = put(root, "section", { class: "cv-panel cv-curve", "data-part": "curve" });
   const head = put(box, "div", { class: "cv-top" });
   const title = put(head, "h2");
   const plot = put(box, "div", { class: "cv-plot", id: "curve-plot" });
@@ -42,19 +42,13 @@ export const frameOf = (plot) => {
 
 /** Make any element a handle of the dial in hand. ends(): left and right end of its axis. */
 export const makeSlider = (node, ends) => {
-  const drag = (event) => {
+  onDrag(node, (event) => {
     const [dial, at] = [dialInHand(), ends()];
     if (!dial || !at) return;
     const x = (event.clientX - node.getBoundingClientRect().left - at[0]) / (at[1] - at[0]);
     const value = stepAt(dial, Math.max(0, Math.min(1, x)));
     if (value !== state.settings[dial.key]) choose({ [dial.key]: value });
-  };
-  node.addEventListener("pointerdown", (event) => {
-    if (event.button > 0) return;
-    node.setPointerCapture(event.pointerId);
-    drag(event);
   });
-  node.addEventListener("pointermove", (event) => { if (event.buttons) drag(event); });
   node.addEventListener("keydown", (event) => {
     const dial = dialInHand();
     if (dial && moveByKey(event, dial)) event.preventDefault();
@@ -78,7 +72,8 @@ const moveByKey = (event, dial) => {
 
 const xOf = (dial, value) => frame.x0 + (frame.x1 - frame.x0) * dial.x(value);
 const yOf = (share) => frame.y1 - (frame.y1 - frame.y0) * share;
-const line = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+/** A path through points, [x, y] each. */
+export const line = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 /** Labels at the right edge, pushed apart in their order. */
 const spread = (labels, gap, low, high) => {
@@ -208,6 +203,7 @@ const drawExact = (svg, dial) => {
     return;
   }
   for (const [key, css, words, dy] of [["ownMean", "unique", "own part", -8], ["sharedMean", "shared", "shared part", 1.25 * unit]]) {
+    if (found[0][1][key] === null) continue; // of no agent
     const points = found.map(([value, factors]) => [xOf(dial, value), y(factors[key])]);
     put(svg, "path", { d: line(points), class: `cv-exact cv-${css}-stroke` });
     put(svg, "text", { x: x0 + 0.46 * (x1 - x0), y: points[Math.floor(points.length * 0.4)][1] + dy, class: `strong cv-fill-${css}-ink` }, words);
@@ -248,6 +244,7 @@ const paintCurve = () => {
   const words = skills ? "Questions solved" : "Change applied";
   const title = dial ? `${words}, by` : words;
   setText(part.title, title);
+  part.box.setAttribute("aria-label", `${words}${dial ? ", along the active dial" : ""}`);
   part.title.dataset.short = title.replace(/^\w+ s/, "S").replace(/^\w+ a/, "A"); // beside three dials
   paintSpoken(part.plot, dial);
   if (!dial || !hand) return;

@@ -5,6 +5,7 @@ import { sliderPlace } from "../../keys.js";
 import { put, saySlider } from "../../nodes.js";
 import { settingsText, usualOf } from "../model/methods.js";
 import { exactRow, paperRow, placeOnMap, rivalRow } from "../model/nearest.js";
+import { factorsOf, outcomeOf } from "../model/outcome.js";
 import { counted } from "../model/words.js";
 import { choose, onPaint, shown, state } from "../store.js";
 import { colors } from "./colors.js";
@@ -28,9 +29,9 @@ let marks = null;
 let pointed = -1; // the dot that keys point at: a place among the dots, which lie in the order of what they solve
 
 export const mountMap = (root) => {
-  const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-label": "All measured merges" });
+  const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-labelledby": "map-title" });
   const head = put(box, "div", { class: "cv-top" });
-  const title = put(head, "h2");
+  const title = put(head, "h2", { id: "map-title" });
   const plot = put(box, "div", { class: "cv-plot" });
   const canvas = put(plot, "canvas", { "aria-hidden": "true" });
   const svg = put(plot, "svg", { "aria-hidden": "true" });
@@ -171,15 +172,15 @@ const draw = () => {
   const now = put(svg, "g", { class: "cv-moves" });
   put(now, "circle", { r: 0.62 * unit, class: "cv-map-now" });
   marks = { now, pinned, pointed: put(svg, "circle", { r: 0.4 * unit, class: "cv-map-now" }) };
+  return scale !== null;
 };
 
 // Base, average and sum lie on one line: a scale applies both parts alike.
 const drawScale = () => {
-  const shared = state.profile.sum?.shared.filter((v) => v !== null) ?? [];
-  const own = state.profile.sum?.own.filter((v) => v !== null) ?? [];
-  if (!shared.length || !own.length) return null;
-  const mean = (values) => values.reduce((a, b) => a + b) / values.length;
-  const slope = mean(shared) / mean(own);
+  const { profile } = state;
+  const { ownMean = null, sharedMean = null } = factorsOf(profile, outcomeOf(profile, usualOf("sum", profile))) ?? {};
+  if (ownMean === null || sharedMean === null) return null;
+  const slope = sharedMean / ownMean;
   const end = Math.min(MOST_OWN, MOST_SHARED / slope);
   const [x, y] = [X(end), Y(end * slope)];
   put(part.svg, "path", { d: `M${X(0)} ${Y(0)}L${x} ${y}`, class: "cv-scale-line" });
@@ -218,10 +219,10 @@ const paintMap = () => {
     const rows = profile.skills?.merges ?? [];
     dots = rows.flatMap((row) => { const at = placeOnMap(profile, row); return at ? [{ row, at }] : []; }).sort((a, b) => a.row.total - b.row.total);
     drawDots(width, height);
-    draw();
+    const hasScale = draw();
     part.title.textContent = profile.skills ? "Every measured merge" : "Position of this merge";
     part.note.textContent = !profile.parts && !dots.length ? "This analysis lacks the data for this map: analyze again."
-      : dots.length ? `${counted(dots.length, "merge")}; darker: more solved.` : "Any scale lies on the dashed line.";
+      : dots.length ? `${counted(dots.length, "merge")}; greener: more solved.` : hasScale ? "Any scale lies on the dashed line." : "";
     point(-1);
   }
   if (pointed < 0 && shown.near?.row !== shown.previous) point(-1);

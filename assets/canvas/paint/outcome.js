@@ -1,12 +1,12 @@
 // @ts-check
 // The verdict on top, and what a phone and a projector need: scores with a small copy of the curve as slider.
-import { marker, put, setText } from "../../nodes.js";
+import { marker, put, putButton, setText } from "../../nodes.js";
 import { wilson } from "../model/data.js";
 import { METHODS, titleOf } from "../model/methods.js";
 import { along } from "../model/nearest.js";
 import { lostText, verdictOf } from "../model/verdict.js";
 import { choose, dialInHand, hold, onPaint, shown, state } from "../store.js";
-import { makeSlider, paintSpoken } from "./curve.js";
+import { line, makeSlider, paintSpoken } from "./curve.js";
 
 const SAY_AFTER = 600; // ms after the last move
 const EDGE = 12;
@@ -24,12 +24,11 @@ export const mountVerdict = (root) => {
   const sentence = put(box, "p", { class: "cv-say" });
   const [lead, rest, note] = [put(sentence, "b", { "data-part": "verdict-text" }), put(sentence, "span"), put(sentence, "small")];
   const acts = put(box, "div", { class: "cv-acts" });
-  const none = put(acts, "button", { type: "button", class: "cv-btn", "data-part": "epsilon-0" }, "Use epsilon 0");
-  none.addEventListener("click", () => {
+  const none = putButton(acts, "Use epsilon 0", () => {
     choose({ point: 0 });
     hold("point");
     acts.querySelector("button:not([hidden], [data-part=epsilon-0])")?.focus(); // this one goes
-  });
+  }, { class: "cv-btn", "data-part": "epsilon-0" });
   // Not a live region on the sentence itself: it would talk all the time.
   const status = put(root, "p", { class: "unseen", role: "status" });
   part = { box, big, of, lead, rest, note, acts, none, status };
@@ -64,8 +63,8 @@ export const mountMini = (parent) => {
   return () => {
     const dial = dialInHand();
     const { profile, settings } = state;
-    const [width, height] = [plot.clientWidth, plot.clientHeight];
     plot.hidden = !dial;
+    const [width, height] = [plot.clientWidth, plot.clientHeight];
     if (!dial || !width) return;
     const x = (value) => EDGE + (width - 2 * EDGE) * dial.x(value);
     const y = (share) => height - 5 - (height - 12) * share;
@@ -77,8 +76,7 @@ export const mountMini = (parent) => {
       const svg = put(plot, "svg", { "aria-hidden": "true" });
       put(svg, "line", { x1: EDGE, x2: width - EDGE, y1: height - 5, y2: height - 5, class: "cv-rail" });
       const points = profile.skills ? along(profile, settings, dial.key) : [];
-      const path = points.map(({ value, row }, i) => `${i ? "L" : "M"}${x(value)} ${y(row.total / profile.skills.asked)}`).join("");
-      put(svg, "path", { d: path, class: "cv-mean" });
+      put(svg, "path", { d: line(points.map(({ value, row }) => [x(value), y(row.total / profile.skills.asked)])), class: "cv-mean" });
       dot = put(svg, "g");
       put(dot, "line", { y1: 0, y2: height, class: "cv-hand" });
       put(dot, "circle", { r: 9, class: "cv-knob" });

@@ -1,7 +1,7 @@
 // @ts-check
 // Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
 // all methods, on scales of their own; a tick stands at 1.
-import { marker, put, setText } from "../../nodes.js";
+import { marker, put, putButton, setText } from "../../nodes.js";
 import { factor, fixed, ratio, times } from "../../numbers.js";
 import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
 import { nameOf, nameSays } from "../model/methods.js";
@@ -20,9 +20,7 @@ export const mountParts = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-parts", "data-part": "parts", "aria-label": "How much of each agent's change is applied" });
   const top = put(box, "div", { class: "cv-top" });
   put(top, "h2", {}, "What the merge applies");
-  const off = put(top, "button", { type: "button", class: "cv-btn cv-weigh-off", id: "weights-off" }, "Remove");
-  off.title = "Count every agent once in every layer";
-  off.addEventListener("click", () => weigh(null));
+  putButton(top, "Remove", () => weigh(null), { class: "cv-btn cv-weigh-off", id: "weights-off", title: "Count every agent once in every layer" });
   const head = put(box, "div", { class: "cv-two" });
   for (const { css, word, about } of KINDS) {
     const title = put(head, "div", { class: "cv-value", title: about });
@@ -55,15 +53,14 @@ export const setParts = () => {
 // How much an agent counts: a slider, and a button that takes it out and brings it back.
 const mountWeight = (box, name, t) => {
   const line = put(box, "div", { class: "cv-weigh" });
-  const mute = put(line, "button", { type: "button", class: "cv-btn", "data-mute": name, "aria-label": `Mute ${name}` }, "Mute");
-  const slider = put(line, "input", { type: "range", min: LEAST, max: MOST, step: STEP, "data-weigh": name, "aria-label": `Weight of ${name}` });
-  const value = put(line, "b");
   let before = 1;
-  mute.addEventListener("click", () => {
+  const mute = putButton(line, "Mute", () => {
     const now = weightOf(t);
     if (now !== 0) before = now;
     setWeight(t, now === 0 ? before : 0);
-  });
+  }, { class: "cv-btn", "data-mute": name, "aria-label": `Mute ${name}` });
+  const slider = put(line, "input", { type: "range", min: LEAST, max: MOST, step: STEP, "data-weigh": name, "aria-label": `Weight of ${name}` });
+  const value = put(line, "b");
   slider.addEventListener("input", () => setWeight(t, scaled(weightOf(t), Number(slider.value))));
   slider.addEventListener("focus", () => weigh(t));
   line.addEventListener("dblclick", () => setWeight(t, 1));

@@ -2,6 +2,7 @@
 // Pictures to keep. A part of the page as SVG: boxes, texts and drawings where they stand, with the styles they have;
 // text stays text, held to its width wherever another font has to do. And the report card: mechanism and outcome
 // of a setting as one picture, drawn from what is on the page.
+import { download } from "../../keep.js";
 import { put, SVG } from "../../nodes.js";
 import { settingsText } from "../model/methods.js";
 import { state } from "../store.js";
@@ -162,14 +163,6 @@ const card = () => {
     text(width - EDGE, 34, `font-size:14px;fill:${color("muted")}`, state.profile.agents.join(" + "), "end");
     text(EDGE, height - 10, `font-size:12px;fill:${color("muted")}`, "RAM Studio · Reinforced Agent Merging, arXiv 2601.13572");
   });
-};
-
-export const download = (name, blob) => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 };
 
 // SVG text as a PNG; a data: address, because a canvas that drew another one may not be read.

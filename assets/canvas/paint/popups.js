@@ -1,6 +1,6 @@
 // @ts-check
 // What opens beside something: the box beside the pointer, and a button's short menu.
-import { put } from "../../nodes.js";
+import { put, putButton } from "../../nodes.js";
 
 const GAP = 6;
 
@@ -13,6 +13,9 @@ export const hideTip = () => {
   if (box) box.hidden = true;
   shownFor = null; // the same place may say something else by then
 };
+
+/** Whether something lies above the page that Escape closes first. */
+export const isCovered = () => document.querySelector("dialog[open], :popover-open") !== null;
 
 /** @param {PointerEvent} event @param {string} key @param {(box: HTMLElement) => void} fill writes into it; called only when
  * the key differs from what is shown. */
@@ -33,11 +36,10 @@ export const showTip = (event, key, fill) => {
 export const mountMenu = (parent, button, items) => {
   const menu = put(parent, "div", { class: "cv-menu", popover: "auto", role: "group", "aria-label": button.textContent });
   for (const { text, id, run } of items) {
-    const item = put(menu, "button", { type: "button", class: "cv-btn", id }, text);
-    item.addEventListener("click", () => {
+    putButton(menu, text, () => {
       menu.hidePopover();
       run();
-    });
+    }, { class: "cv-btn", id });
   }
   button.setAttribute("aria-expanded", "false");
   button.popoverTargetElement = menu;

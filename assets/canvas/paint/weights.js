@@ -135,7 +135,7 @@ const drawLabels = (pen, frame, profile) => {
   font(false);
   const every = [1, 2, 5, 10, 20].find((n) => rowHeight * n >= 0.95 * unit) ?? 40;
   profile.layers.forEach((layer, l) => {
-    if (every > 1 && l % every) return;
+    if (every > 1 && (l % every || (l + 0.5) * rowHeight < 0.9 * unit)) return; // the first one stands below "all"
     pen.fillText(rowName(layer), x0 - 0.45 * unit, rowsTop + (l + (every > 1 ? 0.5 : 1)) * rowHeight + (every > 1 ? 0.32 * unit : -2));
   });
   pen.textAlign = "center";
@@ -313,11 +313,13 @@ const pointTo = (layer) => {
   redraw();
 };
 
-const moveTo = (x) => {
-  const point = stepAt(state.profile.axis, Math.max(0, Math.min(1, (x - frame.x0) / (frame.x1 - frame.x0))));
+/** Move epsilon, whose dial is then in hand. */
+const setPoint = (point) => {
   if (METHODS[state.settings.method].isRam && state.dial !== "point") hold("point");
   if (point !== state.settings.point) choose({ point }, "drag");
 };
+
+const moveTo = (x) => setPoint(stepAt(state.profile.axis, Math.max(0, Math.min(1, (x - frame.x0) / (frame.x1 - frame.x0)))));
 
 const wirePointer = () => {
   const { plot, rows, pill } = part;
@@ -401,7 +403,7 @@ const wireKeys = () => {
     const to = sliderPlace(event.key, stepNow(), steps.length - 1, PAGE);
     if (to === null) return;
     event.preventDefault();
-    choose({ point: steps[to] }, "drag");
+    setPoint(steps[to]);
   });
   rows.addEventListener("keydown", (event) => {
     if (!state.profile) return;

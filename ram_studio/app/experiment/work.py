@@ -27,7 +27,7 @@ from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 from ram_studio.evals.experiment.result import ExperimentResult, Row
 from ram_studio.evals.experiment.space import RAMP, WEIGHT, parse_axes
-from ram_studio.evals.report.canvas_page import SHOWN
+from ram_studio.evals.report.canvas_page import can_show
 from ram_studio.evals.settings import EvalSettings
 
 
@@ -249,8 +249,8 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
 
 
 def tune_values(row: Row) -> dict[str, Any] | None:
-    """Return a setting as Tune's, by name, None for methods that Tune does not show."""
-    if row.method not in SHOWN:
+    """Return a setting as Tune's, by name, None for what Tune does not show."""
+    if not can_show(row.method, row.settings):
         return None
     epsilon = row.settings.get("epsilon")
     point = {} if epsilon is None else {"point": snap(epsilon)}

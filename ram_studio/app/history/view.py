@@ -23,7 +23,7 @@ from ram_studio.app.session.deep_link import tune_query
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.engine.merge_log import PastMerge
-from ram_studio.evals.report.canvas_page import FIXED, RANGES
+from ram_studio.evals.report.canvas_page import can_show
 from ram_studio.evals.report.skill_table import TUNED
 
 _PUBLIC = "Only you see these, and only until your session expires."
@@ -50,10 +50,7 @@ def _tune_link(merge: PastMerge | None) -> str:
     """Return a query of Tune with a merge's settings, "" where Tune cannot show all of them."""
     if merge is None or choices_text(merge.recipe).keys() - {"weights"}:
         return ""
-    fields = METHODS[merge.method].settings.model_fields if merge.method in METHODS else {}
-    shown = {name: field.default for name, field in fields.items()} | FIXED
-    # Without a dial, and set otherwise than Tune has it.
-    if any(v != shown.get(n) for n, v in merge.settings.items() if n not in RANGES):
+    if not can_show(merge.method, merge.settings):
         return ""
     settings = {**merge.settings, "weights": merge.recipe.get("weights")}
     return tune_query(merge.set_name, merge.method, settings)

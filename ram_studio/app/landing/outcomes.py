@@ -7,7 +7,7 @@ nearest one that was, by the rule of assets/canvas/model/nearest.js, and says so
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -18,16 +18,26 @@ from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.numbers import epsilon_text
-from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, method_title
+from ram_studio.app.session.deep_link import (
+    AVERAGE,
+    PLACES,
+    SUM,
+    TUNE_DIALS,
+    method_title,
+    shown_method,
+)
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
 from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import AnalysisError, EvaluationError
+from ram_studio.evals.report.canvas_page import can_show
 from ram_studio.evals.report.score import DomainScore
 
 _BELOW_GRID = -8.5
 """Where epsilon 0 stands among log10 of epsilons, as in nearest.js."""
 
 _EXACT = 1e-6
+_ENDS = {"scale": 2.0, "density": 1.0}
+"""Of the dials that are drawn by their square root."""
 
 
 class Skill(NamedTuple):
@@ -118,7 +128,7 @@ class Outcomes:
         if not 0 <= number < len(self.table["rows"]):
             raise IndexError(number)
         row = self.table["rows"][number]
-        method = shown_method(row, len(self.analysis.agents))
+        method = self._method_of(row)
         # Of the base or an agent the method is its name.
         title = method_title(method) if method in (*METHODS, *PLACES) else method
         solved = tuple(self.solved_by(row, skill.place) for skill in self.skills)
@@ -131,40 +141,63 @@ class Outcomes:
         Raises: KeyError where it was not measured.
         """
         for number, row in enumerate(self.table["rows"]):
-            if row["method"] == rule or shown_method(row, len(self.analysis.agents)) == rule:
+            if rule in (row["method"], self._method_of(row)):
                 return self.outcome(number)
         raise KeyError(rule)
 
+    def _method_of(self, row: Mapping[str, Any]) -> str:
+        return shown_method(row["method"], row["settings"], len(self.analysis.agents))
+
+    def _closest(self, distances: Iterable[tuple[int, float]]) -> Outcome:
+        """Return the row that is nearest, of (number, distance); of equal ones the first.
+
+        Raises: KeyError where there is none.
+        """
+        best, number = math.inf, -1
+        for found, distance in distances:
+            if distance < best - 1e-9:
+                best, number = distance, found
+        if number < 0:
+            raise KeyError("No such merge was measured.")
+        return self.outcome(number, is_exact=best < _EXACT)
+
     def _nearest_of(self, rule: str, given: Mapping[str, float]) -> Outcome:
         """Return the measured row nearest to settings of a method outside the RAM family."""
-        wanted = self._complete_settings(rule, given)
+        if rule == "task-arithmetic" and given.get("scale") == 0:
+            return self.find("base")
+        wanted = self._dial_places(rule, given)
+        return self._closest(
+            (number, sum(abs(x - y) for x, y in zip(places, wanted, strict=True)))
+            for number, row in self._shown_rows
+            if row["method"] == rule
+            for places in [self._dial_places(rule, row["settings"])]
+        )
 
-        def distance(row: Mapping[str, Any]) -> float:
-            own = self._complete_settings(rule, row["settings"])
-            return sum(abs(own[name] - wanted[name]) for name in own.keys() & wanted.keys())
+    def _dial_places(self, rule: str, given: Mapping[str, Any]) -> list[float]:
+        """Return where settings stand on the dials that Tune has of a method, see methods.js.
 
-        rows = enumerate(self.table["rows"])
-        found = [(distance(row), number) for number, row in rows if row["method"] == rule]
-        if not found:
-            raise KeyError(rule)
-        away, number = min(found)
-        return self.outcome(number, is_exact=away < _EXACT)
-
-    def _complete_settings(self, rule: str, given: Mapping[str, Any]) -> dict[str, float]:
-        """Return the numbers among a method's settings; one that is not given has its default."""
+        What is not given has its default; no scale is 1/N.
+        """
         fields = METHODS[rule].settings.model_fields
-        known = {name: given.get(name, field.default) for name, field in fields.items()}
-        # No scale is 1/N, no density trims nothing.
-        usual = {"scale": 1 / len(self.analysis.agents), "density": 1.0}
-        known |= {name: usual[name] for name in usual if name in known and known[name] is None}
-        return {name: float(v) for name, v in known.items() if isinstance(v, (int, float))}
+        known = {n: given.get(n, fields[n].default) for n in TUNE_DIALS if n in fields}
+        usual = 1 / len(self.analysis.agents)
+        return [_dial_place(name, usual if v is None else v) for name, v in known.items()]
 
     @cached_property
-    def _ram_rows(self) -> list[tuple[int, str, float, list[float]]]:
-        """Rows of the RAM family: number, counts at its epsilon, log10 of it, and lambdas."""
+    def _shown_rows(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """Merges that Tune can show, with their numbers."""
         return [
-            (number, self._counts[row["k"]], _place(row["k"]), self._lambdas(tuned))
+            (number, row)
             for number, row in enumerate(self.table["rows"])
+            if row["kind"] == "merge" and can_show(row["method"], row["settings"])
+        ]
+
+    @cached_property
+    def _ram_rows(self) -> list[tuple[int, tuple[str, float, list[float]]]]:
+        """Rows of the RAM family: number, and counts at its epsilon, log10 of it, and lambdas."""
+        return [
+            (number, (self._counts[row["k"]], _place(row["k"]), self._lambdas(tuned)))
+            for number, row in self._shown_rows
             if row["method"] in scaling.RULES and row["k"] is not None
             for tuned in [_tune_settings_of(row)]
         ]
@@ -196,18 +229,24 @@ class Outcomes:
         if not shared.any():
             return self.find("base")
         lambdas, place = self._lambdas(tuned), _place(tuned.point)
-        best, number = math.inf, -1
-        for found, counts, at, own in self._ram_rows:
+
+        def distance(counts: str, at: float, own: list[float]) -> float:
             far = sum(
                 abs(mine - wanted)
                 for mine, wanted, unique in zip(own, lambdas, shared[:, 0], strict=True)
                 if unique
             )
             away = 0.0 if counts == self._counts[tuned.point] else abs(at - place)
-            distance = 4 * away + 3 * far
-            if distance < best - 1e-9:
-                best, number = distance, found
-        return self.outcome(number, is_exact=best < _EXACT)
+            return 4 * away + 3 * far
+
+        return self._closest((number, distance(*row)) for number, row in self._ram_rows)
+
+
+def _dial_place(name: str, value: float) -> float:
+    """Return where a value stands on its dial, from 0 to 1, as methods.js draws it."""
+    if name == "drop_rate":
+        return value
+    return math.sqrt(min(1.0, value / _ENDS[name]))
 
 
 def _place(point: int) -> float:
@@ -217,19 +256,6 @@ def _place(point: int) -> float:
 def _tune_settings_of(row: Mapping[str, Any]) -> TuneSettings:
     own = row["settings"]
     return TuneSettings(row["method"], row["k"], own.get("r", 0.0), own.get("alpha", 2.0))
-
-
-def shown_method(row: Mapping[str, Any], n_agents: int) -> str:
-    """Return the method of a row: task arithmetic of N agents is the average at scale 1/N, and the
-    sum at 1.
-    """
-    method = str(row["method"])
-    if method == "task-arithmetic":
-        scale = row["settings"].get("scale") or 1 / n_agents
-        for name, wanted in ((AVERAGE, 1 / n_agents), (SUM, 1.0)):
-            if math.isclose(scale, wanted):
-                return name
-    return method
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

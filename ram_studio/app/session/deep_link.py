@@ -46,6 +46,18 @@ def method_title(name: str) -> str:
     return METHODS[name].title if name in METHODS else name.capitalize()
 
 
+def shown_method(method: str, settings: Mapping[str, Any], n_agents: int) -> str:
+    """Return the name that pages show a method by: of task arithmetic the sum is the scale 1, and
+    the average of N agents, which is usual, 1/N; other scales keep the method's.
+    """
+    scale = settings.get("scale")
+    scale = 1 / n_agents if scale is None else scale
+    if method != "task-arithmetic" or not isinstance(scale, (int, float)):
+        return method
+    named = ((SUM, 1.0), (AVERAGE, 1 / n_agents))
+    return next((name for name, wanted in named if math.isclose(scale, wanted)), method)
+
+
 TUNE_DIALS = ("scale", "density", "drop_rate")
 """Settings of methods other than RAM's that Tune has a dial for."""
 
@@ -179,12 +191,10 @@ def _whole(text: str | None) -> int | None:
 
 
 def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> str:
-    """Return a query that opens Tune with a merge's settings; empty for methods it cannot show.
+    """Return a query that opens Tune with the settings of a merge that it can show.
 
     settings: the recipe's, perhaps with its weights; those that are no numbers are left out.
     """
-    if rule not in SHOWN:
-        return ""
     known = {"step": "tune"} | ({} if set_name is None else {"set": set_name})
     for name in RANGES:
         value = settings.get(name)

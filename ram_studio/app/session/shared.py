@@ -27,7 +27,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import DEFAULT_ALPHA, DEFAULT_R, DEFAULT_RULE
 from ram_studio.app.boxes import html
-from ram_studio.app.session.deep_link import AVERAGE, SUM, TUNE_DIALS
+from ram_studio.app.session.deep_link import TUNE_DIALS
 from ram_studio.app.session.jobs import JobControls, Updates, stop_button
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.weights import usable_weights
@@ -83,13 +83,6 @@ class TuneSettings(NamedTuple):
     def values(self) -> dict[str, float]:
         """epsilon, r and alpha by name."""
         return {"epsilon": self.epsilon, "r": self.r, "alpha": self.alpha}
-
-    @property
-    def name(self) -> str:
-        """The method's name in Compare and the microscope, where two scales have one each."""
-        if self.method != "task-arithmetic":
-            return self.method
-        return SUM if self.own.get("scale") == 1 else AVERAGE
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.experiment.work import CHOICES, Choice
 from ram_studio.app.numbers import count_text, epsilon_text
-from ram_studio.app.session.deep_link import method_title
+from ram_studio.app.session.deep_link import method_title, shown_method
 from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.session.shared import TuneSettings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -44,7 +44,8 @@ _EVERY = {
     **{n: Choice("", n) for n, m in METHODS.items() if not m.is_experiment and n not in _NAMED},
 }
 _METHODS = dict(sorted(_EVERY.items(), key=lambda item: not item[1].method.startswith("ram")))
-"""By label, in the order shown: the RAM rules, which take Tune's settings, first."""
+"""By label, in the order shown: the RAM rules, which take Tune's settings, first; others take them
+where Tune shows them."""
 
 
 @dataclass(frozen=True)
@@ -170,19 +171,22 @@ def panel_data(
     else:
         spans = scope.run_of(tensor, start, COUNT)
     output: dict[str, Any] = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
-    known = {agent.name for agent in report.agents}
-    weights = {name: w for name, w in form.tuned.weights.items() if name in known}
+    tuned, known = form.tuned, {agent.name for agent in report.agents}
+    weights = {name: w for name, w in tuned.weights.items() if name in known}
+    rule = shown_method(tuned.method, tuned.own, len(known))
+    rows = {label: (one.method, one.settings(tuned.values)) for label, one in _METHODS.items()}
+    rows[rule] = tuned.method, tuned.settings
     recipes = {
         label: scope.recipe_for(
             report,
-            choice.method,
-            choice.settings(form.tuned.values),
-            weights=weights if METHODS[choice.method].takes_weights else {},
+            method,
+            settings,
+            weights=weights if METHODS[method].takes_weights else {},
             **output,
         )
-        for label, choice in _METHODS.items()
+        for label, (method, settings) in rows.items()
     }
-    view = scope.inspect(report, tensor, spans, recipes, form.tuned.epsilon, loaded.analysis)
+    view = scope.inspect(report, tensor, spans, recipes, tuned.epsilon, loaded.analysis)
     # What was looked for; else the first weight that one agent changed alone, for its lambda.
     wanted = view.index == (-1 if form.focus is None else form.focus)
     places = next((p for p in (wanted, view.overlap == 1, view.overlap > 1) if p.any()), wanted)
@@ -193,7 +197,7 @@ def panel_data(
         "facts": _facts(view, tensor),
         "agents": list(view.agent_names),
         "focus": focus,
-        "rule": form.tuned.name,
+        "rule": rule,
         "rows": _rows(view, form.layout, width),
         "elements": [_element(view, i, width) for i in range(len(view.index))],
         "methods": [

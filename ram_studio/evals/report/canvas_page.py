@@ -109,6 +109,15 @@ def canvas_page(
     )
 
 
+def can_show(method: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether the canvas shows a merge: nothing is set otherwise that has no dial there."""
+    if method not in SHOWN:
+        return False
+    usual = {n: field.default for n, field in METHODS[method].settings.model_fields.items()}
+    shown = {name: FIXED.get(name, value) for name, value in usual.items()}
+    return all(n in RANGES or v == shown.get(n) for n, v in {**usual, **settings}.items())
+
+
 def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
     """Return a merge's settings as the canvas takes them, and a sentence on what it cannot show.
 
