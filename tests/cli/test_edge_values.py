@@ -112,6 +112,50 @@ def test_an_empty_name_is_no_file(cli, tmp_path, monkeypatch, recipe):
     assert (code, err.count("\n"), "Is a directory" in err) == (65, 1, True)
 
 
+def test_a_tilde_after_an_equals_sign_is_the_users_folder(cli, tmp_path, monkeypatch, recipe):
+    """The shell leaves it as it is; some commands made a folder of that name."""
+    user, here = tmp_path / "user", tmp_path / "here"
+    for folder in (user, here):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.chdir(here)
+    for arguments in (
+        ("recipe", recipe(), "--out=~/r.yaml"),
+        ("plan", "~/r.yaml", "--parts=1", "--out=~/plan"),
+        ("analyze", "--plan=~/plan", "--part=1", "--analysis=~/part"),
+        ("analysis", "add", "~/part", "--out=~/whole"),
+        ("merge", "--plan=~/plan", "--part=1", "--analysis=~/whole", "--out=~/merged"),
+        ("finish", "~/plan", "--out=~/merged"),
+        ("verify", "~/merged"),
+        ("analysis", "compact", "~/whole", "--out=~/small"),
+        ("preview", "~/small"),
+        ("export-canvas", "~/small", "--out=~/canvas.html"),
+        ("evaluate", BASE, "--limit=1", "--suite=demo", "--export=~/report.json"),
+        ("evaluate", BASE, "--limit=1", "--suite=demo", "--export=inspect=~/logs"),
+    ):
+        code, _, err = cli(*arguments)
+        assert code == 0, (arguments, err)
+    assert {path.name for path in user.iterdir()} >= {"canvas.html", "report.json", "logs"}
+    assert not any(here.iterdir())
+
+
+@pytest.mark.parametrize("parent", ["file", "nowhere"])
+def test_a_parent_that_is_no_folder_is_named(cli, tmp_path, monkeypatch, recipe, parent):
+    """It was told as "File exists"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to("not there")
+    for arguments in (
+        ("plan", recipe(), "--parts=2"),
+        ("recipe", recipe()),
+        ("export-canvas", "shared-style"),
+        ("merge", *SOURCES),
+    ):
+        code, _, err = cli(*arguments, f"--out={parent}/x.html")
+        assert (code, err.count("\n")) == (65, 1)
+        assert f"{tmp_path / parent} is not a folder" in err
+
+
 def test_names_of_files_may_be_any_bytes(tmp_path):
     """What printed them, or made a fingerprint of them, failed."""
     model = tmp_path / os.fsdecode(b"m\xe9")

@@ -336,7 +336,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
     Raises: SettingsError for a recipe, VerificationError for a provenance file; CheckpointError.
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     if not is_provenance(path):
         return load_recipe(path)
     return provenance_of(Folder(path.parent), path.name).placed_recipe
