@@ -5,8 +5,8 @@ Only safetensors weights are opened and no remote code is run.
 
 import json
 import math
-import re
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
