@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli import options
 from ram_studio.cli.merge.result import report
 from ram_studio.cli.progress import progress_bars
@@ -57,7 +58,8 @@ def plan(
             "are parts. A smaller --max-shard-size makes more files."
         )
     print(
-        f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan {out} "
+        f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan "
+        f"{shell_word(out)} "
         "--part i --analysis part-i.analysis"
     )
 
@@ -131,6 +133,7 @@ def merge(
         return
     print(
         f"{text}: {len(result.shards)} files ({result.bytes_written:,} bytes) written to "
-        f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish {plan} "
-        f"--out {result.out}"
+        f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish "
+        f"{shell_word(plan)} "
+        f"--out {shell_word(result.out)}"
     )
