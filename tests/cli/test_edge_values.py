@@ -58,6 +58,8 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         (("recipe", "."), 2, ". is a folder; give a recipe's file, or the ram_studio.json of"),
         (("evaluate", "none"), 65, "none is not a folder. Expected a local model folder"),
         (("merge", *SOURCES, "--dtype", "fp16", "--out", "m"), 2, "or 'float32', not 'fp16'"),
+        (("merge", *SOURCES, "--seed", "-1", "--out", "m"), 2, "or equal to 0, not -1"),
+        (("merge", *SOURCES, "--out", ""), 65, "The output is an empty path; give"),
         # Before a byte is read: there are no such models.
         (("analyze", *NO_MODELS, "--analysis", "."), 65, "is a folder; name a file in it."),
         (("analyze", *NO_MODELS, "--analysis", "p.txt/x"), 65, "p.txt is not a folder; choose"),

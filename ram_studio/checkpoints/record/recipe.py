@@ -258,7 +258,7 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
             message = "is required"
         elif problem["type"] == "too_short":
             message = "give at least one"
-        elif problem["type"] == "literal_error":
+        elif message.startswith("Input should"):
             message += f", not {printable(repr(problem['input']), 60)}"
         lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
     shown = "; ".join(lines[:3])

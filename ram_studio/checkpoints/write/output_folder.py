@@ -120,6 +120,8 @@ def absolute(out: str | Path) -> Path:
     Raises: OutputError for the folder of a user that there is not, and for no path at all.
     """
     found = os.path.expanduser(out)
+    if not found:
+        raise OutputError("The output is an empty path; give the name of a folder or a file.")
     if "\0" in found or found.startswith("~"):
         what = "no path" if "\0" in found else "in the folder of a user that does not exist"
         raise OutputError(f"{printable(out)} is {what}; choose another output.")
