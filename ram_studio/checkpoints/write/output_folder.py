@@ -49,8 +49,8 @@ def check_output(
         for source in sources:
             if out.resolve().is_relative_to(source.resolve()):
                 raise OutputError(
-                    f"{printable(out)} lies inside {printable(source)}, which is read for the "
-                    "merge; choose a folder outside of it."
+                    f"{printable(out)} lies inside {printable(source)}, which is read meanwhile; "
+                    "choose a folder outside of it."
                 )
         parent = _writable_parent(out)
         free = shutil.disk_usage(parent).free
