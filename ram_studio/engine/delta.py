@@ -29,7 +29,12 @@ from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
 from ram_studio.checkpoints.virtual.expert_adapters import Packings
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
-from ram_studio.checkpoints.write.output_folder import absolute, check_output, whole_file
+from ram_studio.checkpoints.write.output_folder import (
+    absolute,
+    check_file,
+    check_output,
+    whole_file,
+)
 from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
@@ -87,6 +92,7 @@ def make_delta(
         raise OutputError(f"{printable(out)} exists; choose another name or remove it first.")
     if out.suffix != ".safetensors":
         raise OutputError(f"{printable(out)} does not end in .safetensors; name the file so.")
+    check_file(out)
     cancel = cancel or CancelToken()
     report = load(base, {AGENT: agent}, cancel=cancel, names=names, experts_packing=experts_packing)
     for tensor in report.tensors:

@@ -65,6 +65,11 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         (("analyze", *NO_MODELS, "--analysis", "p.txt/x"), 65, "p.txt is not a folder; choose"),
         (("merge", *SOURCES, "--out", "p.txt/x"), 65, "p.txt is not a folder; choose"),
         (("delta", "make", BASE, CODING, "--out", "delta"), 65, "not end in .safetensors"),
+        (("delta", "make", "no", "no", "--out", "p.txt/x.safetensors"), 65, "txt is not a folder"),
+        (("plan", "none", "--parts", "2", "--out", "p.txt/x"), 65, "p.txt is not a folder"),
+        (("compare", *SOURCES, "--limit", "1", "--csv", "p.txt/x"), 65, "p.txt is not a folder"),
+        (("evaluate", BASE, "--limit", "1", "--export", "no/x.csv"), 65, "/no is not a folder"),
+        (("evaluate", BASE, "--limit", "1", "--export", "inspect=no/x"), 65, "/no is not a folder"),
     ],
 )
 def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, told):
@@ -111,7 +116,7 @@ def test_a_name_that_is_too_long_is_told_in_a_line(cli, tmp_path, monkeypatch, a
 def test_an_empty_name_is_no_file(cli, tmp_path, monkeypatch, recipe):
     monkeypatch.chdir(tmp_path)
     code, _, err = cli("plan", recipe(), "--parts", "2", "--out", "")
-    assert (code, err.count("\n"), "Is a directory" in err) == (65, 1, True)
+    assert (code, err.count("\n"), "is a folder; name a file" in err) == (65, 1, True)
 
 
 def test_a_tilde_after_an_equals_sign_is_the_users_folder(cli, tmp_path, monkeypatch, recipe):

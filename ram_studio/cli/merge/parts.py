@@ -31,9 +31,11 @@ def plan(
     from ram_studio.checkpoints.read.describe import plural, shown_bytes
     from ram_studio.checkpoints.record.part_plan import save_plan
     from ram_studio.checkpoints.record.provenance import read_recipe
+    from ram_studio.checkpoints.write.output_folder import check_file
     from ram_studio.engine.parts.planning import make_plan
 
     shard_bytes = options.parse_size(max_shard_size)
+    check_file(out)
     with progress_bars(quiet=as_json) as (_, on_download):
         made = make_plan(
             read_recipe(recipe),
