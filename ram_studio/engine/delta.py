@@ -24,7 +24,7 @@ from ram_studio.checkpoints.fit.compatibility import (
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
-from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, quoted, shown_bytes
+from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
 from ram_studio.checkpoints.virtual.expert_adapters import Packings
@@ -308,9 +308,8 @@ def _write(
     arrays: Iterator[tuple[str, np.ndarray]],
 ) -> None:
     """Write the file beside its place and move it there whole."""
-    needed = f"{plural(size, 'byte')} are needed"
     with (
-        raise_as(OutputError, f"{printable(out)} cannot be written", needed),
+        raise_as(OutputError, f"{printable(out)} ({shown_bytes(size)}) cannot be written"),
         whole_file(out, flushed=True, replaces=False) as place,
         open(place, "xb") as file,
     ):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
+from ram_studio.checkpoints.write import output_folder
 from ram_studio.resources import asset_path
 
 BASE, CODING = (str(asset_path("independent", name)) for name in ("base", "coding"))
@@ -161,6 +164,16 @@ def test_a_parent_that_is_no_folder_is_named(cli, tmp_path, monkeypatch, recipe,
         code, _, err = cli(*arguments, f"--out={parent}/x.html")
         assert (code, err.count("\n")) == (65, 1)
         assert f"{tmp_path / parent} is not a folder" in err
+
+
+def test_a_full_disk_is_told_with_what_helps(cli, tmp_path, monkeypatch):
+    """The advice was to check that the folder is writable."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(output_folder.os, "replace", Mock(side_effect=full))
+    code, _, err = cli("export-canvas", "shared-style", "--out", tmp_path / "x.html")
+    assert code == 65
+    assert err.endswith("x.html: No space left on device; free some space.\n")
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_names_of_files_may_be_any_bytes(tmp_path):
