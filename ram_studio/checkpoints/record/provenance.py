@@ -269,7 +269,7 @@ class Provenance(Record):
 
     @property
     def license(self) -> License:
-        """What the sources' licenses are together, see ``licenses.combined``."""
+        """What the sources' licenses are together, see ``combine_licenses``."""
         return combine_licenses(source.license for source in self.sources.values())
 
     @property
