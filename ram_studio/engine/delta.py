@@ -26,7 +26,7 @@ from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
-from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
+from ram_studio.checkpoints.virtual.deltas import CONTENT, UNCHANGED, content_of
 from ram_studio.checkpoints.virtual.expert_adapters import Packings
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import (
@@ -119,8 +119,7 @@ def make_delta(
             "hashes": json.dumps(hashes, separators=(",", ":")),
             CONTENT: content,
         }
-        # A file needs some tensor; an agent equal to its base has none that changed.
-        [shard] = lay_out(specs or [("unchanged", "U8", (0,))], _ONE_FILE, header)
+        [shard] = lay_out(specs or [(UNCHANGED, "U8", (0,))], _ONE_FILE, header)
         changed = sum(counts.values())
         if shard.file_size >= whole:
             raise SettingsError(
