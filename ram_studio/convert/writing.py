@@ -19,7 +19,7 @@ from ram_studio.checkpoints.read.json_files import read_json_object
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output
-from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
+from ram_studio.checkpoints.write.shard_plan import index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.convert.dcp import read_dcp
 from ram_studio.convert.layouts import Layout, find_config, find_layout
@@ -107,11 +107,8 @@ def convert(
     found = source if source.is_file() else layout.folder
     tensors, left_out = _read_layout(layout, key, printable(found))
     written = {name: _output_dtype(info.dtype, dtype) for name, info in tensors.items()}
-    shards = lay_out(
-        [(name, written[name], info.shape) for name, info in tensors.items()],
-        max_shard_bytes,
-        METADATA,
-    )
+    specs = [(name, written[name], info.shape) for name, info in tensors.items()]
+    shards = lay_out(specs, max_shard_bytes)
     model = _checkpoint(source, layout, folder, tensors)
     elements: Counter[str] = Counter()
     for name, info in tensors.items():

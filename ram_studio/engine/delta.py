@@ -35,7 +35,7 @@ from ram_studio.checkpoints.write.output_folder import (
     check_output,
     whole_file,
 )
-from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
+from ram_studio.checkpoints.write.shard_plan import index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
@@ -155,7 +155,7 @@ def apply_delta(
     below = open_checkpoint(base, name=BASE_NAME, cancel=cancel)
     report = check_compatibility(below, [opened])
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
-    shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES, METADATA)
+    shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES)
     files = sidecar_files(report.base) | index_files(shards)
     meter = _ReadMeter(report, "write", cancel, on_progress)
     with (
