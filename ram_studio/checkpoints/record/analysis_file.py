@@ -157,6 +157,7 @@ def load_analysis(path: str | Path, *, only_compact: bool = False) -> Analysis:
                 f"Analysis {printable(path)} holds {parts_text(numbers, header['of'])} only; add "
                 "all parts with `ram-studio analysis add FILE ... --out FILE` first."
             )
+        require("tensors", header["tensors"])
         return _build(header, arrays)
 
 
