@@ -61,8 +61,7 @@ def plan(
         )
     print(
         f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan "
-        f"{shell_word(out)} "
-        "--part i --analysis part-i.analysis"
+        f"{shell_word(out)} --part i --analysis part-i.analysis"
     )
 
 
@@ -136,6 +135,5 @@ def merge(
     print(
         f"{text}: {len(result.shards)} files ({result.bytes_written:,} bytes) written to "
         f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish "
-        f"{shell_word(plan)} "
-        f"--out {shell_word(result.out)}"
+        f"{shell_word(plan)} --out {shell_word(result.out)}"
     )
