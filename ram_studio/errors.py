@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import re
 from collections.abc import Iterable, Iterator
 
@@ -141,6 +142,8 @@ def raise_as(kind: type[RamStudioError], what: str, advice: str = "") -> Iterato
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "free some space"
         rest = f"; {advice}" if advice else ""
         raise kind(f"{what}: {error.strerror or error}{rest}.") from error
 

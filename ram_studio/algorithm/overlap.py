@@ -83,15 +83,10 @@ class OverlapCounts:
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> OverlapCounts:
         """Return the counts summed over each list of group indices."""
-        pick = [np.asarray(g, dtype=np.int64) for g in groups]
-
-        def total(values: np.ndarray) -> np.ndarray:
-            return np.stack([values[g].sum(0) for g in pick]) if pick else values[:0]
-
         return OverlapCounts(
-            total(self.numel),
-            None if self.patterns is None else total(self.patterns),
-            total(self.shared),
+            sum_groups(self.numel, groups),
+            None if self.patterns is None else sum_groups(self.patterns, groups),
+            sum_groups(self.shared, groups),
         )
 
     def keep_agents(self, keep: Sequence[int]) -> OverlapCounts:
@@ -106,6 +101,12 @@ class OverlapCounts:
         masks = [(mask,) for mask in range(self.patterns.shape[-1])]
         patterns = keep_sets(self.patterns, masks, masks[: 1 << len(keep)], keep)
         return OverlapCounts.from_patterns(self.numel, patterns)
+
+
+def sum_groups(values: np.ndarray, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the sum of the rows in each list of indices; no row for no list."""
+    sums = [values[np.asarray(group, dtype=np.int64)].sum(0) for group in groups]
+    return np.stack(sums) if sums else values[:0]
 
 
 def keep_sets(

@@ -26,7 +26,7 @@ from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
     estimate,
-    lost_rescaling,
+    lost_texts,
 )
 from ram_studio.algorithm.meters.storage import SURVIVING, Finding
 
@@ -349,13 +349,9 @@ def _check_lost_by_rounding(merge: _Merge) -> Verdict | None:
         curve = steps.curve(agent.index, merge.point, dtype)
         if curve is not None:
             factors[agent.name] = (agent.factor, estimate(curve.short(), agent.factor).value)
-    lost = lost_rescaling(factors)
-    if not lost:
+    parts = lost_texts(factors)
+    if not parts:
         return None
-    parts = [
-        f"{name} {_factor(effective)} instead of {_factor(requested)}"
-        for name, (requested, effective) in lost.items()
-    ]
     return Verdict(
         "rounding",
         "warn",
@@ -415,10 +411,6 @@ def _names(names: Sequence[str]) -> str:
     if len(names) > 3:
         return f"{len(names)} agents"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _factor(factor: float) -> str:
-    return f"{factor:.{3 if factor < 10 else 2}f}"
 
 
 def _share(share: float) -> str:

@@ -15,11 +15,12 @@ import hashlib
 import importlib.metadata
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ram_studio.algorithm.methods import METHODS, NAMED, OWN, Method
+from ram_studio.algorithm.methods import METHODS, NAMED, OWN, BlockInput, Method
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.provenance import OwnMethodRecord
 from ram_studio.errors import SettingsError, raise_as
@@ -56,9 +57,16 @@ def use_method(source: str) -> Method:
         raise SettingsError(
             f"{printable(shown)}: the name {printable(found.name, 60)!r} {why}; give it another."
         )
+    if (formula := found.merge_block) is not None:
+        found = replace(found, merge_block=lambda *given: formula(_copied(given[0]), *given[1:]))
     OWN[found.name] = found
     _RECORDS[found.name] = OwnMethodRecord(source=shown, sha256=hashlib.sha256(data).hexdigest())
     return found
+
+
+def _copied(block: BlockInput) -> BlockInput:
+    """Return a block that a formula may change: what it merged is measured against the real one."""
+    return block._replace(base=block.base.clone(), agents=block.agents.clone())
 
 
 def bring_method(text: str) -> str:

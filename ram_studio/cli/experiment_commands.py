@@ -92,9 +92,12 @@ class Running:
 
         Raises: Stopped, after that, when it was stopped.
         """
+        from ram_studio.checkpoints.write.output_folder import check_file
         from ram_studio.evals.experiment.run import run_experiment
         from ram_studio.evals.report.score import as_json
 
+        if self.csv is not None:
+            check_file(self.csv)
         setup: dict[str, Any] = {"rerun": storing.rerun}
         setup["analysis"] = options.known_analysis(self.analysis)
         with storing.open_store() as answers, _live(quiet=self.as_json) as hooks:

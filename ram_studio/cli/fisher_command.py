@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli import options
 from ram_studio.cli.progress import status_line
 from ram_studio.errors import SettingsError, raise_as
@@ -50,4 +51,4 @@ def fisher(
         with status_line() as show_text:
             done = estimate_fisher(own, path, chosen, seed=seed, device=device, on_text=show_text)
         print(f"{own.name}: {done}")
-    print(f"Next: ram-studio merge ... --method fisher --set files={out}")
+    print(f"Next: ram-studio merge ... --method fisher --set files={shell_word(out)}")

@@ -11,6 +11,7 @@ import typer
 
 from ram_studio.cli.options import parse_pairs
 from ram_studio.cli.tables import number_text, print_table, score_text
+from ram_studio.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -95,7 +96,12 @@ class Judging:
 
 
 def check_exports(files: Sequence[str] | None) -> None:
-    """Raise typer.BadParameter (exit code 2) for a file name that names no known format."""
+    """Refuse, before any work, files that could not be written.
+
+    Raises: typer.BadParameter (exit code 2) for a file name that names no known format; OutputError
+    for a folder that is not there.
+    """
+    from ram_studio.checkpoints.write.output_folder import absolute, check_file
     from ram_studio.evals.publish.logs import LOGS
     from ram_studio.evals.report.export import FORMATS
 
@@ -107,6 +113,11 @@ def check_exports(files: Sequence[str] | None) -> None:
                 f"{', '.join(f'{name}=DIR' for name in LOGS)}",
                 param_hint="--export",
             )
+        target = absolute(folder if tool in LOGS else file)
+        if not target.parent.is_dir():
+            raise OutputError(f"{target.parent} is not a folder that is there; make it first.")
+        if tool not in LOGS:
+            check_file(target)
 
 
 def _print(result: EvalResult) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import OutputError, raise_as
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
-    """Write a table as CSV.
+    """Write a table as CSV; the file appears whole or not at all.
 
     Raises: OutputError when the file cannot be written.
     """
+    text = frame.to_csv(index=False, lineterminator="\n")
     with raise_as(OutputError, f"{path} cannot be written"):
-        frame.to_csv(path, index=False, lineterminator="\n")
+        write_whole(path, text.encode("utf-8", "replace"))
 
 
 def score_text(score: DomainScore) -> str:

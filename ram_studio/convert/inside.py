@@ -230,24 +230,34 @@ def pieces_of(state: Any) -> dict[str, Any]:
 
 
 def walk(value: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
-    """Yield what nested dictionaries hold, by the keys that lead to it."""
+    """Yield what nested dictionaries hold, by the keys that lead to it.
+
+    What a list holds has a number in brackets in place of a key, as has what has another key.
+    """
     if len(path) > _MOST_DEPTH:
         raise RefusedPickle("is nested too deeply")
     yield path, value
     if isinstance(value, dict):
-        for key, inner in value.items():
-            if isinstance(key, str | int):
-                yield from walk(inner, [*path, str(key)])
+        for number, (key, inner) in enumerate(value.items()):
+            name = str(key) if isinstance(key, str | int) else f"[{number}]"
+            yield from walk(inner, [*path, name])
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            if isinstance(inner, dict | list | tuple | Record):  # thousands of numbers are none
+                yield from walk(inner, [*path, f"[{number}]"])
 
 
 def describe_torch(value: Any) -> list[Any]:
-    """Return a file of torch.save: [[keys, tensor], ...]; of a tensor alone the keys are []."""
+    """Return a file of torch.save: [[keys, tensor], ...]; of a tensor alone the keys are [].
+
+    A tensor without a name of its own is {}.
+    """
     found: list[Any] = []
     for number, (path, inner) in enumerate(walk(value, [])):
         if number > _MOST_ENTRIES:
             raise RefusedPickle(f"holds more than {_MOST_ENTRIES} entries")
         if (tensor := tensor_of(inner)) is not None:
-            found.append([path, tensor])
+            found.append([path, {} if any(key.startswith("[") for key in path) else tensor])
     return found
 
 

@@ -17,21 +17,25 @@ _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What torch.compile, FSDP and activation checkpointing put into names."""
 
 
-def choose_names(paths: Collection[Keys], key: str | None, at: str) -> dict[Keys, str]:
+def choose_names(
+    paths: Collection[Keys], key: str | None, at: str, nameless: Collection[Keys] = ()
+) -> dict[Keys, str]:
     """Return the model's tensors, each with its name; what optimizers keep is left out.
 
     Args:
         paths: the keys of all tensors.
         key: the keys that lead to the model, joined by dots; None where it can be one only.
         at: starts messages.
+        nameless: the keys of tensors in lists.
 
     Raises: SettingsError when no key was given and there are several models, or none at this key;
-    CheckpointError when two tensors have one name, or a LoRA adapter lies among them.
+    CheckpointError when two tensors have one name, or none, or a LoRA adapter lies among them.
     """
-    models = [path for path in paths if not any(k.startswith(_OTHERS) for k in path[:-1])]
+    models = _without_others(paths)
     models = [path for path in models if not path[-1].startswith(("optim.", "optimizer."))]
     if key is not None:
         wanted = tuple(key.split("."))
+        _refuse_nameless(nameless, wanted, at)
         chosen = {path: path[len(wanted) :] for path in models if path[: len(wanted)] == wanted}
     else:
         common = _common([path[:-1] for path in models])
@@ -43,6 +47,7 @@ def choose_names(paths: Collection[Keys], key: str | None, at: str) -> dict[Keys
                     f"{at} holds several models ({shown_list(shown)}); choose one with "
                     f"--key {printable(shown[0])}."
                 )
+        _refuse_nameless(nameless, common, at)
         chosen = {path: path[len(common) :] for path in models}
     names = {path: _plain(".".join(rest)) for path, rest in chosen.items() if rest}
     if not names:
@@ -59,6 +64,20 @@ def choose_names(paths: Collection[Keys], key: str | None, at: str) -> dict[Keys
         )
     _refuse_adapter(names.values(), at)
     return names
+
+
+def _without_others(paths: Collection[Keys]) -> list[Keys]:
+    return [path for path in paths if not any(k.startswith(_OTHERS) for k in path[:-1])]
+
+
+def _refuse_nameless(paths: Collection[Keys], model: Keys, at: str) -> None:
+    """Refuse a model of which a tensor lies in a list; model: the keys that lead to it."""
+    for path in _without_others(paths):
+        if path[: len(model)] == model:
+            raise CheckpointError(
+                f"{at}: a tensor of the model has no name ({quoted('.'.join(path))}: it lies in a "
+                "list). Save the model's state dict alone, and convert that."
+            )
 
 
 def _common(paths: list[Keys]) -> Keys:

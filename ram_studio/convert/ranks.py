@@ -55,18 +55,26 @@ def read_ranks(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
     Raises: CheckpointError when files do not fit together, SettingsError as `choose_names`.
     """
     parts: dict[Keys, list[Part]] = {}
+    nameless: list[Keys] = []
     for rank, path in enumerate(files):
         for keys, part in _parts_of(path, rank, printable(path)):
-            parts.setdefault(keys, []).append(part)
-    names = choose_names(parts.keys(), key, at)
+            if part is None:
+                nameless.append(keys)
+            else:
+                parts.setdefault(keys, []).append(part)
+    names = choose_names(parts.keys(), key, at, nameless)
     return {name: _join_parts(name, parts[keys], at) for keys, name in names.items()}
 
 
 def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, TensorInfo]:
     """Return the tensors of a model whose files hold different ones, each whole."""
     found: dict[Keys, TensorInfo] = {}
+    nameless: list[Keys] = []
     for path in files:
         for keys, part in _parts_of(path, 0, printable(path)):
+            if part is None:
+                nameless.append(keys)
+                continue
             if not isinstance(part, TensorInfo):
                 raise CheckpointError(
                     f"{printable(path)}: tensor {quoted('.'.join(keys))} is a rank's part of a "
@@ -78,18 +86,21 @@ def read_files(files: Sequence[Path], key: str | None, at: str) -> dict[str, Ten
                     f"{printable(found[keys].path.name)}; keep the files of one save."
                 )
             found[keys] = part
-    return {name: found[keys] for keys, name in choose_names(found.keys(), key, at).items()}
+    names = choose_names(found.keys(), key, at, nameless)
+    return {name: found[keys] for keys, name in names.items()}
 
 
-def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Part]]:
-    """Yield what a rank's file holds, by the keys that lead to it."""
+def _parts_of(path: Path, rank: int, at: str) -> Iterator[tuple[Keys, Part | None]]:
+    """Yield what a rank's file holds, by the keys that lead to it; None: it has no name."""
     archive = open_torch_file(path, at)
     for stored_keys, stored in describe_pickles("torch", [archive.pickle], at)[0]:
         keys = tuple(stored_keys)
         if not keys:
             raise CheckpointError(f"{at} holds one tensor without a name, not a model.")
         name = ".".join(keys)
-        if "parts" in stored:
+        if not stored:
+            yield keys, None
+        elif "parts" in stored:
             found = [(archive.tensor(name, part, at), offsets) for part, offsets in stored["parts"]]
             boxes = tuple(Box(info, tuple(offsets), info.shape) for info, offsets in found)
             yield keys, Shards(boxes, tuple(stored["shape"]))

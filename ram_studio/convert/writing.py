@@ -19,7 +19,7 @@ from ram_studio.checkpoints.read.json_files import read_json_object
 from ram_studio.checkpoints.read.tensors import TensorInfo
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output
-from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
+from ram_studio.checkpoints.write.shard_plan import index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.convert.dcp import read_dcp
 from ram_studio.convert.layouts import Layout, find_config, find_layout
@@ -104,13 +104,11 @@ def convert(
     check_output(out, needed_bytes=0)
     layout = find_layout(source)
     folder = find_config(layout, source, None if config is None else Path(config).expanduser())
-    tensors, left_out = _read_layout(layout, key)
+    found = source if source.is_file() else layout.folder
+    tensors, left_out = _read_layout(layout, key, printable(found))
     written = {name: _output_dtype(info.dtype, dtype) for name, info in tensors.items()}
-    shards = lay_out(
-        [(name, written[name], info.shape) for name, info in tensors.items()],
-        max_shard_bytes,
-        METADATA,
-    )
+    specs = [(name, written[name], info.shape) for name, info in tensors.items()]
+    shards = lay_out(specs, max_shard_bytes)
     model = _checkpoint(source, layout, folder, tensors)
     elements: Counter[str] = Counter()
     for name, info in tensors.items():
@@ -134,7 +132,7 @@ def convert(
     nbytes = sum(size for shard in shards for _, size in shard.offsets.values())
     return ConversionResult(
         output.out,
-        layout.folder,
+        found,
         layout.kind,
         len(tensors),
         nbytes,
@@ -144,8 +142,9 @@ def convert(
     )
 
 
-def _read_layout(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo], list[str]]:
-    at = printable(layout.folder)
+def _read_layout(
+    layout: Layout, key: str | None, at: str
+) -> tuple[dict[str, TensorInfo], list[str]]:
     read = read_ranks if layout.kind == "ranks" else read_files
     left_out: list[str] = []
     try:
@@ -158,6 +157,12 @@ def _read_layout(layout: Layout, key: str | None) -> tuple[dict[str, TensorInfo]
         raise CheckpointError(
             f"{at} describes invalid parts ({printable(error, 100)}); save the model again."
         ) from error
+    for name in tensors:
+        if not name.isprintable():
+            raise CheckpointError(
+                f"{at} has a tensor named {quoted(name)}, with characters that cannot be printed. "
+                "Such names are not read again. Rename the tensor and save the model again."
+            )
     if HEADER_METADATA in tensors:
         raise CheckpointError(
             f"{at} has a tensor named {HEADER_METADATA}. In safetensors that name belongs to the "

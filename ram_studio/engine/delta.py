@@ -24,13 +24,18 @@ from ram_studio.checkpoints.fit.compatibility import (
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
-from ram_studio.checkpoints.read.describe import BASE_NAME, plural, printable, quoted, shown_bytes
+from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
-from ram_studio.checkpoints.virtual.deltas import CONTENT, content_of
+from ram_studio.checkpoints.virtual.deltas import CONTENT, UNCHANGED, content_of
 from ram_studio.checkpoints.virtual.expert_adapters import Packings
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES, NewFolder
-from ram_studio.checkpoints.write.output_folder import absolute, check_output, whole_file
-from ram_studio.checkpoints.write.shard_plan import METADATA, index_files, lay_out
+from ram_studio.checkpoints.write.output_folder import (
+    absolute,
+    check_file,
+    check_output,
+    whole_file,
+)
+from ram_studio.checkpoints.write.shard_plan import index_files, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
@@ -87,6 +92,7 @@ def make_delta(
         raise OutputError(f"{printable(out)} exists; choose another name or remove it first.")
     if out.suffix != ".safetensors":
         raise OutputError(f"{printable(out)} does not end in .safetensors; name the file so.")
+    check_file(out)
     cancel = cancel or CancelToken()
     report = load(base, {AGENT: agent}, cancel=cancel, names=names, experts_packing=experts_packing)
     for tensor in report.tensors:
@@ -113,8 +119,7 @@ def make_delta(
             "hashes": json.dumps(hashes, separators=(",", ":")),
             CONTENT: content,
         }
-        # A file needs some tensor; an agent equal to its base has none that changed.
-        [shard] = lay_out(specs or [("unchanged", "U8", (0,))], _ONE_FILE, header)
+        [shard] = lay_out(specs or [(UNCHANGED, "U8", (0,))], _ONE_FILE, header)
         changed = sum(counts.values())
         if shard.file_size >= whole:
             raise SettingsError(
@@ -150,7 +155,7 @@ def apply_delta(
     below = open_checkpoint(base, name=BASE_NAME, cancel=cancel)
     report = check_compatibility(below, [opened])
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
-    shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES, METADATA)
+    shards = lay_out(specs, DEFAULT_MAX_SHARD_BYTES)
     files = sidecar_files(report.base) | index_files(shards)
     meter = _ReadMeter(report, "write", cancel, on_progress)
     with (
@@ -302,9 +307,8 @@ def _write(
     arrays: Iterator[tuple[str, np.ndarray]],
 ) -> None:
     """Write the file beside its place and move it there whole."""
-    needed = f"{plural(size, 'byte')} are needed"
     with (
-        raise_as(OutputError, f"{printable(out)} cannot be written", needed),
+        raise_as(OutputError, f"{printable(out)} ({shown_bytes(size)}) cannot be written"),
         whole_file(out, flushed=True, replaces=False) as place,
         open(place, "xb") as file,
     ):

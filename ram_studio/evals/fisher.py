@@ -25,7 +25,7 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import check_file, whole_file
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, OutputError, SettingsError, Stopped
-from ram_studio.evals.answering.chat_template import render_chat
+from ram_studio.evals.answering.chat_template import SlowPrompts, render_chat, template_errors
 from ram_studio.evals.answering.decode import Sampling, decode
 from ram_studio.evals.answering.load import ending_ids, load_model
 from ram_studio.evals.answering.text_encoder import encoder_of
@@ -100,8 +100,7 @@ def estimate_fisher(
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
     model, tokenizer = load_model(checkpoint.folder, device)
     model = model.float()
-    encode, answers = encoder_of(tokenizer, checkpoint.folder), []
-    encoded = [_encode_prompt(tokenizer, encode, prompt) for prompt in chosen]
+    encoded, answers = _encode_prompts(tokenizer, checkpoint.folder, chosen), []
     for pair in _sample(model, tokenizer, encoded, seed, should_stop):
         answers.append(pair)
         on_text(f"{checkpoint.name}: {len(answers)} of {len(chosen)} answers sampled")
@@ -150,15 +149,17 @@ def _sample(
         yield from zip(batch, rows, strict=True)
 
 
-def _encode_prompt(
-    tokenizer: Any, encode: Callable[[str, bool], list[int]], prompt: str
-) -> list[int]:
-    """Return a prompt's ids, in the model's own chat template where it has one."""
+def _encode_prompts(tokenizer: Any, folder: Path, prompts: Sequence[str]) -> list[list[int]]:
+    """Return each prompt's ids, in the model's own chat template where it has one."""
+    encode = encoder_of(tokenizer, folder)
     if not getattr(tokenizer, "chat_template", None):
-        return encode(prompt, True)
-    messages, special = [{"role": "user", "content": prompt}], tokenizer.special_tokens_map
-    text = render_chat(tokenizer.get_chat_template(), messages, special=special)
-    return encode(text, False)
+        return [encode(prompt, True) for prompt in prompts]
+    slow, special = SlowPrompts(), tokenizer.special_tokens_map
+    with template_errors(folder, "Repair it."):
+        template = tokenizer.get_chat_template()
+        chats = ([{"role": "user", "content": prompt}] for prompt in prompts)
+        texts = [render_chat(template, chat, special=special, slow=slow) for chat in chats]
+    return [encode(text, False) for text in texts]
 
 
 def _add_squared_gradient(

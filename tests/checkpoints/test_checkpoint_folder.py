@@ -189,7 +189,7 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
         (["zero_to_fp32.py", "latest"], ["DeepSpeed", "zero_to_fp32.py {} OUT --safe"]),
         (["mp_rank_00_model_states.pt"], ["DeepSpeed"]),
         ([".metadata", "__0_0.distcp"], ["DCP", "ram-studio convert {} OUT"]),
-        (["m-Q4_K_M.gguf"], ["GGUF", "gguf_file='m-Q4_K_M.gguf'"]),
+        (["m-Q4_K_M.gguf"], ["GGUF", 'gguf_file="m-Q4_K_M.gguf"']),
         (["pytorch_model.bin"], ["pickle", "ram-studio convert {} OUT"]),
     ],
 )

@@ -7,6 +7,7 @@ import math
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,19 @@ def test_a_bomb_is_refused_before_it_takes_memory(file, tmp_path, agents, tensor
 def test_a_header_of_any_words_is_refused(file, tmp_path, text):
     save_file(load_file(file), tmp_path / "p", {"ram_studio_analysis": text})
     refused(lambda: load_analysis(tmp_path / "p"), kind=AnalysisError)
+
+
+def test_an_analysis_of_no_tensors_is_refused(whole, tmp_path):
+    """The page that shows one failed."""
+    nothing = replace(
+        whole,
+        tensors=(),
+        counts=whole.counts.grouped([]),
+        rounded=None,
+        relations=whole.relations.grouped([]),
+        weighing=None,
+        steps=None,
+        stacks=None,
+    )
+    path = save_analysis(nothing, tmp_path / "p")
+    refused(lambda: load_analysis(path), kind=AnalysisError)

@@ -225,6 +225,13 @@ def test_a_quantized_checkpoint_is_refused_by_name(tmp_path, base, settings, sai
     assert said in str(refuse(base, agent))
 
 
+def test_a_base_with_nothing_to_merge_is_refused(tmp_path):
+    """It was merged and analyzed, and what shows an analysis of nothing failed."""
+    numbers = {"i": torch.arange(3)}
+    base, agent = (make(tmp_path, name, numbers) for name in ("base", "coder"))
+    assert "no tensor of floating-point numbers" in str(refuse(base, agent))
+
+
 def test_problems_of_all_agents_come_in_one_message(tmp_path, base):
     error = refuse(
         base,

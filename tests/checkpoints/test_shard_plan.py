@@ -31,9 +31,9 @@ def test_shards_are_named_as_save_pretrained_names_them():
     with pytest.raises(SettingsError, match="expected 1 or more"):
         plan_shards([("a", 1)], 0)
     tensors = [(f"t{i}", "BF16", (4,)) for i in range(3)]
-    assert [s.file_name for s in lay_out(tensors, 100, {})] == ["model.safetensors"]
-    assert index_files(lay_out(tensors, 100, {})) == {}
-    many = lay_out(tensors, 8, {})
+    assert [s.file_name for s in lay_out(tensors, 100)] == ["model.safetensors"]
+    assert index_files(lay_out(tensors, 100)) == {}
+    many = lay_out(tensors, 8)
     assert [s.file_name for s in many] == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
     assert json.loads(index_files(many)["model.safetensors.index.json"]) == {
         "metadata": {"total_size": 24},
@@ -43,7 +43,7 @@ def test_shards_are_named_as_save_pretrained_names_them():
 
 def test_wider_dtypes_come_first_so_that_every_tensor_is_aligned():
     tensors = [("odd", "BF16", (3,)), ("flag", "BOOL", (1,)), ("wide", "F32", (2,))]
-    [shard] = lay_out([*tensors, ("long", "I64", ())], 1000, {"format": "pt"})
+    [shard] = lay_out([*tensors, ("long", "I64", ())], 1000)
     widths = {"odd": 2, "flag": 1, "wide": 4, "long": 8}
     assert list(shard.offsets) == ["long", "wide", "odd", "flag"]
     for name, (offset, _) in shard.offsets.items():

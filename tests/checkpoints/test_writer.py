@@ -27,7 +27,7 @@ from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.output import NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output
-from ram_studio.checkpoints.write.shard_plan import METADATA, TensorSpec, index_files, lay_out
+from ram_studio.checkpoints.write.shard_plan import TensorSpec, index_files, lay_out
 from ram_studio.errors import OutputError
 
 TENSORS = small_tensors()
@@ -46,7 +46,7 @@ class Writing:
         sources: Sequence[Path] = (),
         sidecar_bytes: int = 2**20,
     ) -> None:
-        shards = lay_out(specs, max_shard_bytes, METADATA)
+        shards = lay_out(specs, max_shard_bytes)
         self.index = index_files(shards)
         self.output = NewFolder(out)
         self.output.begin("", room=sidecar_bytes)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
+from ram_studio.checkpoints.write import output_folder
 from ram_studio.resources import asset_path
 
 BASE, CODING = (str(asset_path("independent", name)) for name in ("base", "coding"))
@@ -58,11 +61,18 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         (("recipe", "."), 2, ". is a folder; give a recipe's file, or the ram_studio.json of"),
         (("evaluate", "none"), 65, "none is not a folder. Expected a local model folder"),
         (("merge", *SOURCES, "--dtype", "fp16", "--out", "m"), 2, "or 'float32', not 'fp16'"),
+        (("merge", *SOURCES, "--seed", "-1", "--out", "m"), 2, "or equal to 0, not -1"),
+        (("merge", *SOURCES, "--out", ""), 65, "The output is an empty path; give"),
         # Before a byte is read: there are no such models.
         (("analyze", *NO_MODELS, "--analysis", "."), 65, "is a folder; name a file in it."),
         (("analyze", *NO_MODELS, "--analysis", "p.txt/x"), 65, "p.txt is not a folder; choose"),
         (("merge", *SOURCES, "--out", "p.txt/x"), 65, "p.txt is not a folder; choose"),
         (("delta", "make", BASE, CODING, "--out", "delta"), 65, "not end in .safetensors"),
+        (("delta", "make", "no", "no", "--out", "p.txt/x.safetensors"), 65, "txt is not a folder"),
+        (("plan", "none", "--parts", "2", "--out", "p.txt/x"), 65, "p.txt is not a folder"),
+        (("compare", *SOURCES, "--limit", "1", "--csv", "p.txt/x"), 65, "p.txt is not a folder"),
+        (("evaluate", BASE, "--limit", "1", "--export", "no/x.csv"), 65, "/no is not a folder"),
+        (("evaluate", BASE, "--limit", "1", "--export", "inspect=no/x"), 65, "/no is not a folder"),
     ],
 )
 def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, told):
@@ -109,7 +119,61 @@ def test_a_name_that_is_too_long_is_told_in_a_line(cli, tmp_path, monkeypatch, a
 def test_an_empty_name_is_no_file(cli, tmp_path, monkeypatch, recipe):
     monkeypatch.chdir(tmp_path)
     code, _, err = cli("plan", recipe(), "--parts", "2", "--out", "")
-    assert (code, err.count("\n"), "Is a directory" in err) == (65, 1, True)
+    assert (code, err.count("\n"), "is a folder; name a file" in err) == (65, 1, True)
+
+
+def test_a_tilde_after_an_equals_sign_is_the_users_folder(cli, tmp_path, monkeypatch, recipe):
+    """The shell leaves it as it is; some commands made a folder of that name."""
+    user, here = tmp_path / "user", tmp_path / "here"
+    for folder in (user, here):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.chdir(here)
+    for arguments in (
+        ("recipe", recipe(), "--out=~/r.yaml"),
+        ("plan", "~/r.yaml", "--parts=1", "--out=~/plan"),
+        ("analyze", "--plan=~/plan", "--part=1", "--analysis=~/part"),
+        ("analysis", "add", "~/part", "--out=~/whole"),
+        ("merge", "--plan=~/plan", "--part=1", "--analysis=~/whole", "--out=~/merged"),
+        ("finish", "~/plan", "--out=~/merged"),
+        ("verify", "~/merged"),
+        ("analysis", "compact", "~/whole", "--out=~/small"),
+        ("preview", "~/small"),
+        ("export-canvas", "~/small", "--out=~/canvas.html"),
+        ("evaluate", BASE, "--limit=1", "--suite=demo", "--export=~/report.json"),
+        ("evaluate", BASE, "--limit=1", "--suite=demo", "--export=inspect=~/logs"),
+    ):
+        code, _, err = cli(*arguments)
+        assert code == 0, (arguments, err)
+    assert {path.name for path in user.iterdir()} >= {"canvas.html", "report.json", "logs"}
+    assert not any(here.iterdir())
+
+
+@pytest.mark.parametrize("parent", ["file", "nowhere"])
+def test_a_parent_that_is_no_folder_is_named(cli, tmp_path, monkeypatch, recipe, parent):
+    """It was told as "File exists"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to("not there")
+    for arguments in (
+        ("plan", recipe(), "--parts=2"),
+        ("recipe", recipe()),
+        ("export-canvas", "shared-style"),
+        ("merge", *SOURCES),
+    ):
+        code, _, err = cli(*arguments, f"--out={parent}/x.html")
+        assert (code, err.count("\n")) == (65, 1)
+        assert f"{tmp_path / parent} is not a folder" in err
+
+
+def test_a_full_disk_is_told_with_what_helps(cli, tmp_path, monkeypatch):
+    """The advice was to check that the folder is writable."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(output_folder.os, "replace", Mock(side_effect=full))
+    code, _, err = cli("export-canvas", "shared-style", "--out", tmp_path / "x.html")
+    assert code == 65
+    assert err.endswith("x.html: No space left on device; free some space.\n")
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_names_of_files_may_be_any_bytes(tmp_path):

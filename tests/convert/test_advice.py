@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -48,6 +49,22 @@ def run(command: str, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "'); os.abort(); ('$(exit 3)\".gguf"])
+def test_no_name_of_a_file_becomes_part_of_a_command(tmp_path, file):
+    """A file's name could end the program that is advised, and a long path was cut."""
+    folder = tmp_path / "it's; $(exit 4)" / ("long " * 40).strip()
+    folder.mkdir(parents=True)
+    (folder / file).touch()
+    words = shlex.split(advised(folder))
+    if file.endswith(".bin"):
+        assert words == ["ram-studio", "convert", str(folder), "OUT"]
+        return
+    assert words[:2] == ["python", "-c"]
+    assert len(words) == 3
+    texts = [n.value for n in ast.walk(ast.parse(words[2])) if isinstance(n, ast.Constant)]
+    assert {str(folder), file} <= set(texts)
 
 
 @pytest.mark.skipif(not is_sealed(), reason="this machine cannot seal a process")

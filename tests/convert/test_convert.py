@@ -204,14 +204,30 @@ def test_what_is_not_whole_is_refused_by_name(spoiled, tmp_path, way, spoil, sai
             "LoRA adapter",
         ),
         ({"__metadata__": torch.ones(2)}, "a tensor named __metadata__"),
+        ({"w\n": torch.ones(2)}, r"model.bin has a tensor named `w\\n`"),
+        ({"w": torch.ones(2), "x": [torch.ones(2)]}, r"no name \(`x.\[0\]`: it lies in a list"),
+        ({"w": torch.ones(2), "x": {(1, 2): torch.ones(2)}}, r"no name \(`x.\[0\]`"),
     ],
-    ids=["columns first", "negated", "adapter inside", "header's name"],
+    ids=[
+        *("columns first", "negated", "adapter inside", "header's name", "unprintable"),
+        *("in a list", "without a name"),
+    ],
 )
 def test_tensors_that_are_not_read_are_refused(tmp_path, tensors, said):
     torch.save(tensors, tmp_path / PLAIN)
     with pytest.raises(CheckpointError, match=said):
         convert(tmp_path / PLAIN, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_lists_beside_the_model_are_left_out_and_a_file_is_named(tmp_path):
+    """The source of a file was told as its folder, a relative one's as a dot."""
+    optimizer = {"state": {0: {"exp_avg": torch.ones(2), "old": [torch.ones(2)]}}}
+    saved = {"state_dict": {"w": torch.ones(2)}, "optimizer_states": [optimizer]}
+    torch.save({**saved, "rng": [torch.ones(2), 3]}, tmp_path / PLAIN)
+    done = convert(tmp_path / PLAIN, tmp_path / "out")
+    assert done.source == tmp_path / PLAIN
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == {"w"}
 
 
 def test_float64_is_narrowed_only_where_float32_holds_it(tmp_path):

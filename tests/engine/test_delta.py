@@ -91,6 +91,16 @@ def test_an_agent_is_rebuilt_bit_for_bit(pair, tmp_path) -> None:
         assert torch.equal(bits_of(found[name]), bits_of(tensor))
 
 
+@one_dtype
+def test_the_delta_of_an_equal_agent_is_read(pair, tmp_path) -> None:
+    """It was written, and then refused as damaged."""
+    base, _ = pair
+    made = make_delta(base, base, tmp_path / "a.safetensors")
+    assert (made.changed, made.tensors) == (0, 0)
+    found = read_folder(apply_delta(base, tmp_path / "a.safetensors", tmp_path / "again"))
+    assert all(torch.equal(bits_of(t), bits_of(found[n])) for n, t in read_folder(base).items())
+
+
 def test_a_delta_is_an_agent_wherever_its_base_is(pair, tmp_path) -> None:
     base, agent = pair
     make_delta(base, agent, tmp_path / "a.safetensors")

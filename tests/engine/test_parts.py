@@ -207,7 +207,7 @@ def test_nothing_looks_finished_before_it_is(plan, analysis, good, tmp_path):
     for part in plan.parts:
         merge_part(plan, part.part, out, analysis=analysis, **CPU)
         assert not {"config.json", "model.safetensors.index.json"} & set(os.listdir(out))
-        with pytest.raises(CheckpointError, match="not finished"):
+        with pytest.raises(CheckpointError, match=f"not finished.* PLAN --out {out}`"):
             open_checkpoint(out, name="base")
     finish(plan, out, **CPU)
     assert contents(out) == good
@@ -375,9 +375,23 @@ def test_a_part_that_comes_too_late_leaves_nothing(plan, analysis, good, tmp_pat
     assert merge_part(plan, 1, out, analysis=analysis, **CPU).is_done_before
 
 
+def test_a_part_may_begin_while_another_looks(plan, analysis, good, tmp_path, monkeypatch):
+    """It told the second to remove what the first had just begun."""
+    out, real = tmp_path / "out", parts_module.check_output
+
+    def begin_first(*given, **how):
+        monkeypatch.setattr(parts_module, "check_output", real)
+        merge_part(plan, 2, out, analysis=analysis, **CPU)
+        real(*given, **how)
+
+    monkeypatch.setattr(parts_module, "check_output", begin_first)
+    merge_in_parts(plan, out, analysis)
+    assert contents(out) == good
+
+
 def test_parts_that_are_missing_or_damaged_are_named(plan, analysis, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
+    with pytest.raises(PlanError, match=f"parts 1, 2, 3 of 3 missing.* --part 1 --out {out}`"):
         finish(plan, out, **CPU)
     merge_all(plan, out, analysis)
     shard = out / next(iter(plan.parts[1].shards))

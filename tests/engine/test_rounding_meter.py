@@ -239,3 +239,9 @@ def test_advice_is_given_when_a_tenth_of_the_rescaling_is_lost(asked, stored, lo
     text = rounding_meter.rounding_advice("bfloat16", factors)
     assert ("coding 1.170 instead of 1.200. " in text and "bfloat16" in text) is lost
     assert bool(text) is lost
+
+
+def test_digits_tell_a_small_loss():
+    """It read "1.000 instead of 1.000"."""
+    text = rounding_meter.rounding_advice("bfloat16", {"coding": (1.0004, 1.0001)})
+    assert "coding 1.0001 instead of 1.0004. " in text

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.cli.main import commands
-from ram_studio.errors import OutputError, SettingsError
+from ram_studio.errors import EvaluationError, OutputError, SettingsError
 from ram_studio.evals import fisher
+from ram_studio.evals.answering import chat_template
 from ram_studio.evals.answering.load import load_tokenizer
-from ram_studio.evals.answering.text_encoder import encoder_of
 from ram_studio.resources import asset_path
 
 
@@ -30,12 +30,24 @@ def test_another_model_gets_prompts_in_its_own_template(tmp_path):
     assert not (tmp_path / "out").exists()
 
     def encoded(model: Path) -> list[int]:
-        tokenizer = load_tokenizer(model)
-        return fisher._encode_prompt(tokenizer, encoder_of(tokenizer, model), "Say hi.")
+        return fisher._encode_prompts(load_tokenizer(model), model, ["Say hi."])[0]
 
     assert len(encoded(folder)) > len(load_tokenizer(folder).encode("Say hi."))
     base = asset_path("independent", "base")
     assert encoded(base) == list(load_tokenizer(base).encode("Say hi."))
+
+
+def test_slow_templates_are_bounded_and_the_model_is_named(tmp_path, monkeypatch):
+    """Each prompt had its own five seconds, and the reason stood alone."""
+    monkeypatch.setattr(chat_template, "SLOW_SECONDS", 0.02)
+    monkeypatch.setattr(chat_template, "ALL_SLOW_SECONDS", 0.3)
+    busy = "{% for a in range(2000) %}{% for b in range(400) %}{% endfor %}{% endfor %}x"
+    folder = make_chat_model(tmp_path / "busy", template=busy)
+    out = tmp_path / "out" / "busy.safetensors"
+    told = f"^The chat template of {folder} fails: .* longer than 0.3 s together. Repair it.$"
+    with pytest.raises(EvaluationError, match=told):
+        fisher.estimate_fisher(open_checkpoint(folder, name="busy"), out, ["Hi."] * 200)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("lost", ["nothing", "config.json"])

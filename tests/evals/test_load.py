@@ -67,6 +67,23 @@ def test_a_tower_of_a_tower_is_not_built_either(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("model_type", "tower"),
+    [
+        ("florence2", {"vision_config": {"depths": [1, 1, 100_000, 1]}}),
+        ("bart", {"decoder_layers": 100_000}),
+    ],
+)
+def test_layers_by_any_name_are_not_built(model, monkeypatch, model_type, tower):
+    """Only num_hidden_layers was looked at, which few towers have."""
+    text = {"num_hidden_layers": 4, "hidden_size": 8}
+    config = {"model_type": model_type, "num_hidden_layers": 4, "text_config": text, **tower}
+    (model / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", lambda *_, **__: pytest.fail("built"))
+    with pytest.raises(EvaluationError, match=r"describes 100,000 layers\. Models of up to"):
+        load_model(model, "cpu")
+
+
+@pytest.mark.parametrize(
     ("values", "told"),
     [
         (

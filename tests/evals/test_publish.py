@@ -30,6 +30,7 @@ from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze
 from ram_studio.engine.merge import merge
+from ram_studio.engine.verify import verify
 from ram_studio.errors import AnalysisError, EvaluationError, OutputError
 from ram_studio.evals.publish import scores as publishing
 from ram_studio.evals.publish.entry import read_entry
@@ -335,6 +336,14 @@ def test_a_gallery_refuses_another_list_of_what_was_verified(tmp_path: Path) -> 
     )
     with pytest.raises(EvaluationError, match=r"is not the verified\.json of a gallery"):
         load_verified(file)
+
+
+def test_a_gallery_within_a_merge_is_refused(zoo: Zoo, tmp_path: Path) -> None:
+    """The merge was not what its provenance says any more."""
+    folder = merge(zoo.recipe(), tmp_path / "merged").out
+    with pytest.raises(OutputError, match="lies inside"):
+        build_gallery([str(folder)], folder / "site")
+    verify(folder)
 
 
 def test_merges_of_equal_names_have_pages_of_their_own(zoo: Zoo, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ test("one sentence says who loses lambda, or that nobody does", () => {
   assert.match(said(profile, 1.2, 1.2), /^Rounding to nearest in bfloat16 takes .*: small 1\.000 instead of 1\.200\./);
   assert.match(said(profile, 1, 1.2), /^Stored in bfloat16 to nearest, every agent is expected to keep/);
   assert.match(said(profile, 1, 1), /^Nothing is rescaled/);
+  assert.match(said(profile, 1.0004, 1), /: small 1\.0000 instead of 1\.0004\./); // three digits are the same
   // Without unique weights lambda is 1.2 and scales nothing.
   const none = [null, null].map(() => ({ points: [0], curves: [null] }));
   const rounding = { ...profile.rounding, agents: profile.rounding.agents.map((a) => [a[0], none[0]]) };

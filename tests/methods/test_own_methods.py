@@ -72,6 +72,22 @@ def test_a_file_merges_and_verify_says_what_it_can_redo(tmp_path):
         rs.verify(out, with_sources=True)
 
 
+def test_a_formula_that_changes_its_input_is_measured_alike(tmp_path):
+    """What it did to the base in place went into what the merge says of itself."""
+    text, returned = EXAMPLE.read_text(), "    return rs.BlockOutput("
+    assert text.count(returned) == 1
+    changing = "    block.base.fill_(7.0)\n    block.agents.zero_()\n"
+    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
+    found = []
+    for name, more in ("as it is", ""), ("changing", changing):
+        file = tmp_path / f"{name}.py"
+        file.write_text(text.replace(returned, f"{more}{returned}"))
+        rs.use_method(f"{file}:MEDIAN")
+        result = merge(zoo.recipe(method="median"), tmp_path / name, device="cpu", threads=1)
+        found.append(result.agents)
+    assert found[0] == found[1]
+
+
 def test_an_entry_point_is_loaded_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "their_methods.py").write_text(EXAMPLE.read_text())
     info = tmp_path / "their-1.2.dist-info"

@@ -1,7 +1,7 @@
 // @ts-check
 // What the merge's number format keeps of lambda (as rounding_meter.py, tests compare them), in the format that a merge
 // has unless another is chosen.
-import { factor } from "../../numbers.js";
+import { fixed } from "../../numbers.js";
 import { dtypeName } from "./words.js";
 
 const LOST = 0.1; // more than this share of the rescaling lost is worth a word
@@ -72,7 +72,11 @@ export const roundingSentence = (profile, point, agents) => {
   const lost = lossesOf(profile, point, agents);
   // As rounding_meter.rounding_advice words it.
   if (lost.length) {
-    const losses = lost.map(({ name, retained, asked }) => `${name} ${factor(retained)} instead of ${factor(asked)}`);
+    const losses = lost.map(({ name, retained, asked }) => {
+      let places = 3; // as many as tell the two apart
+      while (fixed(retained, places) === fixed(asked, places)) places += 1;
+      return `${name} ${fixed(retained, places)} instead of ${fixed(asked, places)}`;
+    });
     return `Rounding to nearest in ${dtype} takes part of the rescaling: ${losses.join("; ")}. `
       + "Stochastic rounding or float32 keeps it.";
   }

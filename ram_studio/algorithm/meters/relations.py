@@ -23,7 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts, keep_sets
+from ram_studio.algorithm.overlap import (
+    MAX_PATTERN_AGENTS,
+    OverlapCounts,
+    keep_sets,
+    sum_groups,
+)
 from ram_studio.algorithm.scaling import overlap_unique_ratio
 from ram_studio.algorithm.shapes import Float64, Int64, Real
 
@@ -129,12 +134,11 @@ class Relations:
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> Relations:
         """Return the statistics summed over each list of group indices."""
-        pick = [np.asarray(g, dtype=np.int64) for g in groups]
-
-        def total(values: np.ndarray | None) -> Any:
-            return None if values is None else np.stack([values[g].sum(0) for g in pick])
-
-        return Relations(**{name: total(values) for name, values in vars(self).items()})
+        found: dict[str, Any] = {
+            name: None if values is None else sum_groups(values, groups)
+            for name, values in vars(self).items()
+        }
+        return Relations(**found)
 
     def keep_agents(self, keep: Sequence[int]) -> Relations:
         """Return the statistics as if only these agents (indices, in this order) were merged.

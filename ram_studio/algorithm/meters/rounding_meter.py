@@ -345,18 +345,24 @@ def lost_rescaling(factors: Factors) -> dict[str, tuple[float, float]]:
     }
 
 
+def lost_texts(factors: Factors) -> list[str]:
+    """Return "coding 1.000 instead of 1.200" by agent, in as many digits as tell the two apart."""
+    texts = []
+    for name, (requested, effective) in lost_rescaling(factors).items():
+        pairs = ((f"{effective:.{n}f}", f"{requested:.{n}f}") for n in range(3, 17))
+        stored, asked = next(pair for pair in pairs if pair[0] != pair[1])
+        texts.append(f"{name} {stored} instead of {asked}")
+    return texts
+
+
 def rounding_advice(dtype: str | None, factors: Factors) -> str:
     """Return one sentence on agents whose rescaling rounding to nearest takes, "" for none.
 
     dtype: output dtype in words, as the user knows it, None to leave it out.
     """
-    lost = lost_rescaling(factors)
-    if not lost:
+    parts = lost_texts(factors)
+    if not parts:
         return ""
-    parts = [
-        f"{name} {effective:.3f} instead of {requested:.3f}"
-        for name, (requested, effective) in lost.items()
-    ]
     rounding = "Rounding" if dtype is None else f"Rounding to nearest in {dtype}"
     return (
         f"{rounding} takes part of the rescaling: {'; '.join(parts)}. "

@@ -25,6 +25,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.part_factors import PartFactors, factors_dict
 from ram_studio.algorithm.meters.relations import RowLayout, products_of
 from ram_studio.algorithm.meters.retained import RetainedShares, retained_dict
+from ram_studio.algorithm.overlap import sum_groups
 from ram_studio.algorithm.shapes import Float, Float32, Int64
 from ram_studio.errors import AnalysisError
 
@@ -84,11 +85,10 @@ class WeightSums:
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> WeightSums:
         """Return the sums over each list of group indices."""
-        wide = {name: values.astype(np.float64) for name, values in vars(self).items()}
         return WeightSums(
             **{
-                name: np.stack([values[list(g)].sum(0) for g in groups]).astype(np.float32)
-                for name, values in wide.items()
+                name: sum_groups(values.astype(np.float64), groups).astype(np.float32)
+                for name, values in vars(self).items()
             }
         )
 

@@ -257,6 +257,11 @@ def check_compatibility(
         notes += [Finding("sources", text, (agent.name,)) for text in texts]
     if problems:
         raise incompatible(problems)
+    if not any(tensor.dtype in MERGED_DTYPES for tensor in base.tensors.values()):
+        raise CompatibilityError(
+            f"{base.at} has no tensor of floating-point numbers, so there is nothing to merge; "
+            "give the whole model as the base."
+        )
     merged = tuple(
         MergeTensor(
             tensor,

@@ -6,6 +6,7 @@ whatever a hostile file puts into a tensor name.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 BASE_NAME = "base"
@@ -33,6 +34,11 @@ def printable(text: object, limit: int = 160) -> str:
     if len(shown) <= limit:
         return shown
     return f"{shown[: limit // 2]}...{shown[-limit // 4 :]}"
+
+
+def shell_word(path: object) -> str:
+    """Return a path whole, as a shell takes it: for commands that a message advises."""
+    return shlex.quote(text if (text := str(path)).isprintable() else printable(text))
 
 
 def quoted(text: object) -> str:

@@ -7,11 +7,19 @@ A pickle is never opened, and an index cannot point outside its folder.
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list
+from ram_studio.checkpoints.read.describe import (
+    plural,
+    printable,
+    quoted,
+    shell_word,
+    shown_list,
+)
 from ram_studio.checkpoints.read.files import Files
 from ram_studio.checkpoints.read.json_files import MAX_JSON_BYTES
 from ram_studio.errors import CheckpointError
@@ -33,6 +41,7 @@ _SMALL = re.compile(
 _NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
 _DCP_PART = re.compile(r"shard-\d{5,}-.+\.safetensors")
 _CONVERT = "ram-studio convert {folder} OUT"
+_PYTHON = "python -c "
 
 
 def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
@@ -47,8 +56,8 @@ def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
     at = f"{files.who}{printable(folder)}"
     if UNFINISHED in names:
         raise CheckpointError(
-            f"{at} is a merge in parts that is not finished; run `ram-studio finish PLAN --out` on "
-            "it once all parts are merged."
+            f"{at} is a merge in parts that is not finished; once all parts are merged, run "
+            f"`ram-studio finish PLAN --out {shell_word(folder)}`."
         )
     if SINGLE_FILE in names:
         return [SINGLE_FILE], None
@@ -75,7 +84,7 @@ def find_shards(files: Files) -> tuple[list[str], dict[str, str] | None]:
         return shards, weight_map
     shards = [n for n in names if n.endswith(".safetensors") and not n.startswith(".")]
     if not shards:
-        raise CheckpointError(_nothing_to_open(names, at, printable(folder)))
+        raise CheckpointError(_nothing_to_open(names, at, folder))
     if all(n.startswith("adapter_") for n in shards):
         if ADAPTER_FILE not in shards or ADAPTER_CONFIG not in names:
             raise CheckpointError(
@@ -103,8 +112,8 @@ _TRAINERS = (
     (
         r"adapter_model\.bin",
         "a LoRA adapter as a pickle",
-        'python -c "from peft import AutoPeftModelForCausalLM as M; '
-        "M.from_pretrained('{folder}').save_pretrained('OUT')\"",
+        f"{_PYTHON}from peft import AutoPeftModelForCausalLM as M; "
+        'M.from_pretrained({folder}).save_pretrained("OUT")',
     ),
     (r"model_world_size_\d+_rank_\d+\.pt", "verl's FSDP shards", _CONVERT),
     (r"actor|global_step_\d+", "a verl checkpoint", _CONVERT),
@@ -118,29 +127,40 @@ _TRAINERS = (
     (
         r".+\.gguf",
         "GGUF files, which are usually quantized: prefer the checkpoint they were made from",
-        'python -c "from transformers import AutoModelForCausalLM as M; '
+        f"{_PYTHON}from transformers import AutoModelForCausalLM as M; "
         "from safetensors.torch import save_file; "
-        "m = M.from_pretrained('{folder}', gguf_file='{file}'); "
-        "del m.config.quantization_config; m.config.save_pretrained('OUT'); "
+        "m = M.from_pretrained({folder}, gguf_file={file}); "
+        'del m.config.quantization_config; m.config.save_pretrained("OUT"); '
         "w = [(k, v.clone()) for k, v in m.state_dict().items()]; "
-        "save_file(dict(w), 'OUT/model.safetensors', dict(format='pt'))\"",
+        'save_file(dict(w), "OUT/model.safetensors", dict(format="pt"))',
     ),
 )
 """What trainers and converters leave: names of files, what they are, what converts them."""
+
+
+def _filled(command: str, folder: str, file: str = "") -> str:
+    """Return a command with the names of files in it, whatever those are: it may be pasted."""
+    if not command.startswith(_PYTHON):
+        return command.format(folder=shell_word(folder))
+    names = {
+        name: json.dumps(text, ensure_ascii=not text.isprintable())
+        for name, text in (("folder", folder), ("file", file))
+    }
+    return f"{_PYTHON}{shlex.quote(command.removeprefix(_PYTHON).format(**names))}"
 
 
 def _nothing_to_open(names: list[str], at: str, folder: str) -> str:
     for pattern, what, command in _TRAINERS:
         found = next((name for name in names if re.fullmatch(pattern, name)), None)
         if found is not None:
-            shown = command.format(folder=folder, file=printable(found))
+            shown = _filled(command, folder, found)
             trust = "convert it once" if command == _CONVERT else "if you trust it, convert it"
             return f"{at} holds {what} ({printable(found)}), no safetensors files; {trust}: {shown}"
     pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
     if pickles:
         return (
             f"{at} has only pickle weights ({shown_list(pickles, 2, ', ')}), which can run code "
-            f"when opened; convert them without running any: {_CONVERT.format(folder=folder)}"
+            f"when opened; convert them without running any: {_filled(_CONVERT, folder)}"
         )
     return (
         f"{at} has no safetensors file; expected model.safetensors, or shards with "

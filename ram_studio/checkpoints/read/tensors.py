@@ -127,10 +127,10 @@ class TensorCache:
     A pass reads a tensor in blocks, and several of its threads ask for the same matrix at once.
     """
 
-    def __init__(self, limit: int = CACHE_BYTES) -> None:
-        """Args: limit: bytes; an array that takes more is held alone."""
+    def __init__(self) -> None:
+        # An array that takes more than all the room is held alone.
         arrays: cachetools.LRUCache = cachetools.LRUCache(
-            limit, getsizeof=lambda array: min(array.nbytes, limit)
+            CACHE_BYTES, getsizeof=lambda array: min(array.nbytes, CACHE_BYTES)
         )
         self._made = cachetools.cached(
             arrays, key=lambda key, make: key, condition=threading.Condition()

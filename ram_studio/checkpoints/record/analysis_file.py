@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -38,7 +39,7 @@ from ram_studio.algorithm.partial import ExactSums, PartialAnalysis, parts_text
 from ram_studio.checkpoints.read.content_hash import hash_bytes
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.analysis_packing import pack, require, unpack
-from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 from ram_studio.errors import AnalysisError, OutputError, raise_as
 
 ANALYSIS_FORMAT = 2
@@ -63,7 +64,7 @@ def save_analysis(analysis: Analysis | PartialAnalysis, path: str | Path) -> Pat
 
     Raises: OutputError when the file cannot be written.
     """
-    path = Path(path)
+    path = absolute(path)
     found = analysis.analysis if isinstance(analysis, PartialAnalysis) else analysis
     header, arrays = _header(found), analysis_arrays(found)
     if isinstance(analysis, PartialAnalysis):
@@ -148,7 +149,7 @@ def load_analysis(path: str | Path, *, only_compact: bool = False) -> Analysis:
     Raises: AnalysisError when the file is missing, damaged, of another format or another epsilon
     grid, or holds some parts of a plan only.
     """
-    with _reading(path):
+    with _reading(path) as path:
         header, arrays = _read_arrays(path, only_compact=only_compact)
         if header["kind"] == "part":
             numbers = [number for number, _ in header["parts"]]
@@ -156,6 +157,7 @@ def load_analysis(path: str | Path, *, only_compact: bool = False) -> Analysis:
                 f"Analysis {printable(path)} holds {parts_text(numbers, header['of'])} only; add "
                 "all parts with `ram-studio analysis add FILE ... --out FILE` first."
             )
+        require("tensors", header["tensors"])
         return _build(header, arrays)
 
 
@@ -164,7 +166,7 @@ def load_partial(path: str | Path) -> PartialAnalysis:
 
     Raises: AnalysisError when the file is missing, damaged, or a whole analysis.
     """
-    with _reading(path):
+    with _reading(path) as path:
         header, arrays = _read_arrays(path)
         if header["kind"] != "part":
             raise AnalysisError(
@@ -190,13 +192,14 @@ def load_partial(path: str | Path) -> PartialAnalysis:
 
 
 @contextlib.contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
-    """Turn what can go wrong with an analysis's file into an AnalysisError that names it."""
+def _reading(path: str | Path) -> Iterator[Path]:
+    """Yield where a path leads; what can go wrong there becomes an AnalysisError that names it."""
+    path = Path(os.path.expanduser(path))
     where = f"The analysis {printable(path)}"
     try:
-        if Path(path).is_dir():
+        if path.is_dir():
             raise AnalysisError(f"{where} is a folder; give the file that analyze wrote.")
-        yield
+        yield path
     except FileNotFoundError as error:
         raise AnalysisError(
             f"{where} does not exist; make it with `ram-studio analyze --analysis FILE`."
@@ -210,7 +213,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _read_arrays(
-    path: str | Path, *, only_compact: bool = False
+    path: Path, *, only_compact: bool = False
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     where = f"The analysis {printable(path)}"
     with safe_open(path, framework="np") as file:

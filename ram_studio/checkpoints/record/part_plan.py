@@ -7,6 +7,7 @@ receipts of its parts are known by.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -107,7 +108,7 @@ def save_plan(plan: PartPlan, path: str | Path) -> None:
     Raises: OutputError when the file cannot be written.
     """
     with raise_as(OutputError, f"The plan {printable(path)} cannot be written"):
-        write_whole(Path(path), plan.to_json())
+        write_whole(path, plan.to_json())
 
 
 def load_plan(path: str | Path) -> PartPlan:
@@ -116,7 +117,7 @@ def load_plan(path: str | Path) -> PartPlan:
     Raises: PlanError when the file is missing, damaged, was changed since it was made, or is of
     another version.
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     where = f"The plan {printable(path)}"
     advice = "make it with `ram-studio plan`"
     with raise_as(PlanError, f"{where} cannot be read", advice), open(path, "rb") as file:

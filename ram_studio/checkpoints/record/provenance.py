@@ -269,7 +269,7 @@ class Provenance(Record):
 
     @property
     def license(self) -> License:
-        """What the sources' licenses are together, see ``licenses.combined``."""
+        """What the sources' licenses are together, see ``combine_licenses``."""
         return combine_licenses(source.license for source in self.sources.values())
 
     @property
@@ -336,7 +336,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
     Raises: SettingsError for a recipe, VerificationError for a provenance file; CheckpointError.
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     if not is_provenance(path):
         return load_recipe(path)
     return provenance_of(Folder(path.parent), path.name).placed_recipe

@@ -258,7 +258,7 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
             message = "is required"
         elif problem["type"] == "too_short":
             message = "give at least one"
-        elif problem["type"] == "literal_error":
+        elif message.startswith("Input should"):
             message += f", not {printable(repr(problem['input']), 60)}"
         lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
     shown = "; ".join(lines[:3])
@@ -274,7 +274,7 @@ def load_recipe(path: str | Path) -> Recipe:
 
     Raises: SettingsError, one line that names the file and the field (or the YAML line).
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     where = printable(path)
     if path.is_dir():
         raise SettingsError(
@@ -324,4 +324,4 @@ def dump_recipe(recipe: Recipe, path: str | Path) -> None:
     Raises: SettingsError when the file cannot be written.
     """
     with raise_as(SettingsError, f"{printable(path)} cannot be written"):
-        write_whole(Path(path), recipe_yaml(recipe).encode())
+        write_whole(path, recipe_yaml(recipe).encode())

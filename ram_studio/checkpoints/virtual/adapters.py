@@ -158,7 +158,8 @@ def _overlay_adapter(
         raise CompatibilityError(
             f"{agent.at} is not an adapter of this base: "
             f"{shown_list(problems) or 'it has no lora_A and lora_B'}. Choose the base that it was "
-            f"trained from ({printable(config.get('base_model_name_or_path') or 'not named')})."
+            f"trained from ({printable(config.get('base_model_name_or_path') or 'not named')}). If "
+            f"this is it, {_MERGE}."
         )
     return tensors
 

@@ -83,6 +83,10 @@ CONTENT = "base_content"
 """Key of a delta's metadata: what its base holds, however it is cut into files."""
 
 
+UNCHANGED = "unchanged"
+"""The one tensor, without elements, of the delta of an agent that equals its base."""
+
+
 def content_of(tensors: Mapping[str, str]) -> str:
     """Return one hash of a model's tensors, given each one's BLAKE3 by name."""
     lines = "".join(f"{name}:{digest}\n" for name, digest in sorted(tensors.items()))
@@ -122,6 +126,8 @@ def overlay_delta(agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint)
         )
     tensors = dict(base.tensors)
     for stored in agent.tensors.values():
+        if stored.name == UNCHANGED:
+            continue
         name, _, part = stored.name.rpartition(".")
         below = base.tensors.get(name) if part in ("indices", "values") else None
         places, values = (agent.tensors.get(f"{name}.{what}") for what in ("indices", "values"))

@@ -265,11 +265,11 @@ def _is_turned(
     """Say whether all stacks lie the other way round; None where they fit neither way."""
     if all(found[part] == shape for part, shape in plain.items()):
         return False
-    transpose_matrix = all(
+    are_turned = all(
         len(shape) == 3 and found[part] == (shape[0], shape[2], shape[1])
         for part, shape in plain.items()
     )
-    return True if transpose_matrix else None
+    return True if are_turned else None
 
 
 def _turn(stack: TensorInfo) -> TensorInfo:

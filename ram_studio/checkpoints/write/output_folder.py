@@ -49,8 +49,8 @@ def check_output(
         for source in sources:
             if out.resolve().is_relative_to(source.resolve()):
                 raise OutputError(
-                    f"{printable(out)} lies inside {printable(source)}, which is read for the "
-                    "merge; choose a folder outside of it."
+                    f"{printable(out)} lies inside {printable(source)}, which is read meanwhile; "
+                    "choose a folder outside of it."
                 )
         parent = _writable_parent(out)
         free = shutil.disk_usage(parent).free
@@ -75,14 +75,25 @@ def check_file(path: str | Path) -> None:
 
 
 def _writable_parent(out: Path) -> Path:
-    parent = nearest_folder(out)
-    if not parent.is_dir():
-        raise OutputError(f"{printable(parent)} is not a folder; choose another place.")
+    parent = _folder_above(out)
     if not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(
             f"{printable(parent)} is not writable; choose another folder for the output, or "
             "change its permissions."
         )
+    return parent
+
+
+def _folder_above(out: Path) -> Path:
+    """Return the closest parent of `out` that exists.
+
+    Raises: NotADirectoryError where that is a file, or a link that leads nowhere.
+    """
+    found = (parent for parent in out.parents if parent.exists() or parent.is_symlink())
+    parent = next(found, out.parents[-1])
+    if not parent.is_dir():
+        reason = f"{printable(parent)} is not a folder"
+        raise NotADirectoryError(errno.ENOTDIR, reason, str(parent))
     return parent
 
 
@@ -109,6 +120,8 @@ def absolute(out: str | Path) -> Path:
     Raises: OutputError for the folder of a user that there is not, and for no path at all.
     """
     found = os.path.expanduser(out)
+    if not found:
+        raise OutputError("The output is an empty path; give the name of a folder or a file.")
     if "\0" in found or found.startswith("~"):
         what = "no path" if "\0" in found else "in the folder of a user that does not exist"
         raise OutputError(f"{printable(out)} is {what}; choose another output.")
@@ -191,16 +204,18 @@ def _remove_leftovers(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, flushed: bool = False, replaces: bool = True) -> Iterator[Path]:
+def whole_file(path: str | Path, *, flushed: bool = False, replaces: bool = True) -> Iterator[Path]:
     """Yield where to write a file, which then appears whole or not at all.
 
-    Args: flushed: it is on the disk before it appears; replaces: an older one, else one that is
-        there is an error.
+    Args: path: see ``absolute``; flushed: it is on the disk before it appears; replaces: an older
+        one, else one that is there is an error.
 
-    Raises: OSError.
+    Raises: OSError; OutputError for a path that is none.
     """
-    if not path.name:
+    if not Path(path).name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    path = absolute(path)
+    _folder_above(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,8 +227,8 @@ def whole_file(path: Path, *, flushed: bool = False, replaces: bool = True) -> I
         _quietly(temporary.unlink)
 
 
-def write_whole(path: Path, data: bytes, *, flushed: bool = False) -> None:
-    """Write some bytes as a ``whole_file``, in place of an older one. Raises: OSError."""
+def write_whole(path: str | Path, data: bytes, *, flushed: bool = False) -> None:
+    """Write some bytes as a ``whole_file``, in place of an older one. Raises: as that."""
     with whole_file(path, flushed=flushed) as temporary:
         temporary.write_bytes(data)
 

@@ -144,7 +144,12 @@ class PartsFolder(_PartsOutput):
         """Raise OutputError where it holds something else now, or lies in one of the sources."""
         with plain_words(f"{printable(self.out)} cannot be used for the output", _LEFT):
             if not (self.out / UNFINISHED).is_dir():
-                check_output(self.out, needed_bytes=0, sources=sources)
+                try:
+                    check_output(self.out, needed_bytes=0, sources=sources)
+                except OutputError:
+                    if (self.out / UNFINISHED).is_dir():  # another part was begun meanwhile
+                        return self.check(sources)
+                    raise
             else:
                 self._is_begun(f"{UNFINISHED}/{name}" for name in os.listdir(self.out / UNFINISHED))
 

@@ -15,7 +15,7 @@ from ram_studio.checkpoints.read.shard_files import INDEX_FILE, SINGLE_FILE
 from ram_studio.checkpoints.read.tensors import DTYPE_BITS, element_count
 from ram_studio.errors import SettingsError
 
-METADATA = {"format": "pt"}
+METADATA: Mapping[str, str] = {"format": "pt"}
 """What every shard says of itself: transformers asks for it."""
 
 TensorSpec = tuple[str, str, tuple[int, ...]]
@@ -65,7 +65,7 @@ def plan_shards(sizes: Sequence[tuple[str, int]], max_shard_bytes: int) -> list[
 
 
 def lay_out(
-    tensors: Sequence[TensorSpec], max_shard_bytes: int, metadata: Mapping[str, str]
+    tensors: Sequence[TensorSpec], max_shard_bytes: int, metadata: Mapping[str, str] = METADATA
 ) -> list[Shard]:
     """Return the shards of a checkpoint, named as `save_pretrained` names them.
 
@@ -87,7 +87,7 @@ def lay_out(
         if len(plan) > 1:
             file_name = f"model-{number:05d}-of-{len(plan):05d}.safetensors"
         ordered = sorted(names, key=lambda name: -DTYPE_BITS[specs[name][0]])
-        entries: dict[str, object] = {HEADER_METADATA: dict(metadata)} if metadata else {}
+        entries: dict[str, object] = {HEADER_METADATA: dict(metadata)}
         begins, end = {}, 0
         for name in ordered:
             begins[name] = end

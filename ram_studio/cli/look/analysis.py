@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli import options
 
 commands = typer.Typer(
@@ -40,7 +41,7 @@ def add(
     else:
         print(
             f"{out} is the analysis of the whole model. Next: ram-studio merge --plan PLAN --part "
-            f"1 --analysis {out} --out OUT"
+            f"1 --analysis {shell_word(out)} --out OUT"
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli import options
 from ram_studio.cli.look.counts import (
     print_counts,
@@ -109,4 +110,4 @@ def _print_counts(
     print_counts(described, result)
     print_parts(described, result.agents)
     if path is not None:
-        print(f"Analysis written to {path}. Next: ram-studio preview {path}")
+        print(f"Analysis written to {path}. Next: ram-studio preview {shell_word(path)}")

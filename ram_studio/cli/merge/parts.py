@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli import options
 from ram_studio.cli.merge.result import report
 from ram_studio.cli.progress import progress_bars
@@ -30,9 +31,11 @@ def plan(
     from ram_studio.checkpoints.read.describe import plural, shown_bytes
     from ram_studio.checkpoints.record.part_plan import save_plan
     from ram_studio.checkpoints.record.provenance import read_recipe
+    from ram_studio.checkpoints.write.output_folder import check_file
     from ram_studio.engine.parts.planning import make_plan
 
     shard_bytes = options.parse_size(max_shard_size)
+    check_file(out)
     with progress_bars(quiet=as_json) as (_, on_download):
         made = make_plan(
             read_recipe(recipe),
@@ -57,8 +60,8 @@ def plan(
             "are parts. A smaller --max-shard-size makes more files."
         )
     print(
-        f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan {out} "
-        "--part i --analysis part-i.analysis"
+        f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan "
+        f"{shell_word(out)} --part i --analysis part-i.analysis"
     )
 
 
@@ -131,6 +134,6 @@ def merge(
         return
     print(
         f"{text}: {len(result.shards)} files ({result.bytes_written:,} bytes) written to "
-        f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish {plan} "
-        f"--out {result.out}"
+        f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish "
+        f"{shell_word(plan)} --out {shell_word(result.out)}"
     )

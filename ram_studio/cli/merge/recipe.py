@@ -36,13 +36,14 @@ def recipe(
     """Check a recipe and fill in its defaults, or convert it from or to other tools' settings."""
     if from_mergekit + to_mergekit + (to_mopd is not None) > 1:
         raise typer.BadParameter("give one of the three", param_hint="--from-mergekit")
-    from ram_studio.checkpoints.write.output_folder import write_whole
+    from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 
     text, warnings = _convert_recipe(source, from_mergekit, to_mergekit, to_mopd)
     print_warnings(warnings)
     if out is None:
         print(text, end="")
         return
+    out = absolute(out)
     if os.path.lexists(out):
         raise OutputError(f"{out} exists; choose another name or remove it first.")
     with raise_as(OutputError, f"{out} cannot be written"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli.tables import print_table, print_warnings, ratio, retained_texts
 from ram_studio.resources import user_folder
 
@@ -55,4 +56,4 @@ def report(result: MergeResult, as_json: bool) -> None:
         print(f"note: {advice} (--rounding stochastic, --dtype float32)")
     done = "already holds this merge; nothing was written" if result.is_done_before else ""
     place = f"{result.out} {done}" if done else f"Written to {result.out}"
-    print(f"{place}. Next: ram-studio verify {result.out}")
+    print(f"{place}. Next: ram-studio verify {shell_word(result.out)}")

@@ -54,7 +54,6 @@ class ProbeResult:
     dtype: str | None = None
     rounding: str | None = None
     factors: tuple[float, ...] | None = None
-    bits: np.ndarray | None = None
     stored: np.ndarray | None = None
     exact: np.ndarray | None = None
     step: np.ndarray | None = None
@@ -146,7 +145,6 @@ class ElementProbe:
             return ProbeResult(self.recipe.method, settings, self.reason)
         dtype = self._plan.dtypes[self.tensor.name]
         row = self._plan.rows[self.tensor.name]
-        bits = np.concatenate(self._stored)
         factors = self._plan.factors
         worked = self._worked_examples(index, base, agents)
         return ProbeResult(
@@ -155,8 +153,7 @@ class ElementProbe:
             dtype=dtype,
             rounding=self.recipe.rounding,
             factors=None if factors is None else tuple(float(f) for f in factors[row]),
-            bits=bits,
-            stored=rounding.decode(bits, dtype),
+            stored=rounding.decode(np.concatenate(self._stored), dtype),
             exact=np.array([w.value for w in worked]),
             step=spacing(base, dtype),
             worked=worked,

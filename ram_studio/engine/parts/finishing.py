@@ -12,7 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from ram_studio.algorithm.meters.retained import RetainedShares
-from ram_studio.checkpoints.read.describe import printable, shown_list
+from ram_studio.checkpoints.read.describe import printable, shell_word, shown_list
 from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
@@ -159,7 +159,7 @@ def read_receipts(plan: PartPlan, output: Output) -> dict[str, Receipt]:
         raise PlanError(
             f"{printable(output.out)} is not complete: {plan.text(*missing)} missing. Merge "
             f"{'it' if len(missing) == 1 else 'them'} with `ram-studio merge --plan PLAN --part "
-            f"{missing[0]} --out`, then finish again."
+            f"{missing[0]} --out {shell_word(output.out)}`, then finish again."
         )
     receipts: dict[str, Receipt] = {}
     for unit, (part, names, data) in units.items():

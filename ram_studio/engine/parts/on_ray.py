@@ -22,7 +22,7 @@ from ram_studio.checkpoints.read.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
-from ram_studio.checkpoints.write.output_folder import nearest_folder
+from ram_studio.checkpoints.write.output_folder import absolute, nearest_folder
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.parts.finishing import finish
@@ -94,7 +94,7 @@ def merge_on_ray(
     Raises: SettingsError for Ray that is not there; what ``merge_part`` and ``finish`` raise.
     """
     start = time.monotonic()
-    out = str(out) if is_url(out) else str(Path(out).absolute())
+    out = str(out) if is_url(out) else str(absolute(out))
     with connect_ray(address) as ray:
         job = divisible_job(recipe, cancel=run.get("cancel"))
         with _put_mark(out) as mark:

@@ -26,7 +26,7 @@ from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, Plann
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output import DEFAULT_MAX_SHARD_BYTES
-from ram_studio.checkpoints.write.shard_plan import METADATA, Shard, lay_out
+from ram_studio.checkpoints.write.shard_plan import Shard, lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.analyze import load_sources
 from ram_studio.engine.events import CancelToken
@@ -87,7 +87,7 @@ def plan_of(
     """Return a job cut into parts, see ``make_plan``."""
     report = job.report
     job.refuse_other_bases()
-    shards = lay_out(job.specs, max_shard_bytes, METADATA)
+    shards = lay_out(job.specs, max_shard_bytes)
     runs = cut([shard.file_size for shard in shards], parts or len(shards))
     chosen = [[shards[i] for i in run] for run in runs]
     hashed = deal_files(report, chosen) if hash_sources else [[] for _ in chosen]
@@ -179,7 +179,7 @@ def memory_of_parts(job: MergeJob, plan: PartPlan, threads: int) -> list[int]:
     """
     sources = job.report.checkpoints
     whole = {t.name: t.numel for t in job.merged if job.is_whole(t)}
-    shards = lay_out(job.specs, plan.max_shard_bytes, METADATA) if whole else []
+    shards = lay_out(job.specs, plan.max_shard_bytes) if whole else []
     largest = {s.file_name: max(whole.get(name, 0) for name in s.offsets) for s in shards}
     needed = _PROCESS_BYTES + sum(len(c.tensors) for c in sources) * _HEADER_BYTES
     needed += MOST_HELD_BYTES if any(c.remote for c in sources) else 0
@@ -228,7 +228,7 @@ class OpenPlan:
     @cached_property
     def shards(self) -> list[Shard]:
         """All of the output, in file order."""
-        return lay_out(self.job.specs, self.plan.max_shard_bytes, METADATA)
+        return lay_out(self.job.specs, self.plan.max_shard_bytes)
 
     @cached_property
     def small_files(self) -> dict[str, bytes]:

@@ -10,11 +10,15 @@ that is slow at every prompt is ended by what its slow prompts take together.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.sandbox.worker import OutOfTime, Worker, WorkerEnded
+from ram_studio.evals.answering.engine import reason_of
+from ram_studio.evals.sandbox.worker import OutOfTime, Worker, WorkerEnded, WorkerError
 
 SECONDS = 5.0
 """Longest computing time for one prompt."""
@@ -45,6 +49,19 @@ class SlowPrompts:
             )
 
 
+@contextmanager
+def template_errors(folder: str | Path, advice: str) -> Iterator[None]:
+    """Name the model whose template fails; advice: what to do about it."""
+    try:
+        yield
+    except WorkerError:
+        raise
+    except (EvaluationError, ValueError) as error:
+        raise EvaluationError(
+            f"The chat template of {folder} fails: {reason_of(error)}. {advice}"
+        ) from error
+
+
 def render_chat(
     template: str,
     messages: list[dict[str, str]],
@@ -58,7 +75,7 @@ def render_chat(
     Args: tools: as JSON schemas, for a template that knows about tools. special: the
         tokenizer's special tokens by name. slow: what the same model's slow prompts took so far.
 
-    Raises: EvaluationError with the reason, to be put after "The chat template of ... fails:";
+    Raises: EvaluationError with the reason, see ``template_errors``;
         WorkerError, a whole sentence, where the template was not come to.
     """
     message = {"template": template, "messages": messages, "tools": tools}

@@ -6,6 +6,7 @@ Only safetensors weights are opened and no remote code is run.
 import json
 import math
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ FLOAT32_BELOW_BYTES = 2 * 1024**3
 # The library takes some 10 ms a layer, however small; the deepest merges that were published have
 # some 300.
 MOST_LAYERS = 512
+_LAYER_COUNT = re.compile(r"((?<!max_window_)layers?|depths?|num_blocks)$")
 # What Linux has in /dev where there is a GPU that torch could use.
 _GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 
@@ -226,7 +228,7 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes {layers} layers, and the weights have {found}. Copy "
             "all of the model's files into the folder."
         )
-    deepest = max(getattr(part, "num_hidden_layers", None) or 0 for part in _parts(config))
+    deepest = max((count for part in _parts(config) for count in _layer_counts(part)), default=0)
     if deepest > MOST_LAYERS:
         raise EvaluationError(
             f"{folder}/config.json describes {deepest:,} layers. Models of up to {MOST_LAYERS} "
@@ -242,6 +244,15 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
             f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
             f"{held:,}. Copy all of the model's files into the folder."
         )
+
+
+def _layer_counts(part: Any) -> Iterator[int]:
+    """Yield what may be a number of layers: every kind of tower calls it differently."""
+    yield getattr(part, "num_hidden_layers", None) or 0
+    for name, value in vars(part).items():
+        if _LAYER_COUNT.search(name):
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            yield from (count for count in values if isinstance(count, int))
 
 
 def _parts(config: Any) -> Iterator[Any]:

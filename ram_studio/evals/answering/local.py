@@ -19,7 +19,7 @@ from ram_studio.checkpoints.opening import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.chat_template import SlowPrompts, render_chat
+from ram_studio.evals.answering.chat_template import SlowPrompts, render_chat, template_errors
 from ram_studio.evals.answering.decode import OnTokens, Sampling, decode_steps
 from ram_studio.evals.answering.engine import (
     ChatMode,
@@ -188,8 +188,8 @@ class LocalEngine:
     ) -> str:
         """Return the prompt by the chat template; messages: those after the first."""
         request = question.prompt if native else request_text(question)
-        try:
-            tools = [dict(tool) for tool in question.tools] if native else None
+        tools = [dict(tool) for tool in question.tools] if native else None
+        with template_errors(self.path, "Repair it, or use chat 'none'."):
             text = render_chat(
                 self.tokenizer.get_chat_template(tools=tools),
                 [{"role": "user", "content": request}, *messages],
@@ -197,13 +197,6 @@ class LocalEngine:
                 special=self.tokenizer.special_tokens_map,
                 slow=self._slow,
             )
-        except WorkerError:
-            raise
-        except (EvaluationError, ValueError) as error:
-            raise EvaluationError(
-                f"The chat template of {self.path} fails: {reason_of(error)}. Repair it, or use "
-                "chat 'none'."
-            ) from error
         for words in (
             request,
             *(m["content"] for m in messages if m["role"] != "assistant"),

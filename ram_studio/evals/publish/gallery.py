@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,7 @@ from ram_studio.algorithm.scaling import has_lambda
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
 from ram_studio.checkpoints.record.filters import choices_text
+from ram_studio.checkpoints.record.provenance import PROVENANCE_FILE
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
     absolute,
@@ -98,7 +100,9 @@ def build_gallery(
     Raises: EvaluationError where no source is a merge; OutputError.
     """
     target = absolute(out)
-    check_output(target, needed_bytes=SIDECAR_BYTES)
+    folders = [Path(os.path.expanduser(source)) for source in sources]
+    merges = [folder for folder in folders if os.path.isfile(folder / PROVENANCE_FILE)]
+    check_output(target, needed_bytes=SIDECAR_BYTES, sources=merges)
     entries, left_out = _entries(sources, store, dict(known or {}), check)
     if not entries:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())

@@ -15,6 +15,7 @@ from ram_studio.checkpoints.read.describe import (
     MERGED_NAME,
     printable,
     quoted,
+    shell_word,
     shown_bytes,
     shown_list,
 )
@@ -60,7 +61,7 @@ def score_files(
     if not runs:
         raise EvaluationError(
             f"The store {store.path} has no scores of {printable(folder)}. Run first: "
-            f"ram-studio evaluate {printable(folder)}"
+            f"ram-studio evaluate {shell_word(folder)}"
         )
     files, results = hub_results(store, runs)
     if results:

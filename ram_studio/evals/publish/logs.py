@@ -22,7 +22,7 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 from ram_studio.errors import OutputError, raise_as
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_result import EvalResult, ModelDetails
@@ -64,7 +64,7 @@ def write_inspect(result: EvalResult, folder: str | Path) -> list[Path]:
     Raises: OutputError.
     """
     files = {f"{task.model}_{task.name}.eval": _inspect_log(task) for task in _tasks(result)}
-    return _write_logs(Path(folder), files)
+    return _write_logs(folder, files)
 
 
 def write_lm_eval(result: EvalResult, folder: str | Path) -> list[Path]:
@@ -85,7 +85,7 @@ def write_lm_eval(result: EvalResult, folder: str | Path) -> list[Path]:
         files[f"{model}/results_{date}.json"] = _json(content)
         for name, rows in samples.items():
             files[f"{model}/samples_{name}_{date}.jsonl"] = b"".join(map(_json, rows))
-    return _write_logs(Path(folder), files)
+    return _write_logs(folder, files)
 
 
 LOGS: Mapping[str, Callable[[EvalResult, str | Path], list[Path]]] = {
@@ -120,10 +120,11 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-")[:80] or "model"
 
 
-def _write_logs(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+def _write_logs(out: str | Path, files: Mapping[str, bytes]) -> list[Path]:
+    folder = absolute(out)
     what = f"The logs cannot be written to {printable(folder)}"
     with raise_as(OutputError, what, "check that the folder above exists and is writable"):
-        os.stat(folder.absolute().parent)  # one that is not there is rather a slip than a wish
+        os.stat(folder.parent)  # one that is not there is rather a slip than a wish
         for name, data in files.items():
             write_whole(folder / name, data)
     return [folder / name for name in files]

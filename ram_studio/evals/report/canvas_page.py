@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -26,7 +27,7 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.analysis_file import load_analysis
 from ram_studio.checkpoints.record.filters import choices_text
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 from ram_studio.errors import EvaluationError, OutputError, raise_as
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.report.skill_table import load_table
@@ -161,7 +162,7 @@ def canvas_data(source: str) -> dict[str, Any]:
 
     Raises: EvaluationError for anything else; AnalysisError for a damaged analysis.
     """
-    path = Path(source)
+    path = Path(os.path.expanduser(source))
     if source in SETS and not path.exists():
         path = asset_path(source)
     analysis_file = path / ANALYSIS_FILE if path.is_dir() else path
@@ -208,7 +209,7 @@ def export_canvas(source: str, out: str | Path) -> Path:
     Raises: as ``canvas_data``; OutputError when it cannot be written or the folder holds other
     files of these names.
     """
-    data, target = canvas_data(source), Path(out)
+    data, target = canvas_data(source), absolute(out)
     files = {target: canvas_page(data)}
     if target.suffix.lower() not in (".html", ".htm"):
         about = (

@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 from ram_studio.errors import EvalSettingsError, OutputError, raise_as
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
@@ -34,7 +34,7 @@ def export_report(result: EvalResult, path: str | Path) -> None:
         EvaluationError: another ending.
         OutputError: the file cannot be written.
     """
-    target = Path(path)
+    target = absolute(path)
     ending = target.suffix.lower()
     if ending not in FORMATS:
         raise EvalSettingsError(
