@@ -106,6 +106,16 @@ def test_a_resumed_check_equals_an_uninterrupted_one(
     assert texts(again, "base") == texts(whole, "base")
 
 
+def test_stored_answers_of_all_samples_count_as_reused(session, workspace) -> None:
+    twice = EvalSettings(limit=2, samples=2, temperature=1.0)
+    _, fresh = evaluate(session, workspace, "base", plan=twice)
+    assert (fresh.done, fresh.reused) == (16, 0)
+    _, again = evaluate(session, workspace, "base", plan=twice)
+    assert (again.done, again.total, again.reused) == (16, 16, 16)
+    _, more = evaluate(session, workspace, "base", plan=twice.model_copy(update={"limit": 3}))
+    assert (more.done, more.reused) == (24, 16)
+
+
 def test_users_share_the_answers_of_shipped_models(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True))
     one, two = user(workspace, "one"), user(workspace, "two")
