@@ -426,6 +426,10 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert found.base == "base"
     assert {len(items) for items in found.result.report.items.values()} == {12}
     page = past_view.side_by_side_html(found)
+    tag = '<span class="merge-tag">merge</span>'
+    assert page.count(tag) == 2
+    beside = past.side_by_side([m.id for m in models], "demo", "ram+", session, workspace)
+    assert past_view.side_by_side_html(beside).count(tag) == 2, "the reference is a merge, too"
     assert 'Effective λ: coding</th>\n<td class="strong">–</td>' in page, "the sum has none"
     assert "▲" in page
     assert "without follow. Chance level: the score" in page
