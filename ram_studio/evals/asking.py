@@ -234,16 +234,10 @@ def ask_suites(
         for run, plan, rows, known in zip(runs, plans, found, stored, strict=True):
             if (decoding, wording) not in plan:
                 continue
-
-            def report_progress(model: str, domain: str, done: int, total: int, of: int = len(plan),
-                     before: int = len(rows), known: list[Counter[str]] = known) -> None:  # fmt: skip
-                # Of all rounds together: those before this one are whole.
-                if on_progress:
-                    later = sum(counts[domain] for counts in known[before + 1 :])
-                    on_progress(model, domain, before * total + done + later, of * total)
-
             own, questions = _in_wording(run, wording, asked)
-            rows.append(own.answers(questions, report_progress, should_stop))
+            later = sum(known[len(rows) + 1 :], Counter[str]())
+            progress = _of_all_rounds(on_progress, len(plan), len(rows), later)
+            rows.append(own.answers(questions, progress, should_stop))
     answered: list[tuple[Question, Answer]] = []
     for plan, rows in zip(plans, found, strict=True):
         drawn = sum(not wording for _, wording in plan)
@@ -257,6 +251,22 @@ def rounds_of(run: SuiteRun) -> list[tuple[Decoding, int]]:
     drawn = run.settings.decodings[: 1 if run.suite.draws_samples else None]
     wordings = range(1, run.settings.paraphrases if run.suite.name in SUITES else 1)
     return [*((decoding, 0) for decoding in drawn), *((drawn[0], n) for n in wordings)]
+
+
+def _of_all_rounds(
+    on_progress: Progress | None, rounds: int, before: int, later: Counter[str]
+) -> Progress | None:
+    """Return what tells of one of several rounds, told of all together.
+
+    before: rounds that are whole. later: what is stored of those to come, by domain.
+    """
+    if on_progress is None:
+        return None
+
+    def report(model: str, domain: str, done: int, total: int) -> None:
+        on_progress(model, domain, before * total + done + later[domain], rounds * total)
+
+    return report
 
 
 def _in_wording(
