@@ -140,7 +140,9 @@ def evaluate(
     result = judging.show(report, export, as_json)
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
-        raise EvaluationError(f"No question was answered. {' '.join(result.missing())}")
+        (first, *_), *_ = next(iter(report.models.values())).answers.values()
+        missing = " ".join(result.missing())
+        raise EvaluationError(f"No question was answered. {missing} The first: {first.note}.")
 
 
 def name_models(models: list[str]) -> dict[str, str]:

@@ -108,6 +108,7 @@ def test_failed_replies_and_accuracies_are_shown(run, monkeypatch):
         code, out, error = run(*asked, "--suite", "math")
         assert "of 2 questions 2 got no answer" in out
         assert (code, "No question was answered. one, math: of 2" in str(error)) == (1, True)
+        assert "The first: failed: the server answered with status 503: busy" in str(error)
     with serve(lambda body: "all small letters") as server:
         _, out, _ = run("evaluate", "one", "--endpoint", server.url, "--suite", "instructions")
         assert "instructions: prompt_strict" in out
