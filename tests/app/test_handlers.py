@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from random_analyses import make_analysis
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID, snap
-from ram_studio.app import numbers
+from ram_studio.app import launch, numbers
 from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progress_html
 from ram_studio.app.load import view as load_view
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_from, read_sources
@@ -31,6 +32,15 @@ from ram_studio.evals.report.canvas_page import RANGES
 
 LOCAL = Settings()
 SPACE = Settings(is_space=True)
+
+
+@pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "in use"), ("no.such.invalid", "")])
+def test_an_address_that_is_taken_or_unknown_is_told(host, why):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = rf"cannot listen on {host}, port {port}: .*{why}.*Choose another --host or --port"
+        with pytest.raises(SettingsError, match=said):
+            launch(Settings(host=host, port=port), prevent_thread_lock=True)
 
 
 def test_flags_win_over_the_environment_and_errors_are_named(tmp_path: Path) -> None:
