@@ -1,7 +1,5 @@
 """How often intervals hold the truth and verdicts are wrong, in simulations; seeded.
 
-    python benchmarks/intervals.py [gain | table | agents]
-
 Questions have a common difficulty and each model its own luck, to the correlation that is given.
 `gain`: the interval of the retained gain. `table`: ten merges that are exactly the margin below
 their specialists, in three skills. `agents`: six equal agents of which one is the specialist.
@@ -9,7 +7,7 @@ their specialists, in three skills. `agents`: six equal agents of which one is t
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -173,4 +171,7 @@ def main(wanted: str) -> None:
 
 
 if __name__ == "__main__":
-    main("".join(sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wanted", nargs="?", choices=("gain", "table", "agents"), default="",
+                        help="default: all three")  # fmt: skip
+    main(parser.parse_args().wanted)
