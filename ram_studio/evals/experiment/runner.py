@@ -19,7 +19,7 @@ from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.draws import mean_scores, spread_over_merges, spread_over_samples
-from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
+from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage, count_skills
 from ram_studio.evals.experiment.presets import norm_matched
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
 from ram_studio.evals.experiment.search import SlimSearch
@@ -30,7 +30,6 @@ from ram_studio.evals.report.damage import damages
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, paraphrase_scores, sample_scores
-from ram_studio.evals.suites import apart
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
@@ -153,7 +152,6 @@ class Runner:
             settings += self.plan.controls
         self.result = replace(
             self.result,
-            held_out=items.held_skills,
             settings=settings,
             level=race.level_for(settings, len(self._shares)),
             total_answers=settings * items.count,
@@ -408,11 +406,10 @@ class Runner:
         if ranked:
             levels = dict(self._alone(ranked[0]).chance_levels)
             self.result = replace(self.result, winner=ranked[0].label, chance_levels=levels)
-        beside = apart(self.plan.settings.suites)
-        compared = chain.from_iterable(self.questions.values())
         self.result = replace(
             self.result,
-            questions=sum(question.domain not in beside for question in compared),
+            questions=count_skills(self.questions),
+            held_out=count_skills(self._held_out),
             rows=tuple(e.snapshot() for e in self.entries if not e.candidate.draw_of),
             answers=sum(len(entry.answers) for entry in self.entries),
             seconds=time.monotonic() - self._began,
