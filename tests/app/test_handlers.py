@@ -15,7 +15,7 @@ from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progres
 from ram_studio.app.load import view as load_view
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_from, read_sources
 from ram_studio.app.merge import view, work
-from ram_studio.app.merge.controls import tuned_settings
+from ram_studio.app.merge.controls import OFFERED, tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.deep_link import Link, read_link
 from ram_studio.app.session.session import LoadedModels, MergedModel
@@ -267,6 +267,16 @@ def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
     wudi = recipe_from(_loaded(), "wudi", {})
     assert view.plan_merge(measured, wudi, tmp_path, [made]).seconds is None
     assert not view.plan_merge(_loaded(), exact, tmp_path).caution
+
+
+@pytest.mark.parametrize("method", OFFERED)
+def test_the_plan_says_what_every_offered_method_does(method, tmp_path):
+    recipe = recipe_from(_loaded(), method, {})
+    html = view.plan_html(view.plan_merge(_loaded(), recipe, tmp_path), method)
+    said = html.partition('<p class="plan">')[2].partition("<span")[0].strip()
+    assert len(said) > 20
+    assert said.endswith(".")
+    assert ("whole matrices" in said) == (method in work.SLOW)
 
 
 _RESULT = {"agents": {}, "bytes_read": 10, "bytes_written": 10, "seconds": 0.1}
