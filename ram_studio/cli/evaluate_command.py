@@ -162,6 +162,8 @@ def name_models(models: list[str]) -> dict[str, str]:
                 same = next((one for one in named if Path(named[one]).resolve() == resolved), None)
                 if same:
                     print(f"note: {name} is the same folder as {same}.", file=sys.stderr)
+        elif not name.strip() or not path:
+            raise typer.BadParameter(f"{text!r} does not have the form NAME=FOLDER")
         if name in named:
             raise typer.BadParameter(f"two models are called {name!r}; use NAME=FOLDER")
         named[name] = path

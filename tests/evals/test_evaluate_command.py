@@ -132,6 +132,11 @@ def test_bad_options_are_usage_errors(run, options):
     assert run("evaluate", BASE, "--limit", "1", *options.split())[0] == 2
 
 
+@pytest.mark.parametrize("model", [f"={BASE}", f" ={BASE}", "one="])
+def test_a_model_needs_a_name_and_a_folder(run, model):
+    assert run("evaluate", model, "--limit", "1")[0] == 2
+
+
 WRONG = """--suite nope | --suite , | --suite demo,math | --limit 0 | --limit math=1 | --lengths 0 |
 --suite memory --lengths 10 | --device nope | --prompts nope | --shots 99 | --margin 0 |
 --difficulty 9 | --base nope | --specialist nope=base"""
