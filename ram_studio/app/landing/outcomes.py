@@ -17,7 +17,7 @@ from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.algorithm.meters.part_factors import PartFactors
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.numbers import setting_text, value_text
+from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.deep_link import AVERAGE, PLACES, SUM, method_title
 from ram_studio.app.session.sets import TITLES, load_set, shipped_table
 from ram_studio.app.session.shared import TuneSettings
@@ -235,7 +235,7 @@ def shown_method(row: Mapping[str, Any], n_agents: int) -> str:
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Return settings in words: "epsilon 10⁻⁵, r 0.1, alpha 2"."""
     return ", ".join(
-        f"{setting_text(name)} {value_text(name, value)}"
+        f"{name.replace('_', ' ')} {epsilon_text(value) if name == 'epsilon' else f'{value:g}'}"
         for name, value in settings.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     )
