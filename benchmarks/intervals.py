@@ -1,7 +1,5 @@
 """How often intervals hold the truth and verdicts are wrong, in simulations; seeded.
 
-    python benchmarks/intervals.py [gain | table | agents | documents]
-
 Questions have a common difficulty and each model its own luck, to the correlation that is given.
 `gain`: the interval of the retained gain. `table`: ten merges that are exactly the margin below
 their specialists, in three skills. `agents`: six equal agents of which one is the specialist.
@@ -10,7 +8,7 @@ their specialists, in three skills. `agents`: six equal agents of which one is t
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -240,4 +238,7 @@ def main(wanted: str) -> None:
 
 
 if __name__ == "__main__":
-    main("".join(sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    tables = ("gain", "table", "agents", "documents")
+    parser.add_argument("wanted", nargs="?", choices=tables, default="", help="default: all")
+    main(parser.parse_args().wanted)

@@ -34,7 +34,7 @@ Work = Callable[[slice], None]
 def arrays(elements: int, agents: int) -> list[np.ndarray]:
     """Return bfloat16 bits of a base and agents, as ``zoo`` makes them."""
     random = np.random.default_rng(0)
-    chunks = [_chunk(random, CHUNK, agents, "weight") for _ in range(elements // CHUNK)]
+    chunks = [_chunk(random, CHUNK, agents, "weight") for _ in range(max(1, elements // CHUNK))]
     return [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
 
 

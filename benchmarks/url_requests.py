@@ -1,14 +1,12 @@
 """How many requests a merge in parts takes from sources at a URL, and how many go at a time.
 
-    python benchmarks/url_requests.py [PARTS]
-
 The store is fsspec's memory with 10 ms added to each request; a source has a shard for each part.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 import threading
 import time
@@ -69,7 +67,9 @@ class Counted:
 
 def main() -> None:
     """Print a row for each step of a merge."""
-    parts = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="?", type=int, default=64, help="default: 64")
+    parts = parser.parse_args().parts
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
         for number, name in enumerate(SOURCES):

@@ -1,13 +1,13 @@
 """Write docs/cli.md from the commands themselves: `make docs`.
 
-`--print` prints the page instead. tests/test_readme.py fails when the page and the commands differ.
+tests/test_readme.py fails when the page and the commands differ.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
-import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,7 +148,9 @@ def _cell(text: str | None) -> str:
 
 
 if __name__ == "__main__":
-    if "--print" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--print", action="store_true", help="print the page instead")
+    if parser.parse_args().print:
         print(reference(), end="")
     else:
         PAGE.write_text(reference(), encoding="utf-8")

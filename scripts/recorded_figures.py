@@ -1,11 +1,12 @@
 """Write what pages quote from the shipped records and from the models: `make docs`.
 
 A page marks a block with ``<!-- name -->`` and ``<!-- /name -->``; what stands between is written.
-`--check` only tells which pages would change. A test fails when one would.
+A test fails when a page would change.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable
@@ -94,17 +95,19 @@ def written(text: str) -> str:
 
 def main() -> int:
     """Write the pages, or with --check tell which differ; 1 if any does."""
-    differing = 0
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only tell which pages would change")
+    is_check, differing = parser.parse_args().check, 0
     for page in PAGES:
         path = ROOT / page
         text = path.read_text(encoding="utf-8")
         new = written(text)
         if new != text:
             differing += 1
-            print(f"{page}: {'differs' if '--check' in sys.argv else 'written'}")
-            if "--check" not in sys.argv:
+            print(f"{page}: {'differs' if is_check else 'written'}")
+            if not is_check:
                 path.write_text(new, encoding="utf-8")
-    return int(bool(differing) and "--check" in sys.argv)
+    return int(bool(differing) and is_check)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.app.settings import Settings
-from ram_studio.errors import RamStudioError
+from ram_studio.errors import RamStudioError, SettingsError
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -91,12 +92,29 @@ def leave_at_sigterm(workspace: Workspace) -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
+def _check_address(settings: Settings) -> None:
+    """Raise SettingsError where nothing can listen, before the page takes its seconds."""
+    host, port = settings.host, settings.port
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
+    except OSError as error:
+        # Python says the address once more.
+        why = str(error.strerror or error).partition(" (while")[0]
+        raise SettingsError(
+            f"The app cannot listen on {host}, port {port}: {why}. Choose another --host or --port."
+        ) from error
+
+
 def launch(settings: Settings | None = None, **options: Any) -> Any:
     """Build and launch the app; return what ``gr.Blocks.launch`` returns.
 
     options: further arguments of ``gr.Blocks.launch`` (``prevent_thread_lock`` in tests).
+
+    Raises: SettingsError: its port is taken, or its host is not this machine's.
     """
     settings = settings or Settings()
+    _check_address(settings)
     app = build(settings)
     from ram_studio.app.shell import launch_options
 

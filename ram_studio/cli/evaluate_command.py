@@ -140,7 +140,9 @@ def evaluate(
     result = judging.show(report, export, as_json)
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
-        raise EvaluationError(f"No question was answered. {' '.join(result.missing())}")
+        (first, *_), *_ = next(iter(report.models.values())).answers.values()
+        missing = " ".join(result.missing())
+        raise EvaluationError(f"No question was answered. {missing} The first: {first.note}.")
 
 
 def name_models(models: list[str]) -> dict[str, str]:
@@ -160,6 +162,8 @@ def name_models(models: list[str]) -> dict[str, str]:
                 same = next((one for one in named if Path(named[one]).resolve() == resolved), None)
                 if same:
                     print(f"note: {name} is the same folder as {same}.", file=sys.stderr)
+        elif not name.strip() or not path:
+            raise typer.BadParameter(f"{text!r} does not have the form NAME=FOLDER")
         if name in named:
             raise typer.BadParameter(f"two models are called {name!r}; use NAME=FOLDER")
         named[name] = path

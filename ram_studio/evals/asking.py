@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -227,23 +228,16 @@ def ask_suites(
     """
     found: list[list[list[tuple[Question, Answer]]]] = [[] for _ in runs]
     plans = [rounds_of(run) for run in runs]
+    stored = [_count_stored(run, plan, asked) for run, plan in zip(runs, plans, strict=True)]
     for decoding, wording in dict.fromkeys(one for plan in plans for one in plan):
         runs[0].engine.decoding = decoding
-        for run, plan, rows in zip(runs, plans, found, strict=True):
+        for run, plan, rows, known in zip(runs, plans, found, stored, strict=True):
             if (decoding, wording) not in plan:
                 continue
-
-            def report_progress(model: str, domain: str, done: int, total: int, of: int = len(plan),
-                     before: int = len(rows)) -> None:  # fmt: skip
-                # Of all rounds together.
-                if on_progress:
-                    on_progress(model, domain, before * total + done, of * total)
-
-            questions = asked[run.suite.name]
-            if wording:
-                run = replace(run, wording=wording, baselines=None, on_marks=None)
-                questions = [reword_question(question, wording) for question in questions]
-            rows.append(run.answers(questions, report_progress, should_stop))
+            own, questions = _in_wording(run, wording, asked)
+            later = sum(known[len(rows) + 1 :], Counter[str]())
+            progress = _of_all_rounds(on_progress, len(plan), len(rows), later)
+            rows.append(own.answers(questions, progress, should_stop))
     answered: list[tuple[Question, Answer]] = []
     for plan, rows in zip(plans, found, strict=True):
         drawn = sum(not wording for _, wording in plan)
@@ -257,6 +251,51 @@ def rounds_of(run: SuiteRun) -> list[tuple[Decoding, int]]:
     drawn = run.settings.decodings[: 1 if run.suite.draws_samples else None]
     wordings = range(1, run.settings.paraphrases if run.suite.name in SUITES else 1)
     return [*((decoding, 0) for decoding in drawn), *((drawn[0], n) for n in wordings)]
+
+
+def _of_all_rounds(
+    on_progress: Progress | None, rounds: int, before: int, later: Counter[str]
+) -> Progress | None:
+    """Return what tells of one of several rounds, told of all together.
+
+    before: rounds that are whole. later: what is stored of those to come, by domain.
+    """
+    if on_progress is None:
+        return None
+
+    def report(model: str, domain: str, done: int, total: int) -> None:
+        on_progress(model, domain, before * total + done + later[domain], rounds * total)
+
+    return report
+
+
+def _in_wording(
+    run: SuiteRun, wording: int, asked: QuestionsBySuite
+) -> tuple[SuiteRun, Sequence[Question]]:
+    """Return what asks a suite's questions in a wording, and the questions in it."""
+    questions = asked[run.suite.name]
+    if not wording:
+        return run, questions
+    other = replace(run, wording=wording, baselines=None, on_marks=None)
+    return other, [reword_question(question, wording) for question in questions]
+
+
+def _count_stored(
+    run: SuiteRun, plan: Sequence[tuple[Decoding, int]], asked: QuestionsBySuite
+) -> list[Counter[str]]:
+    """Return for each of several rounds how many answers are stored, by domain.
+
+    Empty for one round, which tells that itself, and where stored answers are forgotten.
+    """
+    if len(plan) == 1 or run.rerun:
+        return []
+    counts = []
+    for decoding, wording in plan:
+        run.engine.decoding = decoding
+        own, questions = _in_wording(run, wording, asked)
+        left = Counter(q.domain for q in own.find_unanswered(questions))
+        counts.append(Counter(q.domain for q in questions) - left)
+    return counts
 
 
 def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:

@@ -106,6 +106,16 @@ def test_a_resumed_check_equals_an_uninterrupted_one(
     assert texts(again, "base") == texts(whole, "base")
 
 
+def test_stored_answers_of_all_samples_count_as_reused(session, workspace) -> None:
+    twice = EvalSettings(limit=2, samples=2, temperature=1.0)
+    _, fresh = evaluate(session, workspace, "base", plan=twice)
+    assert (fresh.done, fresh.reused) == (16, 0)
+    _, again = evaluate(session, workspace, "base", plan=twice)
+    assert (again.done, again.total, again.reused) == (16, 16, 16)
+    _, more = evaluate(session, workspace, "base", plan=twice.model_copy(update={"limit": 3}))
+    assert (more.done, more.reused) == (24, 16)
+
+
 def test_users_share_the_answers_of_shipped_models(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True))
     one, two = user(workspace, "one"), user(workspace, "two")
@@ -416,6 +426,10 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     assert found.base == "base"
     assert {len(items) for items in found.result.report.items.values()} == {12}
     page = past_view.side_by_side_html(found)
+    tag = '<span class="merge-tag">merge</span>'
+    assert page.count(tag) == 2
+    beside = past.side_by_side([m.id for m in models], "demo", "ram+", session, workspace)
+    assert past_view.side_by_side_html(beside).count(tag) == 2, "the reference is a merge, too"
     assert 'Effective λ: coding</th>\n<td class="strong">–</td>' in page, "the sum has none"
     assert "▲" in page
     assert "without follow. Chance level: the score" in page

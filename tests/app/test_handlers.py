@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,12 @@ import pytest
 from random_analyses import make_analysis
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID, snap
-from ram_studio.app import numbers
+from ram_studio.app import launch, numbers
 from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progress_html
 from ram_studio.app.load import view as load_view
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_from, read_sources
 from ram_studio.app.merge import view, work
-from ram_studio.app.merge.controls import tuned_settings
+from ram_studio.app.merge.controls import OFFERED, tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.deep_link import Link, read_link
 from ram_studio.app.session.session import LoadedModels, MergedModel
@@ -31,6 +32,15 @@ from ram_studio.evals.report.canvas_page import RANGES
 
 LOCAL = Settings()
 SPACE = Settings(is_space=True)
+
+
+@pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "in use"), ("no.such.invalid", "")])
+def test_an_address_that_is_taken_or_unknown_is_told(host, why):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = rf"cannot listen on {host}, port {port}: .*{why}.*Choose another --host or --port"
+        with pytest.raises(SettingsError, match=said):
+            launch(Settings(host=host, port=port), prevent_thread_lock=True)
 
 
 def test_flags_win_over_the_environment_and_errors_are_named(tmp_path: Path) -> None:
@@ -257,6 +267,16 @@ def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
     wudi = recipe_from(_loaded(), "wudi", {})
     assert view.plan_merge(measured, wudi, tmp_path, [made]).seconds is None
     assert not view.plan_merge(_loaded(), exact, tmp_path).caution
+
+
+@pytest.mark.parametrize("method", OFFERED)
+def test_the_plan_says_what_every_offered_method_does(method, tmp_path):
+    recipe = recipe_from(_loaded(), method, {})
+    html = view.plan_html(view.plan_merge(_loaded(), recipe, tmp_path), method)
+    said = html.partition('<p class="plan">')[2].partition("<span")[0].strip()
+    assert len(said) > 20
+    assert said.endswith(".")
+    assert ("whole matrices" in said) == (method in work.SLOW)
 
 
 _RESULT = {"agents": {}, "bytes_read": 10, "bytes_written": 10, "seconds": 0.1}

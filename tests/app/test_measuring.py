@@ -116,6 +116,9 @@ def test_twelve_settings_are_rows_of_the_canvas_and_stand_once(session, agents: 
     other = own_test.rows_to_test(tuned_recipe(loaded, DEFAULT._replace(r=0.5)), loaded)
     assert len(other) == 13
     assert next(iter(other.values())).settings["r"] == 0.5
+    near = own_test.rows_to_test(tuned_recipe(loaded, DEFAULT._replace(r=0.30001)), loaded)
+    assert next(row.settings["r"] for row in near.values() if "r" in row.settings) == 0.30001
+    assert len(near) == 13, "0.3 is another setting"
     weighed = own_test.rows_to_test(
         tuned_recipe(loaded, DEFAULT._replace(weights={"tool": 0})), loaded
     )

@@ -29,6 +29,7 @@ from ram_studio.evals.experiment.result import ExperimentResult, Recheck, Row
 from ram_studio.evals.experiment.search import Surrogate
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.comparison import PairedCounts
+from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.store import RunKey
 
@@ -152,6 +153,22 @@ def test_time_is_estimated_by_these_models_answers(panel, session, workspace):
     assert told(60.0, 2, merge={"recipe": {"base": "/another"}}).endswith("up to 96 answers.")
     assert told(0.5, 3, path=base).endswith("takes up to 48 s.")
     assert told(0.25, 4, merge={"recipe": {"base": base}}).endswith("takes up to 36 s.")
+
+
+def test_time_is_estimated_by_hub_models_that_check_asked(panel, workspace):
+    agents = {"tool": "someone/tool"}
+    loaded = replace(load_set("shared-style"), base="someone/base", agents=agents)
+    session = Session("key", workspace.root, loaded)
+    asked = Question("q", "demo", "demo", "2 + 2?", "4", None, 8)
+    answer = Answer("4", True, "", {}, 0.5, "end", {}, prompt="2 + 2?", tokens=1)
+    folder = "/cache/models--someone--tool/snapshots/1"
+    with open_answers(session, workspace) as store:
+        run = store.open_run(RunKey("e" * 64, "demo", 1, {}), model="tool", path=folder)
+        store.record(run, [(asked, answer)])
+    assert panel.count_text(values(panel), session).endswith("up to 96 answers.")
+    row = ModelAnswers.of("tool", folder, [(asked, answer)], ("demo",))
+    session.report = EvalReport.of(("demo",), 1, [asked], {"tool": row})
+    assert panel.count_text(values(panel), session).endswith("takes up to 48 s.")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +25,27 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shard_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.safetensors")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script",
+    [
+        "benchmarks/intervals.py",
+        "benchmarks/nodes.py",
+        "benchmarks/url_requests.py",
+        "scripts/cli_reference.py",
+        "scripts/real_model.py",
+        "scripts/recorded_figures.py",
+    ],
+)
+def test_a_script_says_how_to_run_it_and_does_nothing(script, tmp_path):
+    command = [sys.executable, str(measuring.ROOT / script), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {Path(script).name} [-h]")
+    assert "python benchmarks/nodes.py python" not in " ".join(done.stdout.split())
+    assert not list(tmp_path.iterdir())
 
 
 def test_zoo_is_a_checkpoint_of_its_size(tiny):

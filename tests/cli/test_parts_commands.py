@@ -41,6 +41,7 @@ def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp
     assert "Part 1 of 3: Analysis" in err
     assert cli("analysis", "add", *files, "--out", analysis)[0] == 0
     assert analysis.read_bytes() == (tmp_path / "one.analysis").read_bytes()
+    assert "Part 1 of 3: 1 file (" in cli(*merging, 1)[1]
     for i in (3, 1, 2):
         code, text, _ = cli(*merging, i, "--json")
         assert (code, json.loads(text)["part"]) == (0, i)

@@ -24,7 +24,8 @@ def serve(answer: Answer, models: tuple[str, ...] = ("one",)) -> Iterator[Loopba
     """Serve completions from a function for the block.
 
     answer: request body -> the answer's text; or a dict, sent as the JSON body; or bytes, sent as
-    they are; or (status, bytes); "endless": one byte after the other until the server ends.
+    they are; or (status, bytes), or (status, bytes, headers); "endless": one byte after the other
+    until the server ends.
     """
     stopping = threading.Event()
 
@@ -32,8 +33,10 @@ def serve(answer: Answer, models: tuple[str, ...] = ("one",)) -> Iterator[Loopba
         def log_message(self, *_: object) -> None:
             pass
 
-        def reply(self, status: int, body: bytes) -> None:
+        def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -65,8 +68,7 @@ def serve(answer: Answer, models: tuple[str, ...] = ("one",)) -> Iterator[Loopba
                     result = {"choices": [{**part, "finish_reason": "stop"}], "usage": usage}
                 if isinstance(result, dict):
                     result = json.dumps(result).encode()
-                status, content = result if isinstance(result, tuple) else (200, result)
-                self.reply(status, content)
+                self.reply(*(result if isinstance(result, tuple) else (200, result)))
             except (BrokenPipeError, ConnectionResetError):
                 pass
 

@@ -1,9 +1,11 @@
 """Endpoints over real HTTP: right answers, bad servers, and a token that leaves no trace."""
 
+import gzip
 import itertools
 import json
 import re
 import threading
+import tracemalloc
 
 import pytest
 from loopback_endpoint import serve
@@ -170,6 +172,16 @@ TEXT = [{"type": "text", "text": "So: "}, {"type": "text", "text": "hi"}]
 THINKING = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
 
 
+@pytest.mark.parametrize("tokens", [10**30, -1, True, "3", None])
+def test_a_count_of_tokens_that_cannot_be_is_none(tokens, tmp_path):
+    choice = {"message": {"content": "hi"}, "finish_reason": "stop"}
+    body = {"choices": [choice], "usage": {"completion_tokens": tokens}}
+    with serve(lambda _: body) as server, AnswerStore(tmp_path / "s") as store:
+        report = evaluate({"one": EndpointEngine(server.url)}, "math", limit=1, store=store)
+    (answer,) = report.models["one"].answers["math"]
+    assert (answer.text, answer.tokens) == ("hi", None)
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [
@@ -207,6 +219,35 @@ def test_a_server_gets_max_completion_tokens_once_it_asks():
         replies = [ask(engine, question(f"Say hi {n}."))[0] for n in range(2)]
     assert [reply.text for reply in replies] == ["hi", "hi"]
     assert ["max_tokens" in body for _, _, body in server.requests] == [True, False, False]
+
+
+def test_a_compressed_reply_is_unpacked_within_its_bound():
+    def packed(text: bytes) -> tuple:
+        return 200, gzip.compress(text), {"Content-Encoding": "gzip"}
+
+    small = json.dumps({"choices": [{"text": "hi", "finish_reason": "stop"}]}).encode()
+    large, other = packed(b" " * 200 * 1024**2), (200, b"\x0b\x02", {"Content-Encoding": "br"})
+    replies = [packed(small), other, large]
+    with serve(lambda _: replies.pop(0)) as server:
+        engine = EndpointEngine(server.url, "one")
+        assert ask(engine, question())[0].text == "hi"
+        assert "not a completion" in ask(engine, question())[0].note
+        tracemalloc.start()
+        (reply,) = ask(engine, question())
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert {headers["Accept-Encoding"] for _, headers, _ in server.requests} == {"gzip"}
+    assert "exceeded" in reply.note
+    assert most < 32 * 1024**2
+
+
+def test_a_redirect_says_where_to_and_is_not_followed():
+    place = "http://127.0.0.2:9/v1/chat/completions"
+    with serve(lambda _: (307, b"", {"Location": place})) as server:
+        (reply,) = ask(EndpointEngine(server.url, "one", token="t"), question())
+        assert len(server.requests) == 1
+    assert reply.finish == "refused"
+    assert f"status 307: it redirects to {place}" in reply.note
 
 
 def test_endless_replies_and_silent_servers_end_at_the_second():
@@ -330,6 +371,19 @@ def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
         assert secret.encode() not in file.read_bytes()
     out, err = capfd.readouterr()
     assert secret not in out + err
+
+
+@pytest.mark.parametrize("token", ["sk-secret\n", "sk-s\xe9cret", "sk-\x01secret"])
+def test_a_token_that_no_header_holds_is_refused(token):
+    with pytest.raises(EvaluationError, match="token holds a line break or") as error:
+        EndpointEngine("http://127.0.0.1:9/v1", "one", token=token)
+    assert "sk-" not in str(error.value)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e9])
+def test_a_time_that_cannot_be_waited_is_refused(seconds):
+    with pytest.raises(EvaluationError, match="up to 86400"):
+        EndpointEngine("http://127.0.0.1:9/v1", "one", seconds=seconds)
 
 
 def test_without_a_token_no_authorization_is_sent(monkeypatch, tmp_path):

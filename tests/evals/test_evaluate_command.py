@@ -108,6 +108,7 @@ def test_failed_replies_and_accuracies_are_shown(run, monkeypatch):
         code, out, error = run(*asked, "--suite", "math")
         assert "of 2 questions 2 got no answer" in out
         assert (code, "No question was answered. one, math: of 2" in str(error)) == (1, True)
+        assert "The first: failed: the server answered with status 503: busy" in str(error)
     with serve(lambda body: "all small letters") as server:
         _, out, _ = run("evaluate", "one", "--endpoint", server.url, "--suite", "instructions")
         assert "instructions: prompt_strict" in out
@@ -129,6 +130,11 @@ BAD = """--chat maybe | --code perhaps | --specialist nonsense | --engine magic 
 @pytest.mark.parametrize("options", BAD.split("|"), ids=str.strip)
 def test_bad_options_are_usage_errors(run, options):
     assert run("evaluate", BASE, "--limit", "1", *options.split())[0] == 2
+
+
+@pytest.mark.parametrize("model", [f"={BASE}", f" ={BASE}", "one="])
+def test_a_model_needs_a_name_and_a_folder(run, model):
+    assert run("evaluate", model, "--limit", "1")[0] == 2
 
 
 WRONG = """--suite nope | --suite , | --suite demo,math | --limit 0 | --limit math=1 | --lengths 0 |

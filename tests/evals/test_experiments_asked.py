@@ -42,7 +42,7 @@ def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, tmp_
         alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
     # The 12 of the first look decided: no answer is right, and the intervals are narrow.
     assert {row.domains["math"].n for row in table.report.models.values()} == {12}
-    assert table.until.looks == 1
+    assert (table.until.looks, table.questions) == (1, 12)
     said = as_json(table)
     assert any(line.startswith("Decided after 12 questions") for line in said["statements"])
     assert said["rows"][0]["samples"]["math"]["samples"] == 2
@@ -81,7 +81,7 @@ def test_a_sweep_asks_until_decided_and_checks_the_winner_alike(recipe, few):
     settings = {"suites": "math", "max_tokens": 2, "device": "cpu", "minutes": None}
     state = sweep(recipe, {"r": "0.1,0.4"}, ci_width=90, limit=400, **settings)
     assert {row.n for row in state.measured} == {12}
-    assert state.recheck.winner.n == 12
+    assert (state.recheck.winner.n, state.questions, state.held_out) == (12, 12, 12)
     assert state.until.is_decided
     assert any("Decided after 12" in line for line in state.statements)
     # Reproducibility details come with every row, and of the check of the winner apart.
@@ -102,6 +102,7 @@ def test_a_column_beside_the_average_decides_nothing(recipe, few):
     # Of 12 questions two have no function that fits: their interval is wide.
     assert {len(items) for items in alone.items.values()} == {10, 2}
     assert (table.until.questions, alone.until.questions) == (12, 12)
+    assert table.questions == 10
     assert table.until.is_decided
 
 

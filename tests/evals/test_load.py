@@ -99,6 +99,19 @@ def test_a_config_of_a_larger_model_takes_no_memory(model, values, told):
         load_model(model, "cpu")
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ("{", "not a valid JSON file"),
+        ('{"model_type": "no-such"}', r"type `no-such`.* \.\.\. Check that"),
+    ],
+)
+def test_a_config_that_is_not_read_is_told_in_a_line(model, config, told):
+    (model / "config.json").write_text(config)
+    with pytest.raises(EvaluationError, match=told):
+        evaluate({"one": model}, "math", limit=1)
+
+
 def test_a_tied_head_is_not_missing(model):
     weights = load_file(model / "model.safetensors")
     is_tied = json.loads((model / "config.json").read_text())["tie_word_embeddings"]

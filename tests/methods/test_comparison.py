@@ -233,7 +233,9 @@ def test_the_control_lies_as_far_from_the_base_as_the_merge(table, tmp_path) -> 
     assert control.weights == {"coding": pytest.approx((moved / alone) ** 0.5, rel=1e-9)}
     assert control.merged_agents == ("coding",)
     assert found.best_agent.label == "coding"
-    assert found.settings * found.questions == found.total_answers == found.answers
+    # Rows are compared on three skills; what all could do before stands beside them.
+    assert [found.questions, *(row.n for row in found.rows)] == [72] * (1 + len(found.rows))
+    assert found.settings * 4 * 24 == found.total_answers == found.answers
 
 
 def test_a_control_that_does_not_merge_costs_no_row(monkeypatch) -> None:

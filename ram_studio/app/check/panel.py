@@ -146,15 +146,15 @@ class CheckPanel:
         html(note, elem_id="suite-notes")
 
     def _wire(self) -> None:
-        form = {self.models, self.kind, self.limit, self.suites, self.lengths}
-        form |= set(self.form.boxes.values())
+        plain = [self.models, self.kind, self.limit, self.suites, self.lengths]
+        plain += self.items.values()
         result = [self.margin, self.verdicts, self.scores, *self.browser.outputs]
         self.shared.checked.listen(result, self._show_report)
         connect(
             self.controls,
             self.shared.workspace,
             self.run,
-            form | set(self.items.values()),
+            {*plain, *self.form.boxes.values()},
             [self.grid, *self.shared.checked.components],
         )
         counts = [*self.items.values(), self.lengths, *self.form.outputs]
@@ -171,15 +171,7 @@ class CheckPanel:
         shown = {self.kind, self.suites}
         self.form.fold.expand(self._show_settings, shown, self.form.outputs, **LIGHT)
         # Before asking: what this many questions can show.
-        counted = [
-            self.models,
-            self.kind,
-            self.limit,
-            self.suites,
-            self.lengths,
-            self.margin,
-            *self.items.values(),
-        ]
+        counted = [*plain, self.margin]
         gr.on(
             [component.change for component in counted],
             self.shared.with_session(self._show_power),

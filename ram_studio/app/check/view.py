@@ -47,7 +47,8 @@ def heat_table(
 ) -> dict[str, Any]:
     """Return the model-by-domain table as the template's ``heat`` takes it.
 
-    order: the agents in the order of their markers, where it is not that of ``agents``.
+    agents: what is no merge; with or without the base. order: the agents in the order of their
+    markers, where it is not that of ``agents``.
     """
     report, pairs = result.report, result.comparisons
     skills = list(report.skills)
@@ -88,7 +89,6 @@ def heat_table(
         "rows": rows,
         "agents": list(agents),
         "order": order if order is None else list(order),
-        "base": base,
         "whom": "the base" if base == BASE else base,
         "n": f"{low} questions per column"
         if low == high

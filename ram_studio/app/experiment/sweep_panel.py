@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.boxes import html, slider
@@ -142,11 +143,19 @@ class SweepPanel(ExperimentPanel):
         try:
             with open_answers(session, self.shared.workspace) as store:
                 # As fast as these models' latest answers came, and those of their merges.
-                merges = (str(merged.folder) for merged in session.merges.values())
-                seconds = store.seconds_each([*session.models.sources, *merges])
+                seconds = store.seconds_each(_paths(session))
                 return work.count_text(self.plan(data, session), seconds)
         except RamStudioError as error:
             return str(error)
+
+
+def _paths(session: Session) -> list[str]:
+    """Return by which paths a store knows what is loaded, and its merges."""
+    asked = session.report.models if session.report is not None else {}
+    # What is on the Hub was asked in the cache's folder.
+    folders = (asked[name].path for name in (BASE, *session.models.agents) if name in asked)
+    merges = (str(merged.folder) for merged in session.merges.values())
+    return [*session.models.sources, *merges, *filter(None, folders)]
 
 
 def _range_line(name: str) -> list[Any]:

@@ -61,7 +61,8 @@ def side_by_side_html(found: SideBySide) -> Markup:
     merges = [model.merge for model in found.models if model.merge is not None]
     heat = None
     if found.result is not None and found.base is not None:
-        plain = found.result.report.merges(found.base, [merge.name for merge in merges])
+        merged = {merge.name for merge in merges}
+        plain = [name for name in found.result.models if name not in merged]
         # As they were merged; of agents alone nobody knows which marker they had.
         order = dict.fromkeys(name for merge in merges for name in merge.recipe.get("agents", {}))
         heat = heat_table(found.result, plain, found.base, list(order))

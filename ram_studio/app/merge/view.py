@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.epsilon_grid import snap
 from ram_studio.algorithm.meters.relation_preview import rounding_preview, rounding_warning
 from ram_studio.algorithm.meters.rounding_meter import rounding_advice
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES, has_lambda
 from ram_studio.algorithm.verdict import find_lost_agents
 from ram_studio.app import templates
@@ -111,7 +112,13 @@ def rounding_caution(loaded: LoadedModels, recipe: Recipe, dtype: str) -> str:
 
 def plan_html(plan: Plan, method: str) -> Markup:
     """Return a plan in words, with its cautions."""
-    return templates.render("merge/plan.html.j2", plan=plan, method=method)
+    return templates.render(
+        "merge/plan.html.j2",
+        plan=plan,
+        method=method,
+        formula=METHODS[method].formula,
+        is_slow=method in SLOW,
+    )
 
 
 def result_html(merged: MergedModel, settings: Settings) -> Markup:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
+from ram_studio.algorithm.methods import MethodSettings, make_settings
 from ram_studio.app.asking.limits import (
     absent_here,
     asking_effort,
@@ -70,8 +71,16 @@ def rows_to_test(shown: Recipe, loaded: LoadedModels) -> dict[str, Recipe]:
     others = settings_to_test(len(loaded.agents))
     twelve = {label_of(m, values): with_method(plain, m, values) for m, values in others}
     label = label_of(shown.method, shown.settings)
-    label += f", {weights_text(shown.weights)}" if shown.weights else ""
+    if shown.weights:
+        label += f", {weights_text(shown.weights)}"
+    elif label in twelve and _values(twelve[label]) != _values(shown):
+        # Alike in the four digits of a label.
+        label = label_of(shown.method, shown.settings, digits=12)
     return {label: shown} | twelve
+
+
+def _values(recipe: Recipe) -> MethodSettings:
+    return make_settings(recipe.method, recipe.settings)
 
 
 def questions_to_ask(session: Session, workspace: Workspace) -> EvalSettings:

@@ -108,6 +108,7 @@ def merge(
     plan: Path, part: int, out: str, analysis: Path | None, how: dict[str, Any], as_json: bool
 ) -> None:
     """Write the files of one part; how: keywords of ``merge_part``."""
+    from ram_studio.checkpoints.read.describe import plural
     from ram_studio.checkpoints.record.part_plan import load_plan
     from ram_studio.engine.parts.planning import name_part
     from ram_studio.engine.parts.steps import merge_part
@@ -128,12 +129,12 @@ def merge(
     if as_json:
         print(json.dumps(asdict(result), default=str))
         return
-    text = whole.text(part).capitalize()
+    text, files = whole.text(part).capitalize(), plural(len(result.shards), "file")
     if result.is_done_before:
         print(f"{text} is merged already; nothing was done.")
         return
     print(
-        f"{text}: {len(result.shards)} files ({result.bytes_written:,} bytes) written to "
-        f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish "
-        f"{shell_word(plan)} --out {shell_word(result.out)}"
+        f"{text}: {files} ({result.bytes_written:,} bytes) written to {result.out} in "
+        f"{result.seconds:.1f} s. Next, with all parts: ram-studio finish {shell_word(plan)} "
+        f"--out {shell_word(result.out)}"
     )

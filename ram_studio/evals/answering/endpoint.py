@@ -12,6 +12,7 @@ import ipaddress
 import json
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -32,6 +33,7 @@ from ram_studio.evals.question import Question, Reply
 
 DEFAULT_SECONDS = 300.0
 DEFAULT_PARALLEL = 8
+_LONGEST_SECONDS = 86400
 MAX_REPLY_BYTES = 4 * 1024**2
 # A token is about four characters of English in the usual vocabularies.
 CHARACTERS_PER_TOKEN = 4
@@ -61,8 +63,8 @@ class EndpointEngine:
             once more.
         parallel: requests under way at a time.
 
-    Raises: EvaluationError: a bad URL; when it is asked, an unreachable server, or no or several
-        models to choose from.
+    Raises: EvaluationError: a bad URL, token or time; when it is asked, an unreachable server, or
+        no or several models to choose from.
     """
 
     def __init__(
@@ -76,6 +78,16 @@ class EndpointEngine:
         parallel: int = DEFAULT_PARALLEL,
     ) -> None:
         self.url = _checked_url(url)
+        if token and not (token.isascii() and token.isprintable()):
+            raise EvaluationError(
+                "The endpoint's token holds a line break or another character that no header may. "
+                "Give the token alone."
+            )
+        if not 0 < seconds <= _LONGEST_SECONDS:
+            raise EvaluationError(
+                f"The time for an answer is {seconds:g} seconds. Choose more than 0, up to "
+                f"{_LONGEST_SECONDS}."
+            )
         self.path = f"{url}#{model}" if model else url
         self.is_chat = chat != "none"
         self.decoding = Decoding()
@@ -87,7 +99,11 @@ class EndpointEngine:
         import httpx
 
         return httpx.Client(
-            headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+            # What is compressed otherwise could not be unpacked within bounds.
+            headers={
+                "Accept-Encoding": "gzip",
+                **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
+            },
             timeout=httpx.Timeout(self.seconds, connect=min(10.0, self.seconds)),
             # Settings of the environment could send a request to this machine through a proxy.
             trust_env=not _is_this_machine(self.url),
@@ -265,19 +281,24 @@ class EndpointEngine:
         import httpx
 
         deadline = time.monotonic() + self.seconds
-        content = bytearray()
+        content, too_large = bytearray(), f"the reply exceeded {MAX_REPLY_BYTES} bytes"
         try:
             with client.stream(method, self.url + path, json=body) as response:
-                for block in response.iter_bytes():
+                for block in response.iter_raw():
                     content += block
                     if len(content) > MAX_REPLY_BYTES:
-                        return None, f"the reply exceeded {MAX_REPLY_BYTES} bytes"
+                        return None, too_large
                     if time.monotonic() > deadline:
                         raise _TimedOut(f"the reply had no end after {self.seconds:g} s")
-                status = response.status_code
+                status, headers = response.status_code, response.headers
+            if headers.get("Content-Encoding") == "gzip":
+                unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
+                content = bytearray(unpacking.decompress(content, MAX_REPLY_BYTES + 1))
+                if len(content) > MAX_REPLY_BYTES:
+                    return None, too_large
         except httpx.ReadTimeout:
             raise _TimedOut(f"no answer within {self.seconds:g} s") from None
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.DecodingError) as error:
+        except (httpx.RemoteProtocolError, httpx.ReadError, zlib.error) as error:
             raise _Busy(f"the connection broke: {error or type(error).__name__}") from None
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             raise ServerError(
@@ -290,8 +311,11 @@ class EndpointEngine:
             )
         text = content.decode("utf-8", "replace")
         if status == 429 or status >= 500:
-            after = _seconds_of(response.headers.get("Retry-After"))
+            after = _seconds_of(headers.get("Retry-After"))
             raise _Busy(f"the server answered with status {status}: {_short(text)}", after)
+        if 300 <= status < 400:
+            place = headers.get("Location", "nowhere")
+            text = f"it redirects to {place}. Give the API's root there"
         return status, text
 
     def close(self) -> None:
@@ -342,7 +366,9 @@ def _read_reply(status: int, text: str, prompt: str, limit: int, seconds: float)
     # JSON can name half a character, which no later request could hold.
     answer = answer.encode("utf-8", "replace").decode()
     finish, note = finish_reason(answer, reason != "length", limit)
-    return Reply(answer, prompt, finish, note, tokens if type(tokens) is int else None, seconds)
+    # No reply within bounds has more.
+    is_count = type(tokens) is int and 0 <= tokens <= MAX_REPLY_BYTES
+    return Reply(answer, prompt, finish, note, tokens if is_count else None, seconds)
 
 
 def _parts(content: Any) -> tuple[str, str]:

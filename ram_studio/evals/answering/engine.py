@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def is_thinking(prompt: str, text: str) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """Return what a library's error says, as the middle of a sentence of ours."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 
 
 def finish_reason(

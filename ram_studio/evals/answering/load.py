@@ -179,8 +179,8 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
         )
     target = resolve_device(device)
     nbytes = sum(file.stat().st_size for file in weights)
+    config = load_config(folder)
     with _loading_errors(folder):
-        config = load_config(folder)
         _check_size(folder, config, weights)
         model, found = transformers().AutoModelForCausalLM.from_pretrained(
             folder,
@@ -202,10 +202,14 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
 
 
 def load_config(folder: Path) -> Any:
-    """Return what a folder's config.json says of its model."""
-    return transformers().AutoConfig.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False
-    )
+    """Return what a folder's config.json says of its model.
+
+    Raises: EvaluationError: it is damaged, or of a kind that transformers does not know.
+    """
+    with _loading_errors(folder):
+        return transformers().AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
 
 
 def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:

@@ -41,11 +41,11 @@ class Items:
         """How many questions merges are compared on."""
         return sum(map(len, self.chosen_by.values()))
 
-    @property
-    def held_skills(self) -> int:
-        """How many held-out questions make up the score; others (retention) stand beside it."""
-        skills = {q.domain for asked in self.chosen_by.values() for q in asked}
-        return sum(q.domain in skills for asked in self.held_out.values() for q in asked)
+
+def count_skills(asked: QuestionsBySuite) -> int:
+    """Return how many questions by suite make the score; others (retention) stand beside it."""
+    beside = apart(asked)
+    return sum(q.domain not in beside for own in asked.values() for q in own)
 
 
 def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> Items:

@@ -19,7 +19,7 @@ from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.draws import mean_scores, spread_over_merges, spread_over_samples
-from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage
+from ram_studio.evals.experiment.plan import ComparePlan, Plan, SweepPlan, by_stage, count_skills
 from ram_studio.evals.experiment.presets import norm_matched
 from ram_studio.evals.experiment.result import Ending, ExperimentResult, Recheck
 from ram_studio.evals.experiment.search import SlimSearch
@@ -152,8 +152,6 @@ class Runner:
             settings += self.plan.controls
         self.result = replace(
             self.result,
-            questions=items.count,
-            held_out=items.held_skills,
             settings=settings,
             level=race.level_for(settings, len(self._shares)),
             total_answers=settings * items.count,
@@ -410,6 +408,8 @@ class Runner:
             self.result = replace(self.result, winner=ranked[0].label, chance_levels=levels)
         self.result = replace(
             self.result,
+            questions=count_skills(self.questions),
+            held_out=count_skills(self._held_out),
             rows=tuple(e.snapshot() for e in self.entries if not e.candidate.draw_of),
             answers=sum(len(entry.answers) for entry in self.entries),
             seconds=time.monotonic() - self._began,

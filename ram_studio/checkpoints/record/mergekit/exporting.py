@@ -60,7 +60,10 @@ def _export_method(recipe: Recipe, s: dict[str, Any], warnings: list[str]) -> _E
     """Return mergekit's method, its shared parameters and those of each model."""
     method = recipe.method
     if method not in _WEIGHTED and (recipe.weights or recipe.filters):
-        raise SettingsError(f"mergekit's counterpart of {method} takes no weights and no filters.")
+        raise SettingsError(
+            f"mergekit's counterpart of {method} takes no weights and no filters. Take them out of "
+            f"the recipe, or choose one of {', '.join(_WEIGHTED)}."
+        )
     if method in ("ram", "ram+") and s["shared"] != "mean":
         raise SettingsError("mergekit averages the shared region; shared must be mean.")
     if s.get("scope") in ("global", "layer"):
