@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ for name in (
     "HF_TOKEN_PATH",
     "HUGGING_FACE_HUB_TOKEN",
     "SPACE_ID",
+    "SSL_CERT_FILE",
 ):
     os.environ.pop(name, None)
 
@@ -62,6 +64,8 @@ os.environ.update(
     # torch's threads stand still when other processes hold the cores they wait for.
     OMP_NUM_THREADS="1" if "PYTEST_XDIST_WORKER" in os.environ else "2",
     TOKENIZERS_PARALLELISM="false",
+    # A folder is read when an authority is asked for, a file by every client of httpx: 24 ms each.
+    SSL_CERT_DIR=ssl.get_default_verify_paths().openssl_capath,
 )
 
 
