@@ -92,6 +92,7 @@ TOGETHER = {
     "app": (
         "test_journeys",
         "test_check_journeys",
+        "test_steps",
         "test_microscope_panel",
         "test_lesson",
         "test_endpoints",
@@ -125,9 +126,15 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take long first, so that processes end together; the rest as it stands."""
+    """Put the files that take long first, so that processes end together; the rest as it stands.
+
+    Fail where a file uses an app of a group that it is not in.
+    """
     long = {item.path for item in items if any(map(item.get_closest_marker, ("browser", "slow")))}
     items.sort(key=lambda item: item.path not in long)
+    for group, app in (("app", "app_url"), ("space", "space_url")):
+        using = {item.path.stem for item in items if app in getattr(item, "fixturenames", ())}
+        assert using <= {*TOGETHER[group]}, f"they would start {app} once more"
 
 
 @pytest.hookimpl(optionalhook=True)
