@@ -30,6 +30,9 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 PLAYWRIGHT_BROWSERS_PATH ?= $(CURDIR)/.browser
 export PLAYWRIGHT_BROWSERS_PATH
 
+# Some shells set it; without bytecode every process of a test run compiles all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What `make test-real` unpacks its model with; nothing else is to find these packages.
 REAL_PACKAGES := $(VENV)/real-model
 

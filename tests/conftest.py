@@ -14,6 +14,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ for name in (
     "HF_TOKEN_PATH",
     "HUGGING_FACE_HUB_TOKEN",
     "SPACE_ID",
+    "SSL_CERT_FILE",
 ):
     os.environ.pop(name, None)
 
@@ -62,6 +64,8 @@ os.environ.update(
     # torch's threads stand still when other processes hold the cores they wait for.
     OMP_NUM_THREADS="1" if "PYTEST_XDIST_WORKER" in os.environ else "2",
     TOKENIZERS_PARALLELISM="false",
+    # A folder is read when an authority is asked for, a file by every client of httpx: 24 ms each.
+    SSL_CERT_DIR=ssl.get_default_verify_paths().openssl_capath,
 )
 
 
@@ -88,6 +92,7 @@ TOGETHER = {
     "app": (
         "test_journeys",
         "test_check_journeys",
+        "test_steps",
         "test_microscope_panel",
         "test_lesson",
         "test_endpoints",
@@ -121,9 +126,15 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take long first, so that processes end together; the rest as it stands."""
+    """Put the files that take long first, so that processes end together; the rest as it stands.
+
+    Fail where a file uses an app of a group that it is not in.
+    """
     long = {item.path for item in items if any(map(item.get_closest_marker, ("browser", "slow")))}
     items.sort(key=lambda item: item.path not in long)
+    for group, app in (("app", "app_url"), ("space", "space_url")):
+        using = {item.path.stem for item in items if app in getattr(item, "fixturenames", ())}
+        assert using <= {*TOGETHER[group]}, f"they would start {app} once more"
 
 
 @pytest.hookimpl(optionalhook=True)

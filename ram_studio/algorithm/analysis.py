@@ -464,9 +464,10 @@ class Analysis:
         unique = self.counts.shared[:, point, :, 0]
         found = {}
         for name, preset in scaling.PRESETS.items():
-            ratios = self.ratios(point, preset["scope"])
-            factors = scaling.scaling_factors(ratios, "ram+", preset["r"], preset["alpha"])
-            if preset["scope"] == "global" and len(factors):
+            ratios, is_global = self.ratios(point, preset["scope"]), preset["scope"] == "global"
+            own = ratios[:1] if is_global else ratios  # the model's are alike from every tensor
+            factors = scaling.scaling_factors(own, "ram+", preset["r"], preset["alpha"])
+            if is_global and len(factors):
                 found[name] = factors[0]
                 continue
             total, weighed = unique.sum(0), (unique * factors).sum(0)

@@ -106,5 +106,7 @@ def scaling_factors(
     ratios: Float[np.ndarray, ...], rule: str, r: float, alpha: float
 ) -> Float[np.ndarray, ...]:
     """Return ``scaling_factor`` of every rho, float64 of the same shape."""
-    flat = [scaling_factor(rho, rule, r, alpha) for rho in ratios.ravel().tolist()]
+    check_scaling(rule, r, alpha)
+    factor = _RULES[rule]
+    flat = [factor(rho, r, alpha) for rho in ratios.ravel().tolist()]
     return np.array(flat, dtype=np.float64).reshape(ratios.shape)

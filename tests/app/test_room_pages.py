@@ -17,6 +17,8 @@ _SERVER = """(hash) => {
   document.body.innerHTML = "<p data-part=where></p><main id=room></main><p data-part=spoken></p>";
   window.location.hash = hash;
   Object.assign(window, { asked: [], answers: [] });
+  const wait = window.setTimeout;
+  window.setTimeout = (later, ms, ...more) => wait(later, ms / 10, ...more);  // until the next poll
   window.fetch = (url, { method, headers }) => new Promise((done) => {
     const path = String(url).replace("room/api", "");
     asked.push({ path: `${method} ${path}`, student: headers["Room-Student"] ?? null });
@@ -26,12 +28,12 @@ _SERVER = """(hash) => {
     const i = asked.findIndex((one, i) => one.path === path && answers[i]);
     answers[i](body, status);
     answers[i] = null;
-    await new Promise((later) => setTimeout(later, 50));
+    await new Promise((later) => wait(later, 50));
   };
 }"""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def room(module_page: Any) -> Iterator[Any]:
     """What opens a module of the room's pages anew, at an address."""
 

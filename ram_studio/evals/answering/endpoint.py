@@ -8,6 +8,7 @@ requests and nowhere else: not into errors, identities, logs or the store; redir
 followed with it.
 """
 
+import functools
 import ipaddress
 import json
 import threading
@@ -98,6 +99,8 @@ class EndpointEngine:
     def _client(self) -> Any:
         import httpx
 
+        # Settings of the environment could send a request to this machine through a proxy.
+        trust_env = not _is_this_machine(self.url)
         return httpx.Client(
             # What is compressed otherwise could not be unpacked within bounds.
             headers={
@@ -105,8 +108,8 @@ class EndpointEngine:
                 **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
             },
             timeout=httpx.Timeout(self.seconds, connect=min(10.0, self.seconds)),
-            # Settings of the environment could send a request to this machine through a proxy.
-            trust_env=not _is_this_machine(self.url),
+            trust_env=trust_env,
+            verify=_authorities(trust_env),
             follow_redirects=False,
         )
 
@@ -431,6 +434,14 @@ def _checked_url(url: str) -> str:
             "with the answers. Give the token separately."
         )
     return url.rstrip("/")
+
+
+@functools.cache
+def _authorities(trust_env: bool) -> Any:
+    """Return whom clients trust to name a server: a file that is read once, not for each."""
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 def _is_this_machine(url: str) -> bool:
