@@ -257,11 +257,7 @@ def check_compatibility(
         notes += [Finding("sources", text, (agent.name,)) for text in texts]
     if problems:
         raise incompatible(problems)
-    if not any(tensor.dtype in MERGED_DTYPES for tensor in base.tensors.values()):
-        raise CompatibilityError(
-            f"{base.at} has no tensor of floating-point numbers, so there is nothing to merge; "
-            "give the whole model as the base."
-        )
+    _refuse_without_floats(base)
     merged = tuple(
         MergeTensor(
             tensor,
@@ -292,6 +288,14 @@ def _stored_twice(head: str, embedding: str) -> Finding:
         "it is merged in both places and counted once.",
         level="note",
     )
+
+
+def _refuse_without_floats(base: Checkpoint) -> None:
+    if not any(tensor.dtype in MERGED_DTYPES for tensor in base.tensors.values()):
+        raise CompatibilityError(
+            f"{base.at} has no tensor of floating-point numbers, so there is nothing to merge; "
+            "give the whole model as the base."
+        )
 
 
 def _refuse_as_base(base: Checkpoint) -> None:
