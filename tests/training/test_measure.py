@@ -18,7 +18,7 @@ from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS, draw
 
 COUNTS = {"test": 3, "validation": 2}
-FEW = 4
+FEW = 2
 
 
 @pytest.fixture
