@@ -190,8 +190,13 @@ def test_a_count_of_tokens_that_cannot_be_is_none(tokens, tmp_path):
         ({"content": "hi", "reasoning": "Hm."}, "<think>Hm.</think>hi"),
         ({"content": "hi", "reasoning_content": "Hm.", "reasoning": None}, "<think>Hm.</think>hi"),
         ({"content": [{"type": "image_url", "image_url": {}}]}, None),
+        ({"content": None, "refusal": "I can't help."}, "I can't help."),
+        ({"content": [{"type": "refusal", "refusal": "I can't."}]}, "I can't."),
     ],
-    ids=["parts", "thinking in a part", "reasoning", "reasoning_content", "no text"],
+    ids=[
+        *("parts", "thinking in a part", "reasoning", "reasoning_content", "no text"),
+        *("a refusal", "a refusal as a part"),
+    ],
 )
 def test_content_in_parts_and_reasoning_are_read(message, text):
     with serve(lambda _: {"choices": [{"message": message}]}) as server:

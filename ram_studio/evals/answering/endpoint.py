@@ -351,7 +351,8 @@ def _read_reply(status: int, text: str, prompt: str, limit: int, seconds: float)
         data = json.loads(text)
         choice = data["choices"][0]
         message = choice.get("message", choice)
-        answer, thought = _parts(message.get("content", message.get("text")) or "")
+        content = message.get("content", message.get("text")) or message.get("refusal") or ""
+        answer, thought = _parts(content)
         calls = message.get("tool_calls")
         thought = message.get("reasoning_content") or message.get("reasoning") or thought
         reason = choice.get("finish_reason")
@@ -384,7 +385,7 @@ def _parts(content: Any) -> tuple[str, str]:
     texts: dict[bool, str] = {False: "", True: ""}
     for part in content:
         kind = part["type"]
-        held = part[kind if kind in ("thinking", "reasoning") else "text"]
+        held = part[kind if kind in ("thinking", "reasoning", "refusal") else "text"]
         texts[kind in ("thinking", "reasoning")] += _parts(held)[0]
     return texts[False], texts[True]
 
