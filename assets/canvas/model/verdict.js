@@ -188,7 +188,7 @@ export const verdictOf = (profile, result, near, factors) => {
   if (!near) return { key: "untested", tone: "", lead: "Not tested yet.", rest: METHODS[result.settings.method].says, note: `${text}.`, damaged: [] };
   const verdict = ofMeasured(profile, result, near, factors);
   const scores = skills.domains.map((name, d) => `${name} ${near.row.score[d]}`).join(", ");
-  const weak = verdict.key === "good" ? `; a loss below ${showable(skills.domains.length)} cannot show` : "";
+  const weak = verdict.key === "good" ? `; losing ${showable(skills.domains.length) - 1} would not show` : "";
   const nearest = near.row.set ? settingsText(near.row.set, profile) : "the base";
   return {
     ...verdict, damaged: verdict.damaged.map(({ d }) => d),
