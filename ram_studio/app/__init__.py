@@ -98,9 +98,9 @@ def _check_address(settings: Settings) -> None:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
         # Python says the address once more.
-        why = str(error.strerror or error).partition(" (while")[0]
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise SettingsError(
             f"The app cannot listen on {host}, port {port}: {why}. Choose another --host or --port."
         ) from error

@@ -34,7 +34,9 @@ LOCAL = Settings()
 SPACE = Settings(is_space=True)
 
 
-@pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "in use"), ("no.such.invalid", "")])
+@pytest.mark.parametrize(
+    ("host", "why"), [("127.0.0.1", "in use"), ("no.such.invalid", ""), (f"{'a' * 64}.invalid", "")]
+)
 def test_an_address_that_is_taken_or_unknown_is_told(host, why):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

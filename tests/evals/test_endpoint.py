@@ -14,6 +14,7 @@ from right_answers import right
 from ram_studio.errors import EvaluationError, ServerError, Stopped
 from ram_studio.evals.answering import endpoint
 from ram_studio.evals.answering.endpoint import EndpointEngine
+from ram_studio.evals.answering.engine import reason_of
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.eval_result import EvalResult
@@ -228,7 +229,7 @@ def test_a_server_gets_max_completion_tokens_once_it_asks():
 
 def test_a_compressed_reply_is_unpacked_within_its_bound():
     def packed(text: bytes) -> tuple:
-        return 200, gzip.compress(text), {"Content-Encoding": "gzip"}
+        return 200, gzip.compress(text), {"Content-Encoding": "GZip"}
 
     small = json.dumps({"choices": [{"text": "hi", "finish_reason": "stop"}]}).encode()
     large, other = packed(b" " * 200 * 1024**2), (200, b"\x0b\x02", {"Content-Encoding": "br"})
@@ -244,6 +245,13 @@ def test_a_compressed_reply_is_unpacked_within_its_bound():
         assert {headers["Accept-Encoding"] for _, headers, _ in server.requests} == {"gzip"}
     assert "exceeded" in reply.note
     assert most < 32 * 1024**2
+
+
+def test_a_long_reason_is_cut_and_says_so():
+    assert reason_of(ValueError("bad  config")) == "bad config"
+    assert reason_of(ValueError()) == "ValueError"
+    cut = reason_of(ValueError("x" * 1000))
+    assert (len(cut), cut[:9], cut[-4:]) == (300, "x" * 9, " ...")
 
 
 def test_a_redirect_says_where_to_and_is_not_followed():

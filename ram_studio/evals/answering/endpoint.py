@@ -81,8 +81,8 @@ class EndpointEngine:
         self.url = _checked_url(url)
         if token and not (token.isascii() and token.isprintable()):
             raise EvaluationError(
-                "The endpoint's token holds a line break or another character that no header may. "
-                "Give the token alone."
+                "The endpoint's token holds a line break or another character that headers cannot "
+                "have. Give the token alone."
             )
         if not 0 < seconds <= _LONGEST_SECONDS:
             raise EvaluationError(
@@ -294,7 +294,7 @@ class EndpointEngine:
                     if time.monotonic() > deadline:
                         raise _TimedOut(f"the reply had no end after {self.seconds:g} s")
                 status, headers = response.status_code, response.headers
-            if headers.get("Content-Encoding") == "gzip":
+            if headers.get("Content-Encoding", "").lower() == "gzip":
                 unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
                 content = bytearray(unpacking.decompress(content, MAX_REPLY_BYTES + 1))
                 if len(content) > MAX_REPLY_BYTES:
@@ -318,7 +318,7 @@ class EndpointEngine:
             raise _Busy(f"the server answered with status {status}: {_short(text)}", after)
         if 300 <= status < 400:
             place = headers.get("Location", "nowhere")
-            text = f"it redirects to {place}. Give the API's root there"
+            text = f"it redirects to {place}. Give the API's root at that address"
         return status, text
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -156,7 +155,8 @@ def is_thinking(prompt: str, text: str) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """Return what a library's error says, as the middle of a sentence of ours."""
-    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:296]} ..."
 
 
 def finish_reason(
