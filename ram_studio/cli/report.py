@@ -115,7 +115,7 @@ def check_exports(files: Sequence[str] | None) -> None:
             )
         target = absolute(folder if tool in LOGS else file)
         if not target.parent.is_dir():
-            raise OutputError(f"{target.parent} is not a folder that is there; make it first.")
+            raise OutputError(f"{target.parent} is not a folder; create it first.")
         if tool not in LOGS:
             check_file(target)
 

@@ -160,8 +160,8 @@ def _read_layout(
     for name in tensors:
         if not name.isprintable():
             raise CheckpointError(
-                f"{at} has a tensor named {quoted(name)}, with characters that cannot be printed. "
-                "Such names are not read again. Rename the tensor and save the model again."
+                f"{at} has a tensor named {quoted(name)}, with characters that cannot be printed; "
+                "no command would open it. Rename the tensor and save the model again."
             )
     if HEADER_METADATA in tensors:
         raise CheckpointError(

@@ -256,7 +256,7 @@ def rounds_of(run: SuiteRun) -> list[tuple[Decoding, int]]:
 def _of_all_rounds(
     on_progress: Progress | None, rounds: int, before: int, later: Counter[str]
 ) -> Progress | None:
-    """Return what tells of one of several rounds, told of all together.
+    """Return a callback for the progress of one round, which reports that of all rounds.
 
     before: rounds that are whole. later: what is stored of those to come, by domain.
     """
@@ -285,7 +285,7 @@ def _count_stored(
 ) -> list[Counter[str]]:
     """Return for each of several rounds how many answers are stored, by domain.
 
-    Empty for one round, which tells that itself, and where stored answers are forgotten.
+    Empty for a single round, whose own progress counts them, and where all are asked anew.
     """
     if len(plan) == 1 or run.rerun:
         return []

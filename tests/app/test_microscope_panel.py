@@ -57,27 +57,24 @@ def show(panel: ScopePanel) -> Callable[..., dict]:
     return shown
 
 
+def library_view(method: str, settings: dict, **how) -> scope.View:
+    """Return what the library says of the weights that tests show."""
+    loaded, count = load_set("shared-style"), microscope_data.COUNT
+    how |= {"methods": {method: settings}, "analysis": loaded.analysis}
+    return scope.microscope(loaded.base, loaded.agents, MATRIX, start=40, count=count, **how)
+
+
 def value_of(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
 def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
-    loaded, tuned = load_set("shared-style"), TUNED._replace(point=DEFAULT_INDEX + 2, r=0.5)
+    tuned = TUNED._replace(point=DEFAULT_INDEX + 2, r=0.5)
     shown = show(start=40, tuned=tuned, rounding="stochastic")
     message, data = shown["status"], shown["view"]
     assert message == ""
     epsilon = EPSILON_GRID[DEFAULT_INDEX + 2]
-    view = scope.microscope(
-        loaded.base,
-        loaded.agents,
-        MATRIX,
-        start=40,
-        count=microscope_data.COUNT,
-        methods={"ram+": {"r": 0.5}},
-        epsilon=epsilon,
-        rounding="stochastic",
-        analysis=loaded.analysis,
-    )
+    view = library_view("ram+", {"r": 0.5}, epsilon=epsilon, rounding="stochastic")
     (mine,) = (m for m in data["methods"] if m["method"] == "ram+")
     seen = view.methods["ram+"]
     assert [value_of(x) for x in mine["stored"]] == pytest.approx(seen.stored, rel=1e-5)
@@ -104,18 +101,9 @@ def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
     ],
 )
 def test_the_method_that_tune_shows_has_its_settings(show, method, own, label) -> None:
-    loaded = load_set("shared-style")
     data = show(start=40, tuned=TuneSettings(method, own=own))["view"]
     assert data["rule"] == label
-    view = scope.microscope(
-        loaded.base,
-        loaded.agents,
-        MATRIX,
-        start=40,
-        count=microscope_data.COUNT,
-        methods={method: own},
-        analysis=loaded.analysis,
-    )
+    view = library_view(method, own)
     (mine,) = (m for m in data["methods"] if m["label"] == label)
     stored = [value_of(x) for x in mine["stored"]]
     assert stored == pytest.approx(view.methods[method].stored, rel=1e-5)

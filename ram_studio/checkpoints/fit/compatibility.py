@@ -238,13 +238,9 @@ def check_compatibility(
     tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
     policy that does not exist.
     """
-    policies: FitKeywords = {
-        "missing": missing,
-        "extra": extra,
-        "rows": rows,
-        "names": names,
-        "experts_packing": experts_packing,
-    }
+    policies = FitKeywords(
+        missing=missing, extra=extra, rows=rows, names=names, experts_packing=experts_packing
+    )
     _check_asked(base, agents, policies)
     base, agents, notes = _as_base_has_them(base, agents, policies)
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")

@@ -49,7 +49,7 @@ def check_output(
         for source in sources:
             if out.resolve().is_relative_to(source.resolve()):
                 raise OutputError(
-                    f"{printable(out)} lies inside {printable(source)}, which is read meanwhile; "
+                    f"{printable(out)} lies inside {printable(source)}, which is a source; "
                     "choose a folder outside of it."
                 )
         parent = _writable_parent(out)

@@ -127,15 +127,15 @@ def interval_size(clusters: Sequence[Sequence[int]]) -> float:
     """Return how many questions of their own would give as wide a 95 % interval.
 
     It is `effective_size` by (z / t)^2, t with one degree of freedom less than there are clusters:
-    so few tell their own error badly (Korn and Graubard, Survey Methodology 24, 1998). At least 1.
-    Where all answers are alike no error was estimated, and `effective_size` is no more than the
-    clusters.
+    few clusters estimate their own error badly (Korn and Graubard, Survey Methodology 24, 1998). At
+    least 1. Where all answers are alike no error was estimated, and `effective_size` is no more
+    than the number of clusters.
     """
-    from scipy.special import stdtrit
-
     found = effective_size(clusters)
     if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
         return found
+    from scipy.special import stdtrit
+
     return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
 
 
