@@ -14,7 +14,13 @@ import typer
 from ram_studio.cli import options
 from ram_studio.cli.progress import is_drawn, status_line
 from ram_studio.cli.settings import SettingsOptions, Storing
-from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
+from ram_studio.cli.tables import (
+    number_text,
+    print_reproducibility,
+    print_table,
+    score_text,
+    write_csv,
+)
 
 if TYPE_CHECKING:
     from ram_studio.evals.experiment.plan import Plan
@@ -237,8 +243,7 @@ def print_experiment(result: ExperimentResult) -> None:
         print_table(("over all samples", *labels), [(what, *texts) for what, texts in sampled])
     for sentence in result.statements:
         print(sentence)
-    if result.lines:
-        print(f"Reproducibility: {' | '.join(result.lines)}")
+    print_reproducibility(result.lines)
     for row in rows if result.is_sweep else ():
         if row.note:
             print(f"{row.label}: {row.note}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ram_studio.cli.options import parse_pairs
-from ram_studio.cli.tables import number_text, print_table, score_text
+from ram_studio.cli.tables import number_text, print_reproducibility, print_table, score_text
 from ram_studio.errors import OutputError
 
 if TYPE_CHECKING:
@@ -181,4 +181,4 @@ def _print_scores(result: EvalResult) -> None:
         print(f"average: the mean of the skills, without {', '.join(report.beside)}.")
     if result.chance_levels:
         print("(chance level): the score of random or constant answers.")
-    print(f"Reproducibility: {' | '.join(result.lines)}")
+    print_reproducibility(result.lines)

@@ -38,6 +38,12 @@ def print_warnings(warnings: Iterable[str]) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
+def print_reproducibility(lines: Sequence[str]) -> None:
+    """Print what a table of scores needs to be made again; nothing where that is not known."""
+    if lines:
+        print("Reproducibility: " + "\n  ".join(lines))
+
+
 def write_csv(frame: DataFrame, path: Path) -> None:
     """Write a table as CSV; the file appears whole or not at all.
 

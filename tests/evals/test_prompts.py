@@ -91,7 +91,7 @@ def test_results_store_and_card_name_prompts_and_shots(tmp_path):
     own, other = (one.reproducibility.models["m"].settings for one in told)
     assert (own["prompts"], own["shots"]) == ("own", 0)
     assert (other["prompts"], other["shots"]) == ("qa", 1)
-    assert "prompts qa, shots 1" in told[1].lines[1]
+    assert "prompts qa; shots 1" in told[1].lines[1]
     # Two runs: neither takes the other's answers.
     assert len(runs) == 2
     assert all("prompts " in one and "shots " in one for one in scores)

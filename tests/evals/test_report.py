@@ -71,6 +71,24 @@ def test_the_json_form_is_stable():
     assert code["ci95"][0] < 0.5 < code["ci95"][1]
 
 
+def test_what_every_model_shares_is_said_once():
+    """A comparison of twenty rows repeated the same sentence twenty times."""
+    found = marked_report(dict.fromkeys("abc", ROW) | {"d": {**ROW, "code": "110x"}})
+    models = {
+        name: replace(row, settings={"engine": "x", "shots": int(name == "c")})
+        for name, row in found.models.items()
+    }
+    whole = "every question answered to its end"
+    assert EvalResult.of(replace(found, models=models)).lines[1:] == (
+        "every model: 0 % of word 4-grams repeated; template: not known; engine x.",
+        f"a, b: {whole}; shots 0.",
+        f"c: {whole}; shots 1.",
+        "d: 1 too long; shots 0.",
+    )
+    alone = EvalResult.of(marked_report({"a": ROW})).lines[1:]
+    assert alone == (f"a: {whole}; 0 % of word 4-grams repeated; template: not known.",)
+
+
 def test_paired_counts_and_mcnemar_p():
     report = marked_report({"a": ROW, "b": {**ROW, "code": "0101", "memory": "0000"}})
     counts = report.compare("a", "b")

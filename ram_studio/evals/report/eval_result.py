@@ -6,7 +6,7 @@ It is made once of the table of answers (`EvalReport`); its JSON is its own dump
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, InstanceOf, computed_field
@@ -101,23 +101,20 @@ class ModelDetails:
             dict(row.settings),
         )
 
-    def sentence(self, name: str, software: Mapping[str, str]) -> str:
-        """Return what is to be known of a model; software: of the whole table."""
+    def facts(self, software: Mapping[str, str]) -> list[str]:
+        """Return what is to be known of a model, a few words each; software: of the whole table."""
         counts = ", ".join(
             f"{number} {key.replace('_', ' ')}"
             for key in _COUNTED
             if (number := getattr(self.outcomes, key))
         )
-        how = ", ".join(f"{key} {value}" for key, value in self.settings.items() if key != "chat")
-        own = [_versions(self.software)] if self.software not in ({}, software) else []
-        parts = [
+        return [
             counts or "every question answered to its end",
             f"{100 * self.repetition:.0f} % of word 4-grams repeated",
             f"template: {_TEMPLATES[self.template]}",
-            *own,
-            *([how] if how else []),
+            *([_versions(self.software)] if self.software not in ({}, software) else []),
+            *(f"{key} {value}" for key, value in self.settings.items() if key != "chat"),
         ]
-        return f"{name}: {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ class Reproducibility:
         )
 
     def lines(self, chance_levels: Mapping[str, float]) -> tuple[str, ...]:
-        """Return it as sentences: one on the table, one on each model."""
+        """Return it as sentences: on the table, on every model, and on what models differ in."""
         seeds = self.seed if isinstance(self.seed, list) else [self.seed]
         seed = " and ".join("not recorded" if one is None else str(one) for one in seeds)
         levels = ", ".join(f"{name} {100 * share:.0f} %" for name, share in chance_levels.items())
@@ -182,8 +179,24 @@ class Reproducibility:
             f"chance level: {levels or 'not known'}",
             _versions(self.software),
         ]
-        rows = (row.sentence(name, self.software) for name, row in self.models.items())
-        return (f"{'; '.join(parts)}.", *rows)
+        return (f"{'; '.join(parts)}.", *self._model_lines())
+
+    def _model_lines(self) -> Iterator[str]:
+        facts = {name: row.facts(self.software) for name, row in self.models.items()}
+        shared = [
+            fact
+            for fact in next(iter(facts.values()), [])
+            if len(facts) > 1 and all(fact in others for others in facts.values())
+        ]
+        if shared:
+            yield f"every model: {'; '.join(shared)}."
+        alike: dict[str, list[str]] = {}
+        for name, own in facts.items():
+            rest = "; ".join(fact for fact in own if fact not in shared)
+            alike.setdefault(rest, []).append(name)
+        for rest, names in alike.items():
+            if rest:
+                yield f"{', '.join(names)}: {rest}."
 
 
 def _seeds_of(answers: Iterable[Answer]) -> int | list[int] | None:
