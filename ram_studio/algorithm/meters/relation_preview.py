@@ -84,9 +84,10 @@ def rounding_preview(
 ) -> dict[str, Any] | None:
     """Return what each output dtype would keep of lambda, by dtype in words and agent.
 
-    factors: requested lambda by agent; one without is left out. For each agent that changed something alone: nearest (the
-    estimate), low and high (the measured factor lies between), stochastic (lambda) and
-    stochastic_error (its standard error). None when the analysis lacks it.
+    factors: requested lambda by agent; an agent without one is left out. For each agent that
+    changed something alone: nearest (the estimate), low and high (the measured factor lies
+    between), stochastic (lambda) and stochastic_error (its standard error). None when the analysis
+    lacks it.
     """
     if analysis.steps is None:
         return None
