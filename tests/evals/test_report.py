@@ -270,3 +270,11 @@ def test_three_documents_show_no_more_than_three_questions():
     assert (both.wins, both.n, both.p_value) == (15, 16, 2 * 0.5**6)
     (verdict,) = skill_verdicts(shared, {"qa": "agent"}, "base")
     assert (verdict.verdict, verdict.retained_gain.value, verdict.n) == ("inconclusive", 0, 12)
+
+
+def test_models_of_which_the_same_holds_share_a_line():
+    report = marked_report({"base": ROW, "merged": ROW, "long": {**ROW, "code": "x000"}})
+    table, *models = EvalResult.of(report).lines
+    assert table.startswith("16 questions")
+    assert [line.partition(": ")[0] for line in models] == ["base, merged", "long"]
+    assert ": 1 too long; " in models[1]

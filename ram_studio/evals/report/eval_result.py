@@ -101,7 +101,7 @@ class ModelDetails:
             dict(row.settings),
         )
 
-    def sentence(self, name: str, software: Mapping[str, str]) -> str:
+    def text(self, software: Mapping[str, str]) -> str:
         """Return what is to be known of a model; software: of the whole table."""
         counts = ", ".join(
             f"{number} {key.replace('_', ' ')}"
@@ -117,7 +117,7 @@ class ModelDetails:
             *own,
             *([how] if how else []),
         ]
-        return f"{name}: {'; '.join(parts)}."
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Reproducibility:
         )
 
     def lines(self, chance_levels: Mapping[str, float]) -> tuple[str, ...]:
-        """Return it as sentences: one on the table, one on each model."""
+        """Return it as sentences: one on the table, one on all models of which the same holds."""
         seeds = self.seed if isinstance(self.seed, list) else [self.seed]
         seed = " and ".join("not recorded" if one is None else str(one) for one in seeds)
         levels = ", ".join(f"{name} {100 * share:.0f} %" for name, share in chance_levels.items())
@@ -182,7 +182,10 @@ class Reproducibility:
             f"chance level: {levels or 'not known'}",
             _versions(self.software),
         ]
-        rows = (row.sentence(name, self.software) for name, row in self.models.items())
+        alike: dict[str, list[str]] = {}
+        for name, row in self.models.items():
+            alike.setdefault(row.text(self.software), []).append(name)
+        rows = (f"{', '.join(names)}: {text}." for text, names in alike.items())
         return (f"{'; '.join(parts)}.", *rows)
 
 
