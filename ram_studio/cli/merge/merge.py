@@ -261,13 +261,14 @@ def _print_filters(recipe: Recipe, as_json: bool) -> None:
         print(json.dumps({"filters": rows, "warnings": list(job.report.warnings)}))
         return
     print_warnings(job.report.warnings)
+    actions = {own.title: own.action for own in recipe.filters}
     print_table(
         ("filter", "tensors", "does", "such as"),
         [
             (
                 row["filter"] or "no filter",
                 str(len(row["tensors"])),
-                ", ".join(f"{key} {value}" for key, value in row["does"].items()) or "the recipe",
+                actions.get(row["filter"], "as the recipe"),
                 row["tensors"][0],
             )
             for row in rows
