@@ -152,10 +152,14 @@ def merge(
         return parts.merge(*options.require_part(plan, part), out, analysis, {**passes}, as_json)
     ahead = None if push is None else _push_ahead(push, out, public)
     if ray is not None and stream:
-        raise typer.BadParameter("--ray needs downloaded models", param_hint="--stream")
+        raise typer.BadParameter(
+            "other nodes read downloaded models; leave it out", param_hint="--stream"
+        )
     chosen = _recipe(recipe, asked, fit)
     if ray is not None and chosen.method in OWN:
-        raise typer.BadParameter("other nodes do not have your method", param_hint="--ray")
+        raise typer.BadParameter(
+            "other nodes do not have your method; merge on this machine", param_hint="--ray"
+        )
     shards: dict[str, Any] = {
         "max_shard_bytes": options.parse_size(max_shard_size),
         "analysis": options.known_analysis(analysis),
@@ -186,7 +190,9 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
     from ram_studio.checkpoints.read.url_folder import is_url
 
     if is_url(out):
-        raise typer.BadParameter("push needs a merge in a local folder", param_hint="--push")
+        raise typer.BadParameter(
+            "only a merge in a local folder is pushed; give one as --out", param_hint="--push"
+        )
     return PushAhead(name, public=public)
 
 
@@ -219,7 +225,10 @@ def _recipe(path: Path | None, asked: RequestedRecipe, fit: Fit) -> Recipe:
         found = _sweep_result(asked.from_sweep, values)
         # One's own has to be given again: a sweep's file holds the name alone.
         if asked.method is not None and values["method"] != found["method"]:
-            raise typer.BadParameter("the sweep names the method", param_hint="--method")
+            raise typer.BadParameter(
+                f"the sweep's best setting is of {found['method']}; leave --method out",
+                param_hint="--method",
+            )
         values |= found
     name = values.setdefault("method", "ram+")
     if asked.from_sweep is None and (loaded is None or name != loaded.method):
