@@ -52,7 +52,14 @@ class Answering:
     include_path: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
     ] = None
-    ray: options.Ray = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Ask each model and suite in a task on this Ray cluster; local starts Ray on this "
+            "machine.",
+        ),
+    ] = None
 
     def check(self, settings: EvalSettings) -> None:
         """Raise typer.BadParameter (exit code 2) for what does not go together."""

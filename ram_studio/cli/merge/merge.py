@@ -64,10 +64,10 @@ class RequestedRecipe:
 class Fit:
     """What the recipe says of agents that do not fit, and of whose tokenizer to take."""
 
-    missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None
-    extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
-    rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
-    names: Annotated[str | None, typer.Option(help="exact or mapped.")] = None
+    missing: Annotated[str | None, options.MISSING] = None
+    extra: Annotated[str | None, options.EXTRA] = None
+    rows: Annotated[str | None, options.ROWS] = None
+    names: Annotated[str | None, options.NAMES] = None
     experts_packing: options.Packings = None
     allow_base_mismatch: Annotated[
         bool,
@@ -78,11 +78,12 @@ class Fit:
     tokenizer_from: Annotated[
         str | None,
         typer.Option(
-            metavar="AGENT", help="Agent whose tokenizer and chat template to use [base]."
+            metavar="AGENT",
+            help="Agent whose tokenizer and chat template to use [default: the base's].",
         ),
     ] = None
     stop_tokens: Annotated[
-        str | None, typer.Option(help="Stop tokens: the base's, or the union of all agents'.")
+        str | None, typer.Option(help="Tokens that end an answer: base, or union of all agents'.")
     ] = None
 
 
