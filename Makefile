@@ -61,10 +61,10 @@ help: ## list the tasks
 	@echo "                          GRADIO_SERVER_PORT work too (now: $(HOST):$(PORT))"
 	@echo "  APP_ARGS='...'          further options of ram-studio app, such as --models-dir DIR"
 	@echo "  PYTEST_ARGS='...'       options of pytest, such as '-k merge -x'"
-	@echo "  JOBS=1                  how many processes share the tests (now: $(JOBS))"
+	@echo "  JOBS=1                  processes that share the tests (now: $(JOBS))"
 	@echo "  REAL_MODEL=DIR          where make test-real keeps its model"
 	@echo "  SIZE=0.5b ROUNDS=5      model size (tiny, 0.1b, 0.5b, 1.5b) and rounds of make bench"
-	@echo "  USERS=60             users of make bench-space (now: $(USERS))"
+	@echo "  USERS=60                users of make bench-space (now: $(USERS))"
 	@echo "  MERGEKIT=PATH           an installed mergekit-yaml to run in turns with make bench"
 	@echo "  BENCH_ARGS='...'        options of the benchmark, such as '--growth'"
 	@echo "  PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_PROXY, PIP_CERT, ..."
@@ -132,7 +132,7 @@ bench-gpu: $(VENV)/.app-stamp ## time merges on a GPU against its memory, its li
 bench-ui: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## time a slider's move until the browser has painted it
 	$(BIN)/python benchmarks/preview.py --browser "$$(cat $(VENV)/.browser-stamp)" $(BENCH_ARGS)
 
-bench-space: $(VENV)/.app-stamp ## let many users share one server for three minutes
+bench-space: $(VENV)/.app-stamp ## time many users who share one server for three minutes
 	$(BIN)/python benchmarks/space.py --users $(USERS) $(BENCH_ARGS)
 
 clean: ## remove what the set-up and the builds made

@@ -13,8 +13,8 @@ from ram_studio.errors import RamStudioError
 def main(arguments: list[str] | None = None) -> int:
     """Parse the flags, launch, return the exit code."""
     parser = argparse.ArgumentParser(description="RAM Studio in the browser.")
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (default 7860)")
+    parser.add_argument("--host", help="address (default GRADIO_SERVER_NAME, else 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port (default GRADIO_SERVER_PORT, else 7860)")
     parser.add_argument("--models-dir", help="folder whose checkpoints the app offers")
     flags = parser.parse_args(arguments)
     try:

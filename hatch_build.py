@@ -14,6 +14,8 @@ class CommitHook(BuildHookInterface):
 
     PLUGIN_NAME = "custom"
 
+    _written: Path | None = None
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the file; an editable install asks git itself."""
         known = runpy.run_path(str(Path(self.root) / "ram_studio" / "_version.py"))
@@ -24,3 +26,9 @@ class CommitHook(BuildHookInterface):
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(f"{commit}\n", encoding="utf-8")
         build_data["force_include"][str(written)] = f"ram_studio/{known['COMMIT_FILE']}"
+        self._written = written
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Leave nothing but archives in the folder that is uploaded."""
+        if self._written is not None:
+            self._written.unlink()

@@ -1,6 +1,6 @@
 """Repeat the lesson's table: a base, its agents and ways of merging them, on the same questions.
 
-    python examples/lesson_table.py                        # agents with a shared style, two minutes
+    python examples/lesson_table.py                        # agents with a shared style, one minute
     python examples/lesson_table.py --set dense --prompts 50
 
 Everything happens on your own machine; the merges go to a temporary folder. The scores are shares

@@ -35,9 +35,10 @@ line a second; `ram-studio --log-level warning COMMAND` logs only warnings and e
 | exit code | meaning |
 | --- | --- |
 | 0 | done |
+| 1 | a fault of RAM Studio's own, or the reader of its output went away |
 | 2 | wrong usage, or an unknown setting |
 | 65 | files that are refused; one line says what was found, what was expected and what to do |
-| 69 | the Hub refused or could not be reached |
+| 69 | the Hub, object storage or a model server refused, was too busy, or could not be reached |
 | 75 | try again: a source changed meanwhile, or another run writes there |
 | 130 | stopped by Ctrl-C or SIGTERM; nothing half finished is left |
 """
@@ -118,7 +119,8 @@ def _default(parameter: inspect.Parameter) -> str:
         return "*needed*"
     if value is True:
         return f"`{_option_names(parameter)[0]}`"
-    return "" if value in (None, False, "") or value in ((), []) else f"`{value}`"
+    is_empty = value is None or value is False or value in ("", (), [])  # 0 is a default
+    return "" if is_empty else f"`{value}`"
 
 
 def _methods() -> Iterator[str]:

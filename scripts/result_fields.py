@@ -66,6 +66,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
         return f"{known} or null".strip() if "null" in kinds else known
     if "enum" in schema or "const" in schema:
         return f"({', '.join(schema.get('enum', [schema.get('const')]))})"
+    if "prefixItems" in schema:
+        return f"[{', '.join(_kind(one) or one['type'] for one in schema['prefixItems'])}]"
     kind = str(schema.get("type", "anything"))
     if kind == "array":
         return f"[{_kind(schema.get('items', {})) or '...'}]"

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import scaling
-from ram_studio.algorithm.analysis import BASE, Analysis
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import (
     BIN_COUNT,
     DEFAULT_INDEX,
@@ -22,12 +22,7 @@ from ram_studio.algorithm.epsilon_grid import (
     edge_value,
 )
 from ram_studio.algorithm.meters.cosine_bounds import cosine_bounds
-from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
-from ram_studio.algorithm.meters.rounding_meter import (
-    DTYPES,
-    estimate,
-    lost_texts,
-)
+from ram_studio.algorithm.meters.relation_preview import rounding_preview, rounding_warning
 from ram_studio.algorithm.meters.storage import SURVIVING, Finding
 
 NOTHING = 0.05
@@ -340,24 +335,13 @@ def _check_only_stored(merge: _Merge) -> Verdict | None:
 
 
 def _check_lost_by_rounding(merge: _Merge) -> Verdict | None:
-    steps, dtype = merge.analysis.steps, merge.analysis.dtypes.get(BASE, "")
-    if steps is None:
+    factors = {agent.name: agent.factor for agent in merge.agents}
+    previewed = rounding_preview(merge.analysis, merge.point, factors)
+    advice = previewed and rounding_warning(merge.analysis, previewed)
+    if not advice:
         return None
-    dtype = dtype if dtype in DTYPES else DTYPES[0]
-    factors = {}
-    for agent in merge.agents:
-        curve = steps.curve(agent.index, merge.point, dtype)
-        if curve is not None:
-            factors[agent.name] = (agent.factor, estimate(curve.short(), agent.factor).value)
-    parts = lost_texts(factors)
-    if not parts:
-        return None
-    return Verdict(
-        "rounding",
-        "warn",
-        f"Rounding to nearest in {DTYPE_WORDS[dtype]} takes part of lambda:",
-        f"{'; '.join(parts)}. Stochastic rounding or float32 retains it.",
-    )
+    lead, rest = advice.split(": ", 1)
+    return Verdict("rounding", "warn", f"{lead}:", rest)
 
 
 def _check_retained(merge: _Merge) -> Verdict:

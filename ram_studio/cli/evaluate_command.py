@@ -52,7 +52,14 @@ class Answering:
     include_path: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
     ] = None
-    ray: options.Ray = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Ask each model and suite in a task on this Ray cluster; local starts Ray on this "
+            "machine.",
+        ),
+    ] = None
 
     def check(self, settings: EvalSettings) -> None:
         """Raise typer.BadParameter (exit code 2) for what does not go together."""
@@ -72,7 +79,7 @@ class Answering:
             ),
             "--ray": (
                 self.ray is not None and (settings.is_harness or self.endpoint is not None),
-                "Ray needs local models and transformers",
+                "on Ray models are local and use --engine transformers; leave it out",
             ),
         }
         for option, (is_wrong, what) in faults.items():
@@ -88,7 +95,8 @@ class Answering:
         token = None if self.token_env is None else os.environ.get(self.token_env)
         if self.token_env is not None and not token:
             raise typer.BadParameter(
-                f"the variable {self.token_env} is not set", param_hint="--token-env"
+                f"the variable {self.token_env} is not set; set it to the server's token",
+                param_hint="--token-env",
             )
         how: dict[str, Any] = {"token": token, "chat": settings.chat, "seconds": self.timeout}
         return {name: EndpointEngine(self.endpoint, name, **how) for name in models}

@@ -30,7 +30,7 @@ def fisher(
 
     sources = options.parse_agents(agent)
     if out is None:
-        raise typer.BadParameter("no folder was given", param_hint="--out")
+        raise typer.BadParameter("no folder was given; name one to create", param_hint="--out")
     if examples < 1:
         raise typer.BadParameter("give at least 1", param_hint="--examples")
     agents = [open_checkpoint(source, name=name) for name, source in sources.items()]
@@ -44,7 +44,7 @@ def fisher(
                 # Not splitlines: a prompt may hold other characters that begin a new line.
                 lines = prompts.read_text("utf-8").split("\n")
         except UnicodeDecodeError as error:
-            raise SettingsError(f"{prompts} is not UTF-8 text; one prompt a line.") from error
+            raise SettingsError(f"{prompts} is not UTF-8 text; write one prompt a line.") from error
         chosen = [line for line in lines if line.strip()][:examples]
     for own in agents:
         path = fisher_path(out, own.name)

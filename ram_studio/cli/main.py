@@ -50,7 +50,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 commands = typer.Typer(
     name="ram-studio",
-    help="Inspect, merge and evaluate RL-trained LLM agents with Reinforced Agent Merging.",
+    help="Analyze, merge and check RL-trained LLM agents with Reinforced Agent Merging.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -55,18 +55,17 @@ Packings = Annotated[
 Dtype = Annotated[
     str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
 ]
+NAMES = typer.Option(help="Tensor names of text-only agents on a multimodal base: exact or mapped.")
+MISSING = typer.Option(help="Tensor missing in an agent: error or keep-base.")
+EXTRA = typer.Option(help="Extra tensor in an agent: error or ignore.")
+ROWS = typer.Option(help="Padded vocabularies: exact or common rows.")
 
 
 @dataclasses.dataclass
 class Reading:
     """How to read an agent whose files do not say it."""
 
-    names: Annotated[
-        str,
-        typer.Option(
-            help="Tensor names of text-only agents on a multimodal base: exact or mapped."
-        ),
-    ] = "exact"
+    names: Annotated[str, NAMES] = "exact"
     experts_packing: Packings = None
 
     def fit(self) -> dict[str, Any]:
@@ -78,11 +77,9 @@ class Reading:
 class Policies(Reading):
     """What to do where an agent does not fit; the check refuses other words."""
 
-    missing: Annotated[
-        str, typer.Option(help="Tensor missing in an agent: error or keep-base.")
-    ] = "error"
-    extra: Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")] = "error"
-    rows: Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")] = "exact"
+    missing: Annotated[str, MISSING] = "error"
+    extra: Annotated[str, EXTRA] = "error"
+    rows: Annotated[str, ROWS] = "exact"
 
 
 class _DataclassOptions:

@@ -104,7 +104,7 @@ def evaluate_with_harness(
         if [question.id for question in questions] != [question.id for question in items]:
             raise EvaluationError(
                 f'lm-eval asked model "{model}" other items than the models before it, so '
-                "they cannot be compared. Evaluate again with rerun."
+                "they cannot be compared. Evaluate again with --rerun."
             )
         seconds = time.perf_counter() - start
         suites = [f"{HARNESS}{task}" for task in names]

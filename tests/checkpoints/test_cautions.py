@@ -177,7 +177,7 @@ BOTH = ["tokenizer.json", "chat_template.jinja"]
 @pytest.mark.parametrize(
     ("files", "of_agent", "said"),
     [
-        ([], [], ["no tokenizer files", "add the files to the base first"]),
+        ([], [], ["no tokenizer files", "add them to the base's folder first"]),
         ([], BOTH, ["no tokenizer files", "(tokenizer: coder)"]),
         (BOTH[:1], BOTH[:1], ["no chat template", "used in a chat"]),
         (BOTH, [], []),

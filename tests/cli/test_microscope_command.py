@@ -32,7 +32,7 @@ def test_the_table_and_the_worked_example(cli, example, analysis):
     assert "(384 x 128, BF16), 3 of 49,152 elements, epsilon 1e-05" in " ".join(out.split())
     assert "only tool changed it" in out
     assert "fisher: not shown. It needs a Fisher file" in out
-    assert "Read 24 bytes of tensor data." in out
+    assert "Read 24 bytes of tensor data after the search." in out
 
 
 def test_the_json_is_the_merge(cli, example, analysis, tmp_path):
@@ -71,10 +71,16 @@ def test_the_json_is_the_merge(cli, example, analysis, tmp_path):
         (("--tensor", TENSOR, "--at", "400,0"), 2, "has 49152 elements"),
         (("--tensor", TENSOR, "--method", "ram++"), 2, "it must be one of ram, ram+"),
         (("--tensor", TENSOR, "--find", "unique:nobody"), 2, "unique:memory"),
-        (("--tensor", "model.norm.weight", "--at", "127", "--find", "shared"), 1, "no such"),
+        (("--tensor", "model.norm.weight", "--find", "shared"), 2, "Choose another tensor"),
     ],
 )
 def test_what_is_wrong_is_said(cli, example, arguments, code, told):
     got, out, err = cli("microscope", *example, *arguments)
     assert (got, out) == (code, "")
     assert told in " ".join(err.split())
+
+
+def test_a_search_without_a_find_is_a_json_error(cli, example):
+    how = ("--tensor", "model.norm.weight", "--find", "conflict", "--json")
+    code, out, _ = cli("microscope", *example, *how)
+    assert (code, json.loads(out)["error"]["code"]) == (2, "settings_error")

@@ -133,7 +133,7 @@ def test_a_dry_run_cuts_no_cell_off(cli, recipe):
     own = {"match": "*.mlp.*", "layers": [0, 1], "weights": {"coding": 0.7}, "settings": {"r": 0.3}}
     _, out, _ = cli("merge", recipe(filters=[own]), "--dry-run")
     assert "…" not in out
-    assert "weights {'coding': 0.7}, settings {'r': 0.3}" in out
+    assert "weights coding=0.7, r 0.3" in out
 
 
 def test_weights_and_a_dry_run_from_the_command_line(cli, tmp_path):

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import tarfile
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -56,14 +57,19 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents):
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone")
-def test_a_wheel_from_a_clone_names_its_commit(tmp_path):
-    """Also one that is built from a source archive of the clone."""
+def test_a_clone_builds_a_whole_source_archive_and_wheel(tmp_path):
+    """The archive holds every file of the clone; a wheel built from it names the commit."""
     run("git", "clone", "--quiet", ROOT, tmp_path / "clone", cwd=tmp_path)
     head = run("git", "rev-parse", "HEAD", cwd=tmp_path / "clone").strip()
+    tracked = set(run("git", "ls-files", cwd=tmp_path / "clone").splitlines())
     build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist")
     run(*build, cwd=tmp_path / "clone")  # a source archive, and a wheel of what is in it
-    [path] = (tmp_path / "dist").glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
+    wheel, source = sorted((tmp_path / "dist").iterdir(), key=lambda path: path.suffix != ".whl")
+    with tarfile.open(source) as archive:
+        inside = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert inside - tracked == {"PKG-INFO", "ram_studio/_commit.txt"}
+    assert tracked - inside == set()
+    with zipfile.ZipFile(wheel) as archive:
         assert archive.read("ram_studio/_commit.txt").decode() == f"{head[:12]}\n"
 
 

@@ -84,9 +84,10 @@ def rounding_preview(
 ) -> dict[str, Any] | None:
     """Return what each output dtype would keep of lambda, by dtype in words and agent.
 
-    factors: lambda asked for by agent. For each agent that changed something alone: nearest (the
-    estimate), low and high (the measured factor lies between), stochastic (lambda) and
-    stochastic_error (its standard error). None when the analysis lacks it.
+    factors: requested lambda by agent; an agent without one is left out. For each agent that
+    changed something alone: nearest (the estimate), low and high (the measured factor lies
+    between), stochastic (lambda) and stochastic_error (its standard error). None when the analysis
+    lacks it.
     """
     if analysis.steps is None:
         return None
@@ -94,7 +95,7 @@ def rounding_preview(
     for dtype in DTYPES:
         by_agent = found[DTYPE_WORDS[dtype]] = {}
         for t, name in enumerate(analysis.agents):
-            curve, factor = analysis.steps.curve(t, point, dtype), factors[name]
+            curve, factor = analysis.steps.curve(t, point, dtype), factors.get(name)
             if curve is None or factor is None:
                 continue
             nearest = estimate(curve.short(), factor).value

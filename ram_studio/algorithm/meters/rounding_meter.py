@@ -345,7 +345,7 @@ def lost_rescaling(factors: Factors) -> dict[str, tuple[float, float]]:
     }
 
 
-def lost_texts(factors: Factors) -> list[str]:
+def _lost_texts(factors: Factors) -> list[str]:
     """Return "coding 1.000 instead of 1.200" by agent, in as many digits as tell the two apart."""
     texts = []
     for name, (requested, effective) in lost_rescaling(factors).items():
@@ -360,7 +360,7 @@ def rounding_advice(dtype: str | None, factors: Factors) -> str:
 
     dtype: output dtype in words, as the user knows it, None to leave it out.
     """
-    parts = lost_texts(factors)
+    parts = _lost_texts(factors)
     if not parts:
         return ""
     rounding = "Rounding" if dtype is None else f"Rounding to nearest in {dtype}"

@@ -229,14 +229,14 @@ def _lacking(ours: _Tokenizer, theirs: dict[str, _Tokenizer]) -> list[Finding]:
     having = [name for name, tokenizer in theirs.items() if tokenizer.lacks is None]
     if having and missing == "chat-template":
         return []  # told as a difference of that agent
-    advice = (
-        f"take an agent's (tokenizer: {having[0]})" if having else "add the files to the base first"
-    )
-    what, how = (
-        ("chat template", "used in a chat")
+    what, how, them = (
+        ("chat template", "used in a chat", "one")
         if missing == "chat-template"
-        else ("tokenizer files", "asked anything")
+        else ("tokenizer files", "asked anything", "them")
     )
+    advice = f"add {them} to the base's folder first"
+    if having:
+        advice = f"take an agent's (tokenizer: {having[0]})"
     text = (
         f"The base has no {what}, so the merge would have none either: it could not be {how}. "
         f"To avoid that, {advice}."

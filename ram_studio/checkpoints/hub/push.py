@@ -280,8 +280,8 @@ def _talking_of(repository: str) -> Iterator[None]:
         raise HubError(text) from error
     except (ValueError, RuntimeError) as error:  # what the Hub's storage refused
         raise HubError(
-            f"{repository} could not be pushed to ({printable(error, 200)}); run again; "
-            "uploaded files are not sent again."
+            f"{repository} could not be pushed to ({printable(error, 200)}). Run again: "
+            "uploaded files are not sent twice."
         ) from error
     finally:
         if had_bars:

@@ -191,15 +191,15 @@ class Filter(BaseModel):
         return ", ".join(parts)
 
     @property
-    def text(self) -> str:
-        """The filter and what it does, in one line: "norms: keep base"."""
+    def action(self) -> str:
+        """What the filter does, in one line: "weights coding=0.7, r 0.3"."""
         does = [f"keep {self.keep}"] if self.keep is not None else []
         if self.weights:
             does.append(f"weights {weights_text(self.weights)}")
         if self.densities:
             does.append(f"densities {weights_text(self.densities)}")
         does += [f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items()]
-        return f"{self.title}: {', '.join(does)}"
+        return ", ".join(does)
 
 
 _FILTERS = TypeAdapter(tuple[Filter, ...])
@@ -222,7 +222,8 @@ def choices_text(recipe: Mapping[str, Any]) -> dict[str, str]:
         found = {
             **{name: weights_text(recipe.get(name) or {}) for name in ("weights", "densities")},
             "filters": "; ".join(
-                f.text for f in _FILTERS.validate_python(recipe.get("filters") or ())
+                f"{own.title}: {own.action}"
+                for own in _FILTERS.validate_python(recipe.get("filters") or ())
             ),
         }
     except (AttributeError, TypeError, ValueError):

@@ -283,7 +283,10 @@ def load_recipe(path: str | Path) -> Recipe:
     with raise_as(SettingsError, f"{where} cannot be read"), open(path, "rb") as file:
         data = file.read(MAX_RECIPE_BYTES + 1)
     if len(data) > MAX_RECIPE_BYTES:
-        raise SettingsError(f"{where} is larger than {MAX_RECIPE_BYTES} bytes; not a recipe.")
+        raise SettingsError(
+            f"{where} is larger than {MAX_RECIPE_BYTES} bytes, the most a recipe may take; give a "
+            "recipe's file."
+        )
     values = parse_yaml(data, where)
     for field in ("base", "agents"):
         if field in values:

@@ -30,7 +30,7 @@ def diff(
     Lists which modules, layers or experts changed, by how much, and which are bit-identical.
     Reads both models once; memory does not grow with them.
     """
-    from ram_studio.checkpoints.read.describe import plural, shown_list
+    from ram_studio.checkpoints.read.describe import plural, quoted, shown_list
     from ram_studio.engine.diff import diff as compare_models
 
     with progress_bars(quiet=as_json) as (on_progress, _):
@@ -65,9 +65,10 @@ def diff(
     equal = [one.name for one in changes if not one.changed]
     if equal and changed:
         print(f"Bit-identical to the base: {shown_list(equal, 12, ', ')}.")
-    for names, what in ((found.missing, "lacks"), (found.extra, "has besides")):
+    for names, who in ((found.missing, "the base"), (found.extra, "the model")):
         if names:
-            print(f"note: the model {what} {plural(len(names), 'tensor')}, such as {names[0]}.")
+            listed = shown_list(names, separator=", ", show=quoted)
+            print(f"note: {plural(len(names), 'tensor')} of {who} alone: {listed}.")
     for note in found.notes:
         print(f"note: {note}")
     print(found.verdict)

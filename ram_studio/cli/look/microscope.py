@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
+from ram_studio.errors import SettingsError
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -84,6 +84,8 @@ def microscope(
         return
     # The element looked for is the first one shown; else the one that the most agents changed.
     _print(view, 0 if find is not None else int(view.overlap.argmax()))
+    searched = "" if find is None else " after the search"
+    print(f"Read {view.bytes_read} bytes of tensor data{searched}.")
 
 
 def _looked_at(
@@ -95,7 +97,7 @@ def _looked_at(
 ) -> list[Span]:
     """Return the elements asked for. place: first one, how many, or the rows and columns.
 
-    Raises: typer.Exit when there is none of the kind looked for, which is said.
+    Raises: SettingsError when there is none of the kind looked for.
     """
     from ram_studio.engine.microscope import view as scope
     from ram_studio.engine.microscope.search import find_element
@@ -106,8 +108,10 @@ def _looked_at(
     if find is not None:
         element = find_element(report, found, find, epsilon=epsilon, start=start)
         if element is None:
-            print(f"There is no such element ({find}) in {found.name}.", file=sys.stderr)
-            raise typer.Exit(1)
+            raise SettingsError(
+                f"{found.name} has no element of this kind: {find}, above epsilon {epsilon:g}. "
+                "Choose another tensor, an earlier --at, or a smaller --epsilon."
+            )
         start = element.index
     if size is None:
         return scope.run_of(found, start, count)
@@ -158,7 +162,6 @@ def _print(view: View, worked: int) -> None:
     for label, seen in view.methods.items():
         if seen.reason is not None:
             print(f"{label}: not shown. {seen.reason}")
-    print(f"Read {view.bytes_read} bytes of tensor data.")
 
 
 def _print_worked(view: View, shown: dict[str, ProbeResult], i: int) -> None:

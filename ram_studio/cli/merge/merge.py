@@ -64,10 +64,10 @@ class RequestedRecipe:
 class Fit:
     """What the recipe says of agents that do not fit, and of whose tokenizer to take."""
 
-    missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None
-    extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
-    rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
-    names: Annotated[str | None, typer.Option(help="exact or mapped.")] = None
+    missing: Annotated[str | None, options.MISSING] = None
+    extra: Annotated[str | None, options.EXTRA] = None
+    rows: Annotated[str | None, options.ROWS] = None
+    names: Annotated[str | None, options.NAMES] = None
     experts_packing: options.Packings = None
     allow_base_mismatch: Annotated[
         bool,
@@ -78,11 +78,12 @@ class Fit:
     tokenizer_from: Annotated[
         str | None,
         typer.Option(
-            metavar="AGENT", help="Agent whose tokenizer and chat template to use [base]."
+            metavar="AGENT",
+            help="Agent whose tokenizer and chat template to use [default: the base's].",
         ),
     ] = None
     stop_tokens: Annotated[
-        str | None, typer.Option(help="Stop tokens: the base's, or the union of all agents'.")
+        str | None, typer.Option(help="Tokens that end an answer: base, or union of all agents'.")
     ] = None
 
 
@@ -152,10 +153,14 @@ def merge(
         return parts.merge(*options.require_part(plan, part), out, analysis, {**passes}, as_json)
     ahead = None if push is None else _push_ahead(push, out, public)
     if ray is not None and stream:
-        raise typer.BadParameter("--ray needs downloaded models", param_hint="--stream")
+        raise typer.BadParameter(
+            "other nodes read downloaded models; leave it out", param_hint="--stream"
+        )
     chosen = _recipe(recipe, asked, fit)
     if ray is not None and chosen.method in OWN:
-        raise typer.BadParameter("other nodes do not have your method", param_hint="--ray")
+        raise typer.BadParameter(
+            "other nodes do not have your method; merge on this machine", param_hint="--ray"
+        )
     shards: dict[str, Any] = {
         "max_shard_bytes": options.parse_size(max_shard_size),
         "analysis": options.known_analysis(analysis),
@@ -186,7 +191,9 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
     from ram_studio.checkpoints.read.url_folder import is_url
 
     if is_url(out):
-        raise typer.BadParameter("push needs a merge in a local folder", param_hint="--push")
+        raise typer.BadParameter(
+            "only a merge in a local folder is pushed; give one as --out", param_hint="--push"
+        )
     return PushAhead(name, public=public)
 
 
@@ -219,7 +226,10 @@ def _recipe(path: Path | None, asked: RequestedRecipe, fit: Fit) -> Recipe:
         found = _sweep_result(asked.from_sweep, values)
         # One's own has to be given again: a sweep's file holds the name alone.
         if asked.method is not None and values["method"] != found["method"]:
-            raise typer.BadParameter("the sweep names the method", param_hint="--method")
+            raise typer.BadParameter(
+                f"the sweep's best setting is of {found['method']}; leave --method out",
+                param_hint="--method",
+            )
         values |= found
     name = values.setdefault("method", "ram+")
     if asked.from_sweep is None and (loaded is None or name != loaded.method):
@@ -261,13 +271,14 @@ def _print_filters(recipe: Recipe, as_json: bool) -> None:
         print(json.dumps({"filters": rows, "warnings": list(job.report.warnings)}))
         return
     print_warnings(job.report.warnings)
+    actions = {own.title: own.action for own in recipe.filters}
     print_table(
         ("filter", "tensors", "does", "such as"),
         [
             (
                 row["filter"] or "no filter",
                 str(len(row["tensors"])),
-                ", ".join(f"{key} {value}" for key, value in row["does"].items()) or "the recipe",
+                actions.get(row["filter"], "as the recipe"),
                 row["tensors"][0],
             )
             for row in rows

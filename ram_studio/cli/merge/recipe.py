@@ -35,7 +35,10 @@ def recipe(
 ) -> None:
     """Check a recipe and fill in its defaults, or convert it from or to other tools' settings."""
     if from_mergekit + to_mergekit + (to_mopd is not None) > 1:
-        raise typer.BadParameter("give one of the three", param_hint="--from-mergekit")
+        raise typer.BadParameter(
+            "give at most one of --from-mergekit, --to-mergekit and --to-mopd",
+            param_hint="--from-mergekit",
+        )
     from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 
     text, warnings = _convert_recipe(source, from_mergekit, to_mergekit, to_mopd)

@@ -99,7 +99,8 @@ class DataSet:
         except (RamStudioError, OSError):
             return (
                 "its questions are not on this machine. `ram-studio evaluate --suite "
-                f"{self.name}` fetches them once from the Hub. Without a network: {self._hint()}"
+                f"{self.name}` fetches them once from the Hub. Without a network, put "
+                f"{self._hint().removeprefix('Put ')}"
             )
         return ""
 
