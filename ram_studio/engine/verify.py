@@ -185,8 +185,8 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
     if differences:
         raise VerificationError(
             f"{plural(len(differences), 'file')} changed after the merge: "
-            f"{shown_list(differences)}. Restore {'it' if len(differences) == 1 else 'them'}, or "
-            "merge again."
+            f"{shown_list(differences)}. Restore what changed, remove what was added, or merge "
+            "again."
         )
     return notes
 
@@ -212,7 +212,7 @@ def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunO
     Raises: VerificationError that names each file that differs; CheckpointError; Stopped.
     """
     differences = []
-    expected: dict[tuple[str, str], str] = {}
+    expected: list[tuple[Checkpoint, str, str]] = []
     algorithms = {}
     for source in report.checkpoints:
         record = provenance.sources[source.name]
@@ -223,16 +223,16 @@ def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunO
         wrong = _other_sizes(source, record)
         differences += wrong
         for path in source.shards if not wrong else ():
-            expected[source.name, path.name] = record.files[path.name].hash
-            algorithms[path] = record.files[path.name].hash.partition(":")[0]
+            digest = record.files[path.name].hash
+            expected.append((source, path.name, digest))
+            algorithms[path] = digest.partition(":")[0]
     with SourceHasher(report, threads=run.threads, algorithms=algorithms) as hasher:
         found = hasher.finish(run.on_progress, run.cancel)
-    for source in report.checkpoints:
-        differences += [
-            _other(source, f"{quoted(name)} has another content")
-            for name, digest in found[source.name].items()
-            if digest != expected[source.name, name]
-        ]
+    differences += [
+        _other(source, f"{quoted(name)} has another content")
+        for source, name, digest in expected
+        if found[source.name][name] != digest
+    ]
     if differences:
         raise VerificationError(
             f"{shown_list(differences)}. Give the sources that were merged (--base, --agent)."
