@@ -101,7 +101,7 @@ def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
     ]
 
 
-def _is_buffer(tensor: TensorInfo) -> bool:
+def is_buffer(tensor: TensorInfo) -> bool:
     """Say whether a tensor is a known buffer that is no parameter.
 
     A causal mask is called `attn.bias`, as a trained bias might be: only the mask has 4 dimensions.
@@ -127,7 +127,7 @@ def match_agent(
     names_by_note: dict[str, list[str]] = {}  # what is told -> tensors
 
     for name, own in base.tensors.items():
-        if name in tensors or _is_buffer(own):
+        if name in tensors or is_buffer(own):
             continue
         if policies["names"] == "mapped" and tower_of(name) != LANGUAGE:
             continue  # an agent of the language model alone has none
@@ -137,7 +137,7 @@ def match_agent(
         else:
             names_by_note.setdefault("missing, kept as in the base", []).append(quoted(name))
     for name, own in tensors.items():
-        if name in base.tensors or _is_buffer(own):
+        if name in base.tensors or is_buffer(own):
             continue
         if policies["extra"] == "error":
             text = f"{at}tensor {quoted(name)} ({printable(own.path.name)}) is not in the base"
