@@ -66,6 +66,8 @@ _ADVICE = {
     f"{OPTION_WORDS['rows']} to merge the rows they share.",
     "dtype": "Convert the checkpoint to bfloat16 first (load it with transformers and "
     "save_pretrained).",
+    "float64": "Convert the checkpoint to float32 first (with transformers and save_pretrained): "
+    "bfloat16 would round away much of what RL changed.",
     "integer": "Integer tensors are copied, not merged; choose agents trained from this base.",
     "tied": f"To leave the agent's head out, {OPTION_WORDS['extra']}; or untie the base first.",
 }
@@ -92,7 +94,7 @@ def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
     """Return the tensors of dtypes that are neither merged nor copied."""
     return [
         Mismatch(
-            "dtype",
+            "float64" if tensor.dtype == "F64" else "dtype",
             f"{checkpoint.who}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
             f"dtype {tensor.dtype}, expected BF16, F16 or F32",
         )
