@@ -400,9 +400,8 @@ class _Comparison:
         """Return how many elements of a whole matrix differ; 0 too where one does by too much."""
         if name not in self._whole or stored == expected:
             return 0
-        kind = rounding.STORAGE[dtype]
         ours, theirs = (
-            rounding.decode(np.frombuffer(data, kind), dtype).astype(np.float64)
+            rounding.decode(np.frombuffer(data, np.uint8), dtype).astype(np.float64)
             for data in (expected, stored)
         )
         # The place after the last binary digit that the dtype holds of the larger number.
