@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
-_EMBEDDING = re.compile(r"embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|wpe")
+_EMBEDDING = re.compile(
+    r"embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|wpe"
+    r"|(?:^|\.)(?:embeddings|shared)\.weight$"
+)
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.(?:weight|bias)$")
 _TOWERS = {
     "vision": re.compile(
@@ -25,7 +28,8 @@ _TOWERS = {
 _EXPERT = re.compile(r"(?:^|\.)experts\.(?:(\d+)\.)?")
 _SHARED = re.compile(r"(?:^|\.)shared_experts?(?:_gate)?\.")
 _ROUTER = re.compile(
-    r"(?:^|\.)(?:(?:mlp|moe|block_sparse_moe|feed_forward|ffn)\.gate|router)\.[^.]+(?:\.[^.]+)?$"
+    r"(?:^|\.)(?:(?:mlp|moe|block_sparse_moe|feed_forward|ffn|mixer)\.gate|router)"
+    r"\.[^.]+(?:\.[^.]+)?$|\.e_score_correction_bias$"
 )
 
 EMBEDDING = "embedding"

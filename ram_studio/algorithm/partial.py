@@ -97,8 +97,15 @@ class PartialAnalysis:
 
 
 def parts_text(numbers: Sequence[int] | Mapping[int, Any], of: int) -> str:
-    """Return "part 2 of 3" or "parts 1, 2 of 3" for a message."""
-    listed = ", ".join(map(str, numbers))
+    """Return "part 2 of 3" or "parts 1, 4 to 9 of 9" for a message; there may be thousands."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{r[0]} to {r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
+    listed = ", ".join(texts)
     return f"part{'' if len(numbers) == 1 else 's'} {listed} of {of}"
 
 

@@ -65,7 +65,5 @@ def store(
 
 
 def decode(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Return stored elements (see STORAGE) as float32; bfloat16 and float16 convert exactly."""
-    if dtype == "BF16":
-        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return stored.astype(np.float32, copy=False)
+    """Return stored elements (see STORAGE), or their bytes, as float32, which is exact."""
+    return cpu.as_float32(stored.view(STORAGE[dtype]))

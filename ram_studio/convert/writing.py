@@ -217,7 +217,7 @@ def _pieces(sources: Sources, info: TensorInfo, dtype: str) -> Iterator[tuple[in
         if info.dtype == "F64":
             values = _narrow(piece.view(np.float64), info.name)
         else:
-            values = rounding.decode(piece.view(rounding.STORAGE[info.dtype]), info.dtype)
+            values = rounding.decode(piece, info.dtype)
         yield start * 4 // info.element_bytes, values.view(np.uint8)
 
 

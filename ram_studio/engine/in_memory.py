@@ -8,7 +8,6 @@ written: it is the same job with another sink.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     MergeTensor,
 )
+from ram_studio.checkpoints.fit.mismatches import is_buffer
 from ram_studio.checkpoints.read.describe import quoted, shown_bytes, shown_list, shown_shape
 from ram_studio.checkpoints.read.tensors import MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -39,8 +39,6 @@ from ram_studio.engine.reading.residence import Residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError, SettingsError
 
-# Older checkpoints store these; transformers computes them when it loads a model.
-_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(self_attn|attention|attn)\.(masked_)?bias)$")
 _SPARE = 0.9
 
 
@@ -314,7 +312,8 @@ def _reserve(report: CompatibilityReport, options: RunOptions) -> Residence:
 
 def flat_tensors(state: Mapping[str, Any], tensors: Sequence[MergeTensor]) -> dict[str, Any]:
     """Return a state dict's tensor for each of the checkpoint's, flat views that share storage."""
-    missing = [t.name for t in tensors if t.name not in state and not _COMPUTED.search(t.name)]
+    # Libraries compute the buffers that older ones stored.
+    missing = [t.name for t in tensors if t.name not in state and not is_buffer(t.base)]
     if missing:
         raise CompatibilityError(
             f"The loaded model has no {shown_list([quoted(n) for n in missing], separator=', ')}, "

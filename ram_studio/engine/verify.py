@@ -185,8 +185,8 @@ def check_files(files: Files, provenance: Provenance) -> list[str]:
     if differences:
         raise VerificationError(
             f"{plural(len(differences), 'file')} changed after the merge: "
-            f"{shown_list(differences)}. Restore {'it' if len(differences) == 1 else 'them'}, or "
-            "merge again."
+            f"{shown_list(differences)}. Restore what changed, remove what was added, or merge "
+            "again."
         )
     return notes
 
@@ -212,7 +212,7 @@ def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunO
     Raises: VerificationError that names each file that differs; CheckpointError; Stopped.
     """
     differences = []
-    expected: dict[tuple[str, str], str] = {}
+    expected: list[tuple[Checkpoint, str, str]] = []
     algorithms = {}
     for source in report.checkpoints:
         record = provenance.sources[source.name]
@@ -223,16 +223,16 @@ def check_sources(provenance: Provenance, report: CompatibilityReport, run: RunO
         wrong = _other_sizes(source, record)
         differences += wrong
         for path in source.shards if not wrong else ():
-            expected[source.name, path.name] = record.files[path.name].hash
-            algorithms[path] = record.files[path.name].hash.partition(":")[0]
+            digest = record.files[path.name].hash
+            expected.append((source, path.name, digest))
+            algorithms[path] = digest.partition(":")[0]
     with SourceHasher(report, threads=run.threads, algorithms=algorithms) as hasher:
         found = hasher.finish(run.on_progress, run.cancel)
-    for source in report.checkpoints:
-        differences += [
-            _other(source, f"{quoted(name)} has another content")
-            for name, digest in found[source.name].items()
-            if digest != expected[source.name, name]
-        ]
+    differences += [
+        _other(source, f"{quoted(name)} has another content")
+        for source, name, digest in expected
+        if found[source.name][name] != digest
+    ]
     if differences:
         raise VerificationError(
             f"{shown_list(differences)}. Give the sources that were merged (--base, --agent)."
@@ -400,9 +400,8 @@ class _Comparison:
         """Return how many elements of a whole matrix differ; 0 too where one does by too much."""
         if name not in self._whole or stored == expected:
             return 0
-        kind = rounding.STORAGE[dtype]
         ours, theirs = (
-            rounding.decode(np.frombuffer(data, kind), dtype).astype(np.float64)
+            rounding.decode(np.frombuffer(data, np.uint8), dtype).astype(np.float64)
             for data in (expected, stored)
         )
         # The place after the last binary digit that the dtype holds of the larger number.

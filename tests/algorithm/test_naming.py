@@ -27,6 +27,13 @@ model.layers.0.mlp.shared_expert.up_proj.weight: 0, shared expert up_proj, langu
 model.layers.0.mlp.shared_expert_gate.weight: 0, shared expert shared_expert_gate, language, shared
 model.layers.0.mlp.gate_proj.weight: 0, gate_proj, language, -
 model.layers.1.mlp.gate: 1, mlp, language, -
+backbone.layers.1.mixer.gate.weight: 1, router, language, router
+backbone.layers.1.mixer.gate.e_score_correction_bias: 1, router, language, router
+model.layers.1.block_sparse_moe.e_score_correction_bias: 1, router, language, router
+backbone.layers.1.mixer.shared_experts.up_proj.weight: 1, shared expert up_proj, language, shared
+backbone.embeddings.weight: embedding, embeddings, language, -
+shared.weight: embedding, shared, language, -
+model.vision_tower.embeddings.weight: vision, vision embeddings, vision, -
 """
 
 

@@ -145,7 +145,7 @@ F64, F8 = (small_tensors()[NORM].to(d) for d in (torch.float64, torch.float8_e4m
         ),
         ({"steps": STEPS}, {"steps": STEPS.int()}, {}, ["has dtype I32, the base has I64"]),
         ({"steps": STEPS}, {"steps": STEPS.float()}, {}, ["has dtype F32, the base has I64"]),
-        ({NORM: F64}, {}, {}, [f"Base: tensor `{NORM}`", "has dtype F64", "to bfloat16 first"]),
+        ({NORM: F64}, {}, {}, [f"Base: tensor `{NORM}`", "has dtype F64", "to float32 first"]),
         ({NORM: F8}, {}, {}, ["has dtype F8_E4M3", "to bfloat16 first"]),
         ({}, {NORM: F64}, {}, [f"tensor `{NORM}` (model.safetensors) has dtype F64"]),
         ({}, {NORM: F8}, {}, [f"tensor `{NORM}` (model.safetensors) has dtype F8_E4M3"]),

@@ -115,16 +115,19 @@ def _is_counted(base: Checkpoint) -> bool:
     return pair(check_compatibility(base, [agent]), HEAD)[1]
 
 
-def test_a_tied_vocabulary_is_merged_once_over_common_rows(tmp_path):
-    base = make(tmp_path, "base", model(0, "same"), config=TIED)
-    tensors = model(1, "one")
-    tensors[EMBEDDING] = torch.ones(7, 4, dtype=torch.bfloat16)
-    agent = make(tmp_path, "a", tensors, config=TIED)
+@pytest.mark.parametrize("embedding", [EMBEDDING, "backbone.embeddings.weight"])
+def test_a_tied_vocabulary_is_merged_once_over_common_rows(tmp_path, embedding):
+    ours, theirs = model(0, "same"), model(1, "one")
+    theirs[EMBEDDING] = torch.ones(7, 4, dtype=torch.bfloat16)
+    for tensors in (ours, theirs):
+        tensors[embedding] = tensors.pop(EMBEDDING)
+    base = make(tmp_path, "base", ours, config=TIED)
+    agent = make(tmp_path, "a", theirs, config=TIED)
     with pytest.raises(CompatibilityError, match="rows: common"):
         check_compatibility(base, [agent])
     report = check_compatibility(base, [agent], rows="common")
     by_name = {t.name: t.common_numel for t in report.tensors}
-    assert by_name[HEAD] == by_name[EMBEDDING] == (28,)
+    assert by_name[HEAD] == by_name[embedding] == (28,)
 
 
 def test_the_text_embedding_among_several_is_found_by_shape(tmp_path):

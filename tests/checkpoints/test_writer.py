@@ -26,7 +26,7 @@ from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.output import NewFolder
-from ram_studio.checkpoints.write.output_folder import check_output
+from ram_studio.checkpoints.write.output_folder import check_output, write_whole
 from ram_studio.checkpoints.write.shard_plan import TensorSpec, index_files, lay_out
 from ram_studio.errors import OutputError
 
@@ -310,6 +310,13 @@ def test_leftovers_are_removed_where_it_is_known_whose_they_are(tmp_path, monkey
     monkeypatch.setattr(output_folder.fcntl, "flock", unsupported)
     write(tmp_path / "out2")
     assert nothing_left(tmp_path, "out", "out2", *names[1:])
+
+
+def test_the_longest_names_that_a_disk_takes_are_written(tmp_path):
+    folder, file = "ö" * 127 + "x", "y" * 255
+    write(tmp_path / folder)
+    write_whole(tmp_path / file, b"1")
+    assert nothing_left(tmp_path, folder, file)
 
 
 def test_permissions_are_those_of_new_files_and_folders(tmp_path):

@@ -63,7 +63,9 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
         (("merge", *SOURCES, "--dtype", "fp16", "--out", "m"), 2, "or 'float32', not 'fp16'"),
         (("merge", *SOURCES, "--seed", "-1", "--out", "m"), 2, "or equal to 0, not -1"),
         (("merge", *SOURCES, "--out", ""), 65, "The output is an empty path; give"),
+        (("preview", "p.txt", "--by", "place"), 2, "is not one of 'model', 'layer', 'module',"),
         # Before a byte is read: there are no such models.
+        (("diff", "none", "none", "--by", "place"), 2, "is not one of 'module', 'layer',"),
         (("analyze", *NO_MODELS, "--analysis", "."), 65, "is a folder; name a file in it."),
         (("analyze", *NO_MODELS, "--analysis", "p.txt/x"), 65, "p.txt is not a folder; choose"),
         (("merge", *SOURCES, "--out", "p.txt/x"), 65, "p.txt is not a folder; choose"),

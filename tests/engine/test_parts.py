@@ -391,7 +391,7 @@ def test_a_part_may_begin_while_another_looks(plan, analysis, good, tmp_path, mo
 
 def test_parts_that_are_missing_or_damaged_are_named(plan, analysis, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(PlanError, match=f"parts 1, 2, 3 of 3 missing.* --part 1 --out {out}`"):
+    with pytest.raises(PlanError, match=f"parts 1 to 3 of 3 missing.* --part 1 --out {out}`"):
         finish(plan, out, **CPU)
     merge_all(plan, out, analysis)
     shard = out / next(iter(plan.parts[1].shards))

@@ -207,7 +207,7 @@ def test_a_piece_that_comes_as_the_wait_ends_is_taken(monkeypatch, tmp_path) -> 
 def test_what_is_fetched_ahead_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also of files that nobody reads on in: memory is bounded, whatever a pass does."""
     monkeypatch.setattr(remote, "PIECE_BYTES", 100)
-    monkeypatch.setattr(remote, "MOST_HELD_BYTES", 1000)
+    monkeypatch.setattr(remote, "MAX_BUFFERED_BYTES", 1000)
     live: weakref.WeakSet[Counted] = weakref.WeakSet()
     held = threading.Lock()  # a set that grows in another thread cannot be gone through
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from engine_zoo import EMBEDDING, Zoo, make_zoo
+from safetensors.torch import load_file, save_file
 
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.header import read_header
@@ -122,7 +123,7 @@ def test_an_edited_card_is_told_and_added_files_are_refused(zoo, tmp_path):
     )
     for name in ("adapter_model.safetensors", "pytorch_model.bin", "modeling_x.py", "vocab.json"):
         (out / name).write_bytes(b"{}")
-        with pytest.raises(VerificationError, match=name):
+        with pytest.raises(VerificationError, match=rf"{name}.*[Rr]emove what was added"):
             verify(out)
         (out / name).unlink()
 
@@ -252,6 +253,14 @@ def test_other_sources_than_those_that_were_merged_are_refused(zoo, tmp_path):
     swapped = dict(zip(paths, reversed(paths.values()), strict=True))
     with pytest.raises(VerificationError, match="agent0"):
         verify(out, base=moved / "base", agents=swapped)
+
+
+def test_an_agent_given_in_place_of_another_is_refused(zoo, tmp_path):
+    shard = zoo.folder / "agent1" / "model.safetensors"
+    save_file(load_file(shard), shard, {"format": "pt", "of": "another size than agent0's"})
+    out = merge(zoo.recipe(), tmp_path / "out").out
+    with pytest.raises(VerificationError, match=r'Agent "agent0".*`model\.safetensors` has \d+'):
+        verify(out, agents={"agent0": shard.parent})
 
 
 def test_a_folder_without_provenance_is_no_merge(zoo):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from engine_zoo import EMBEDDING, HEAD, read_folder
 from random_zoo import write_zoo
+from safetensors.torch import load_file, save_file
 
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import load
@@ -143,6 +144,18 @@ def test_a_model_that_is_not_the_base_is_refused(tmp_path) -> None:
     ):
         with pytest.raises(CompatibilityError, match=said):
             InMemoryMerger(module_of(tensors), zoo.load())
+
+
+def test_buffers_that_libraries_compute_may_be_missing(tmp_path) -> None:
+    zoo = write_zoo(tmp_path, 3)
+    shard = next(zoo.base_path.glob("*.safetensors"))
+    buffers = {
+        "model.layers.0.self_attn.rotary_emb.cos_cached": torch.ones(2),
+        "model.layers.0.attn.bias": torch.ones(1, 1, 4, 4),
+        "embeddings.position_ids": torch.arange(4),
+    }
+    save_file({**load_file(shard), **buffers}, shard, {"format": "pt"})
+    InMemoryMerger(module_of(zoo.base), zoo.load())
 
 
 def test_unknown_agents_are_named(example) -> None:

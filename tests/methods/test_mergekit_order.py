@@ -35,7 +35,7 @@ def stored(rule) -> np.ndarray:
     assert cpu.merge(rule, BASE, tuple(AGENTS), out, pattern)
     found = kernels.merge(rule, torch.from_numpy(BASE), torch.from_numpy(AGENTS))
     assert out.tobytes() == found.values.numpy().tobytes()
-    assert pattern.tolist() == found.pattern.tolist()
+    assert pattern.tolist() == found.active.tolist()
     return out
 
 

@@ -98,7 +98,7 @@ def test_loops_and_torch_follow_the_rule(
     x, ys = torch.from_numpy(base), torch.from_numpy(agents)
     found = kernels.merge(rule, x, ys, arithmetic=kind)
     assert found.values.numpy().tobytes() == merged.tobytes()
-    assert found.pattern.tolist() == pattern.tolist()
+    assert found.active.tolist() == pattern.tolist()
     for i in range(90):
         alive = [
             not is_drawn or reference.splitmix64(key, i) >> 11 >= cut

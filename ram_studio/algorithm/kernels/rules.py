@@ -20,10 +20,14 @@ output of mergekit's own methods: ``MergekitSum``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
+    from torch import Tensor
 
 Arithmetic = Literal["float32", "float64"]
 
@@ -112,3 +116,25 @@ def keep_rule(rule: Rule, agent: int | None) -> Rule:
     limits = tuple(0.0 if t == agent else math.inf for t in range(n))
     ones = (1.0,) * n
     return Rule(rule.epsilon, ones, (0.0, *ones), elect_sign=True, thresholds=limits)
+
+
+class BlockOutput(NamedTuple):
+    """What a rule or a formula makes of a block of elements.
+
+    values: float (n,), merged and not yet rounded; active: int64 overlap pattern (n,). Bit t of the
+    pattern says that agent t changed the element: by more than epsilon where the method has one, at
+    all where it has none. The engine counts changed and unique elements by it, measures the
+    effective factor where it has one bit, and rounds to nearest where it is 0.
+    own: agent's index -> its own part of the change, (n,), where the change is a sum of such parts;
+    without it what is retained is measured along the agent's own direction (``meters.retained``).
+    """
+
+    values: Float[Tensor, " n"]
+    active: Int64[Tensor, " n"]
+    own: Callable[[int], Tensor] | None = None
+
+    def part(self, piece: slice) -> BlockOutput:
+        """Return what is said of a piece of the elements."""
+        own = self.own
+        own_of_piece = None if own is None else lambda t: own(t)[piece]
+        return BlockOutput(self.values[piece], self.active[piece], own_of_piece)

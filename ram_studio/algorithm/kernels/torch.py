@@ -6,15 +6,20 @@ device. Blocks are float32 tensors (every storage dtype converts to it exactly);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from ram_studio.algorithm.epsilon_grid import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
-from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing, MergekitSum, Rule
+from ram_studio.algorithm.kernels.rules import (
+    Arithmetic,
+    BlockOutput,
+    Drawing,
+    MergekitSum,
+    Rule,
+)
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -22,24 +27,6 @@ _MASK32 = 0xFFFFFFFF
 
 PIECE = 1 << 23
 """Elements that are measured at a time: of a whole embedding all temporaries take many times it."""
-
-
-class MergedValues(NamedTuple):
-    """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element.
-
-    own: agent's index -> what it brings into the change of each element, (n,); None where the
-    change is no sum of such parts.
-    """
-
-    values: Float[Tensor, " n"]
-    pattern: Int64[Tensor, " n"]
-    own: Callable[[int], Tensor] | None = None
-
-    def part(self, piece: slice) -> MergedValues:
-        """Return what is said of a piece of the elements."""
-        own = self.own
-        own_of_piece = None if own is None else lambda t: own(t)[piece]
-        return MergedValues(self.values[piece], self.pattern[piece], own_of_piece)
 
 
 def find_patterns(
@@ -69,8 +56,8 @@ def merge(
     *,
     arithmetic: Arithmetic = "float64",
     start: int = 0,
-) -> MergedValues:
-    """Merge a block by a rule; start: of the block in its tensor."""
+) -> BlockOutput:
+    """Merge a block by a rule, in the arithmetic's dtype; start: of the block in its tensor."""
     wide = getattr(torch, arithmetic)
     x, sizes = base.to(wide), (agents - base).abs()
     included = sizes > rule.epsilon
@@ -129,7 +116,7 @@ def merge(
     values = torch.where(step == 0, x, merged)
     if rule.as_mergekit is not None and rule.is_as_mergekit:
         values = _as_mergekit(rule.as_mergekit, base, agents, included)
-    return MergedValues(values, pattern, own_part)
+    return BlockOutput(values, pattern, own_part)
 
 
 def _as_mergekit(
@@ -186,7 +173,7 @@ def measure(
     base: Float32[Tensor, " n"],
     agents: Float32[Tensor, "agents n"],
     stored: Float32[Tensor, " n"],
-    merged: MergedValues,
+    merged: BlockOutput,
     groups: Iterable[slice],
 ) -> Float64[Tensor, "groups agents 9"]:
     """Return what was stored of each agent's tau, see ``cpu.measure``; no waiting.
@@ -205,7 +192,7 @@ def measure(
     x = base.double()
     change = stored.double() - x
     none = torch.zeros_like(x)
-    own, pattern = merged.own, merged.pattern
+    own, pattern = merged.own, merged.active
 
     def parts(t: int) -> Tensor:
         return none if own is None else own(t).double()

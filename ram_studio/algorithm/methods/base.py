@@ -14,9 +14,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
+from ram_studio.algorithm.kernels.rules import BlockOutput as BlockOutput
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Float32, Float64, Int64
+    from jaxtyping import Float32, Float64, Int64
     from torch import Tensor
 
 Epsilon = Annotated[
@@ -174,21 +175,6 @@ def add_change(base: Float64[Tensor, " n"], change: Float64[Tensor, " n"]) -> Fl
     return torch.where(change != 0, base + change, base)
 
 
-class BlockOutput(NamedTuple):
-    """values: float (n,), merged and not yet rounded; active: int64 overlap pattern (n,).
-
-    Bit t of the pattern says that agent t changed the element: by more than epsilon where the
-    method has one, at all where it has none. The engine counts changed and unique elements by it,
-    measures the effective factor where it has one bit, and rounds to nearest where it is 0.
-    own: agent's index -> its own part of the change, (n,), where the change is a sum of such parts;
-    without it what is retained is measured along the agent's own direction (``meters.retained``).
-    """
-
-    values: Float[Tensor, " n"]
-    active: Int64[Tensor, " n"]
-    own: Callable[[int], Tensor] | None = None
-
-
 @dataclass(frozen=True)
 class Method:
     """One merge method.
@@ -228,7 +214,6 @@ class Method:
 
         assert self.rule is not None, "a method has a rule or a formula"
         rule = self.rule(prepared, block.tensor, block.name)
-        merged = kernels.merge(
+        return kernels.merge(
             rule, block.base, block.agents, arithmetic=block.arithmetic, start=block.start
         )
-        return BlockOutput(*merged)

@@ -241,7 +241,7 @@ def check_compatibility(
     policies = FitKeywords(
         missing=missing, extra=extra, rows=rows, names=names, experts_packing=experts_packing
     )
-    _check_asked(base, agents, policies)
+    _check_policies(base, agents, policies)
     base, agents, notes = _as_base_has_them(base, agents, policies)
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
     problems = [Mismatch("tied", text) for text in tied.problems]
@@ -330,7 +330,7 @@ def _whole(agent: Checkpoint, base: Checkpoint, packing: Packing) -> Checkpoint:
     return agent if agent.delta is None else overlay_delta(agent, agent.delta, base)
 
 
-def _check_asked(
+def _check_policies(
     base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, Any]
 ) -> None:
     for field, kind in get_type_hints(FitKeywords).items():

@@ -66,6 +66,8 @@ _ADVICE = {
     f"{OPTION_WORDS['rows']} to merge the rows they share.",
     "dtype": "Convert the checkpoint to bfloat16 first (load it with transformers and "
     "save_pretrained).",
+    "float64": "Convert the checkpoint to float32 first (with transformers and save_pretrained): "
+    "bfloat16 would round away much of what RL changed.",
     "integer": "Integer tensors are copied, not merged; choose agents trained from this base.",
     "tied": f"To leave the agent's head out, {OPTION_WORDS['extra']}; or untie the base first.",
 }
@@ -92,7 +94,7 @@ def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
     """Return the tensors of dtypes that are neither merged nor copied."""
     return [
         Mismatch(
-            "dtype",
+            "float64" if tensor.dtype == "F64" else "dtype",
             f"{checkpoint.who}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
             f"dtype {tensor.dtype}, expected BF16, F16 or F32",
         )
@@ -101,7 +103,7 @@ def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
     ]
 
 
-def _is_buffer(tensor: TensorInfo) -> bool:
+def is_buffer(tensor: TensorInfo) -> bool:
     """Say whether a tensor is a known buffer that is no parameter.
 
     A causal mask is called `attn.bias`, as a trained bias might be: only the mask has 4 dimensions.
@@ -127,7 +129,7 @@ def match_agent(
     names_by_note: dict[str, list[str]] = {}  # what is told -> tensors
 
     for name, own in base.tensors.items():
-        if name in tensors or _is_buffer(own):
+        if name in tensors or is_buffer(own):
             continue
         if policies["names"] == "mapped" and tower_of(name) != LANGUAGE:
             continue  # an agent of the language model alone has none
@@ -137,7 +139,7 @@ def match_agent(
         else:
             names_by_note.setdefault("missing, kept as in the base", []).append(quoted(name))
     for name, own in tensors.items():
-        if name in base.tensors or _is_buffer(own):
+        if name in base.tensors or is_buffer(own):
             continue
         if policies["extra"] == "error":
             text = f"{at}tensor {quoted(name)} ({printable(own.path.name)}) is not in the base"

@@ -27,6 +27,7 @@ EMBEDDING_NAMES = (
     "word_embeddings.weight",
     "tok_embeddings.weight",
     "shared.weight",
+    "embeddings.weight",
 )
 Stored = Literal["both", "embedding", "head", "none"]
 # Biases of the head have one element per row of the vocabulary, too.

@@ -39,7 +39,7 @@ AHEAD = 3
 CONNECTIONS = 12
 PARALLEL_HEADERS = 32
 PARALLEL_SPANS = 16
-MOST_HELD_BYTES = 512 << 20
+MAX_BUFFERED_BYTES = 512 << 20
 _WAIT_SECONDS = 0.2
 
 FETCHES = 4
@@ -97,7 +97,7 @@ def is_passing(error: BaseException | None) -> bool:
     return False
 
 
-def _asked_pause(error: BaseException | None) -> float:
+def _retry_after(error: BaseException | None) -> float:
     """Return the seconds that a server asked to wait (Retry-After), 0 where it did not."""
     while error is not None:
         response = getattr(error, "response", None)
@@ -127,7 +127,7 @@ class Retries:
 
         Args: vain: how many tries failed; failure: how the last one did.
         """
-        seconds = max(_asked_pause(failure), PAUSES[min(vain, TRIES) - 1])
+        seconds = max(_retry_after(failure), PAUSES[min(vain, TRIES) - 1])
         if vain >= TRIES or seconds > MOST_PAUSE:
             return False
         self._log_retry(failure, seconds)
@@ -254,8 +254,8 @@ class ReadAhead:
     """Fetches the pieces of some tensors' files in their order, a few before they are needed.
 
     A piece is let go once all of it was read, so that every byte is fetched once by a pass that
-    reads every byte once. Memory is bounded by `MOST_HELD_BYTES`; what had to be let go before it
-    was read is fetched again.
+    reads every byte once. Memory is bounded by `MAX_BUFFERED_BYTES`; what had to be let go before
+    it was read is fetched again.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class ReadAhead:
     def _bound(self) -> None:
         total = sum(piece.end - piece.start for piece in self._held.values())
         for key in list(self._held)[:-1]:
-            if total <= MOST_HELD_BYTES:
+            if total <= MAX_BUFFERED_BYTES:
                 return
             piece = self._held.pop(key)
             piece.future = None

@@ -110,7 +110,7 @@ class ScaledCodes(VirtualTensor):
         raw = reader.stored(self.scale, 0, self.scale.nbytes)
         if self.scale.dtype == "F8_E8M0":
             return _power(raw)
-        return rounding.decode(raw.view(rounding.STORAGE[self.scale.dtype]), self.scale.dtype)
+        return rounding.decode(raw, self.scale.dtype)
 
 
 @dataclass(frozen=True, slots=True)

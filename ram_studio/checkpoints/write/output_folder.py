@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -22,6 +23,9 @@ from ram_studio.errors import BusyError, OutputError, raise_as
 
 # Room for config, tokenizer, card and provenance beside the shards.
 SIDECAR_BYTES = 2**20
+
+LONG_NAME_BYTES = 200
+"""Disks allow 255, also of what lies beside an output while it is written."""
 
 NOTHING_LEFT = "Nothing was left behind."
 """How messages end about an output that is there whole or not at all."""
@@ -128,6 +132,16 @@ def absolute(out: str | Path) -> Path:
     return Path(os.path.abspath(found))
 
 
+def hidden_name(name: str, end: str) -> str:
+    """Return what is called `.NAME.END`, beside an output of that name while it is written.
+
+    A long name is told by its hash.
+    """
+    encoded = os.fsencode(name)
+    stem = name if len(encoded) <= LONG_NAME_BYTES else hashlib.sha256(encoded).hexdigest()[:32]
+    return f".{stem}.{end}"
+
+
 def nearest_folder(out: Path) -> Path:
     """Return the closest parent of `out` that exists."""
     return next((parent for parent in out.parents if parent.exists()), out.parents[-1])
@@ -150,7 +164,7 @@ def reserved(out: Path) -> Iterator[Path]:
             is_locked = _hold_lock(out, undo)
             if is_locked:
                 _remove_leftovers(out)
-            temporary = out.parent / f".{out.name}.partial-{secrets.token_hex(8)}"
+            temporary = out.parent / hidden_name(out.name, f"partial-{secrets.token_hex(8)}")
             temporary.mkdir()
         # After finishing it has become the output and there is nothing left to remove.
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
@@ -159,7 +173,7 @@ def reserved(out: Path) -> Iterator[Path]:
 
 def _hold_lock(out: Path, undo: contextlib.ExitStack) -> bool:
     """Take the lock file beside `out` until `undo` runs; False where the disk knows no locks."""
-    path = out.parent / f".{out.name}.partial-lock"
+    path = out.parent / hidden_name(out.name, "partial-lock")
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
@@ -198,7 +212,8 @@ def _quietly(act: Callable[[], None]) -> None:
 
 
 def _remove_leftovers(out: Path) -> None:
-    for path in out.parent.glob(f".{glob.escape(out.name)}.partial-{'[0-9a-f]' * 16}"):
+    begin = glob.escape(hidden_name(out.name, "partial-"))
+    for path in out.parent.glob(begin + "[0-9a-f]" * 16):
         if not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -216,7 +231,7 @@ def whole_file(path: str | Path, *, flushed: bool = False, replaces: bool = True
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path = absolute(path)
     _folder_above(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(hidden_name(path.name, secrets.token_hex(4)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -37,6 +37,7 @@ from ram_studio.checkpoints.write.output_folder import (
     absolute,
     check_output,
     flush,
+    hidden_name,
     plain_words,
     reserved,
     write_whole,
@@ -174,7 +175,7 @@ class PartsFolder(_PartsOutput):
                         "something else now; run again to see which."
                     )
                 mark.touch()
-                undo.callback(_remove_mark, mark, f".{unit}.partial-")
+                undo.callback(_remove_mark, mark, hidden_name(unit, "partial-"))
         self.check()  # another plan may have come meanwhile
         check_output(self.out, needed_bytes=nbytes, may_exist=True)
         return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,7 +20,10 @@ def diff(
     adapter: Annotated[
         str | None, typer.Option(help="An adapter or agent: how much of its update MODEL carries.")
     ] = None,
-    by: Annotated[str, typer.Option(help="module, layer, expert, tower or tensor.")] = "module",
+    by: Annotated[
+        Literal["module", "layer", "expert", "tower", "tensor"],
+        typer.Option(help="What a row of the table is."),
+    ] = "module",
     reading: options.Reading,
     threads: options.Threads = None,
     as_json: options.Json = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -25,7 +25,8 @@ def preview(
     alpha: Annotated[float, typer.Option(help="Cap on rho.")] = 2.0,
     agents: Annotated[str | None, typer.Option(help="Only these agents, such as a,b.")] = None,
     by: Annotated[
-        str, typer.Option(help="model, layer, module, tower, expert or tensor.")
+        Literal["model", "layer", "module", "tower", "expert", "tensor"],
+        typer.Option(help="Also show the counts in each of these."),
     ] = "model",
     weight: Annotated[
         list[str] | None,

@@ -20,7 +20,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.tokenizers import all_stop_tokens
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, shown_list
-from ram_studio.checkpoints.read.remote import MOST_HELD_BYTES
+from ram_studio.checkpoints.read.remote import MAX_BUFFERED_BYTES
 from ram_studio.checkpoints.read.url_folder import KnownHeaders, UrlFolder
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
@@ -182,7 +182,7 @@ def memory_of_parts(job: MergeJob, plan: PartPlan, threads: int) -> list[int]:
     shards = lay_out(job.specs, plan.max_shard_bytes) if whole else []
     largest = {s.file_name: max(whole.get(name, 0) for name in s.offsets) for s in shards}
     needed = _PROCESS_BYTES + sum(len(c.tensors) for c in sources) * _HEADER_BYTES
-    needed += MOST_HELD_BYTES if any(c.remote for c in sources) else 0
+    needed += MAX_BUFFERED_BYTES if any(c.remote for c in sources) else 0
     elements = [max(BLOCK_ELEMENTS, *(largest.get(n, 0) for n in p.shards), 0) for p in plan.parts]
     return [needed + threads * n * _ELEMENT_BYTES * (len(sources) + 1) for n in elements]
 

@@ -109,8 +109,7 @@ class TorchBackend:
             return None  # a formula may solve equations, which needs numbers
         if rule is not None:
             kind = plan.arithmetic_of(block)
-            merged = kernels.merge(rule, x, y, arithmetic=kind, start=block.start)
-            found = BlockOutput(*merged)
+            found = kernels.merge(rule, x, y, arithmetic=kind, start=block.start)
         else:
             assert plan.method.merge_block is not None, "a method has a rule or a formula"
             read = None if fisher is None else torch.from_numpy(fisher).to(x.device)
@@ -125,9 +124,8 @@ class TorchBackend:
         flags.append(torch.isfinite(stored).all())
         own_sums: list[torch.Tensor] = []
         if tensor.is_counted:
-            measured = kernels.MergedValues(*found)
             own_sums.append(kernels.count_patterns(found.active, len(y)))
-            own_sums.append(kernels.measure(x, y, stored.float(), measured, block.groups))
+            own_sums.append(kernels.measure(x, y, stored.float(), found, block.groups))
         [is_finite, is_stored], *known = _fetch(torch.stack(flags).long(), *own_sums)
         if not is_finite:
             return None

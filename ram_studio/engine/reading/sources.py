@@ -127,9 +127,8 @@ class Sources:
 
     def decoded(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
         """Return some elements of a tensor as float32."""
-        storage = rounding.STORAGE[source.dtype]
-        stored = self.stored(source, start * storage.itemsize, count * storage.itemsize)
-        return rounding.decode(stored.view(storage), source.dtype)
+        width = source.element_bytes
+        return rounding.decode(self.stored(source, start * width, count * width), source.dtype)
 
     def pieces(self, source: TensorInfo, nbytes: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the first bytes of a tensor in order: where a piece begins, and it (uint8)."""
@@ -173,12 +172,10 @@ class Sources:
         )
 
     def _count_non_finite(self, tensor: TensorInfo) -> tuple[int, int]:
-        storage = rounding.STORAGE[tensor.dtype]
         total, first = 0, -1
         for start, piece in self.pieces(tensor, tensor.nbytes):
-            values = rounding.decode(piece.view(storage), tensor.dtype)
-            bad = np.flatnonzero(~np.isfinite(values))
+            bad = np.flatnonzero(~np.isfinite(rounding.decode(piece, tensor.dtype)))
             if len(bad) and first < 0:
-                first = start // storage.itemsize + int(bad[0])
+                first = start // tensor.element_bytes + int(bad[0])
             total += len(bad)
         return total, first

@@ -99,8 +99,7 @@ def matrix_method(merge_one: Callable[[Layer], Tensor], **fields: Any) -> Method
             n = len(block.agents)
             averaging = sum_rule(n, other_factor(settings, n), block.weights)
             # Of matrices there are no own parts, so all tensors are measured alike.
-            merged = kernels.merge(averaging, block.base, block.agents)
-            return BlockOutput(merged.values, merged.pattern)
+            return kernels.merge(averaging, block.base, block.agents)._replace(own=None)
         densities = prepared.facts.densities
         own = None if densities is None else tuple(densities[block.tensor].tolist())
         return merge_matrices(block, settings, merge_one, own)
