@@ -121,7 +121,7 @@ def verdict_cards(result: EvalResult, agents: Sequence[str]) -> dict[str, Any] |
 def _card(result: EvalResult, verdict: SkillVerdict, agent: int) -> dict[str, Any]:
     report = result.judged
     names = {"base": verdict.base, "specialist": verdict.specialist, "merge": verdict.merge}
-    columns = zip(*report.answered(names.values(), verdict.domain), strict=True)
+    columns = zip(*report.shared_answers(names.values(), verdict.domain), strict=True)
     marks = ["".join("01"[answer.is_correct] for answer in column) for column in columns]
     text = f"{verdict.gain_text()}; {verdict.why}" if verdict.why else verdict.gain_text()
     least = least_loss(len(marks[0]) if marks else 0, len(result.verdicts))

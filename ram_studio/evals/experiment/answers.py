@@ -291,7 +291,7 @@ class Answers:
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
     @property
-    def asked(self) -> Mapping[str, Any]:
+    def recorded_settings(self) -> Mapping[str, Any]:
         """The settings under which all entries are asked, as the store keeps them."""
         return self._settings.recorded_settings(self._engine)
 

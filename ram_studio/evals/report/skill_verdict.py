@@ -253,7 +253,7 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     from scipy.special import ndtri, stdtr
 
     names = (found.base, found.specialist, found.merge)
-    rows = report.answered(names, found.domain)
+    rows = report.shared_answers(names, found.domain)
     if not rows:
         return found
     base, agent, merge = zip(*rows, strict=True)
