@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from intervals import document_coverage
 from marked_report import marked_report
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
@@ -206,12 +207,13 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     # Of several samples too, over documents and two more of their usual size.
     twice = [replace(a, facts={**a.facts, SAMPLES: [a.is_correct] * 2}) for a in answers]
     added = len(y) / len(clusters)
-    n = len(y) + 2 * added
-    middle = (sum(y) + added) / n
-    together = [sum(y[np.array(groups) == g] - middle) for g in set(groups)]
-    squares = max(sum((y - middle) ** 2), sum(own**2 for own in together))
-    squares += added**2 * (middle**2 + (1 - middle) ** 2)
-    half = 1.96 * math.sqrt(squares) / n
+    sizes = np.array([*map(len, clusters), added, added])
+    right = np.array([*map(sum, clusters), added, 0.0])
+    n, middle, parts = sum(sizes), sum(right) / sum(sizes), len(sizes)
+    without = (n * middle - right) / (n - sizes)
+    together = ((parts - 1) / parts) ** 2 * sum((without - middle) ** 2)
+    alone = sum((y - middle) ** 2) + added**2 * (middle**2 + (1 - middle) ** 2)
+    half = student.ppf(0.975, parts - 3) * math.sqrt(max(together, alone / n**2))
     ends = max(0, middle - half), min(1, middle + half)
     assert sample_scores(twice).ci95 == pytest.approx(ends)
     # Five documents that are all right say as much as five questions.
@@ -223,6 +225,13 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     assert y.var() / effective_size(even) == pytest.approx(fit.bse[0] ** 2)
     mean = Average.over([score, plain])
     assert mean.stderr == pytest.approx(math.hypot(score.stderr, plain.stderr) / 2)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_intervals_cover_beside_one_large_document(samples):
+    # One of 50 documents holds a third of the questions.
+    held = document_coverage(0.5, 50, "one large", 0.5, 400, samples=samples)
+    assert held >= 0.92
 
 
 @pytest.mark.parametrize("seed", range(6))

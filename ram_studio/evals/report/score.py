@@ -134,9 +134,7 @@ def interval_size(clusters: Sequence[Sequence[int]]) -> float:
     found = effective_size(clusters)
     if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
         return found
-    from scipy.special import stdtrit
-
-    return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
+    return max(1.0, found * (Z95 / _student(len(clusters) - 1)) ** 2)
 
 
 def effective_size(clusters: Sequence[Sequence[int]]) -> float:
@@ -218,9 +216,9 @@ class SampleScores:
     samples: of a question; questions: those with all of their samples answered, which alone count.
     mean: share of right answers. ci95: its normal interval over questions as if there were two
     more, one always right and one always wrong (after Agresti and Coull), so that it has a width
-    where all are right; cut at 0 and 1. Where questions share documents it is cluster-robust, and
-    the two are documents of as many questions as others have. pass_at: by k, "1", "2", "4", ... and
-    samples.
+    where all are right; cut at 0 and 1. Where questions share documents its error is that of the
+    jackknife over documents, as in `effective_size`, with t for the normal, and the two are
+    documents of as many questions as others have. pass_at: by k, "1", "2", "4", ... and samples.
     """
 
     samples: int
@@ -292,18 +290,28 @@ def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, f
     It is cluster-robust where that is wider; a document's questions may all be alike, so that what
     is added weighs as much as one of the clusters.
     """
-    shares = [sum(marks) / len(marks) for marks, _ in rows]
-    added = len(rows) / len({cluster for _, cluster in rows})
+    clusters: dict[Hashable, list[float]] = {}
+    for marks, cluster in rows:
+        clusters.setdefault(cluster, []).append(sum(marks) / len(marks))
+    documents, added = len(clusters), len(rows) / len(clusters)
+    parts = [*((len(own), math.fsum(own)) for own in clusters.values()), (added, added), (added, 0)]
     n = len(rows) + 2 * added
-    middle = (math.fsum(shares) + added) / n
-    clusters: dict[Hashable, float] = {}
-    for share, (_, cluster) in zip(shares, rows, strict=True):
-        clusters[cluster] = clusters.get(cluster, 0.0) + share - middle
-    alone = math.fsum((share - middle) ** 2 for share in shares)
-    together = math.fsum(own * own for own in clusters.values())
-    ends = added**2 * (middle**2 + (1 - middle) ** 2)
-    half = 1.96 * math.sqrt(max(alone, together) + ends) / n
+    middle = math.fsum(right for _, right in parts) / n
+    squares = math.fsum((share - middle) ** 2 for own in clusters.values() for share in own)
+    squares += added**2 * (middle**2 + (1 - middle) ** 2)
+    # Of clusters of one question the jackknife's error is that of the questions.
+    shifts = ((right - size * middle) / (n - size) for size, right in parts)
+    fewer = 1 - 1 / len(parts)
+    error = math.sqrt(max(squares / n**2, fewer**2 * math.fsum(shift**2 for shift in shifts)))
+    half = error * (1.96 if documents == len(rows) else _student(max(1, documents - 1)))
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _student(freedom: int) -> float:
+    """Return the quantile of a 95 % interval after t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
 
 
 @dataclass(frozen=True)
