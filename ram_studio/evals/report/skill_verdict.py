@@ -238,15 +238,6 @@ def skill_verdicts(
     return tuple(_apply_correction(one, next(adjusted)) if one.n else one for one in found)
 
 
-def holm_note(verdicts: Sequence[SkillVerdict]) -> str:
-    """Return how a table's verdicts were corrected, one sentence; empty without any."""
-    if not verdicts:
-        return ""
-    one = len(verdicts) == 1
-    counted = "1 verdict was" if one else f"{len(verdicts)} verdicts were"
-    return f"{counted} made{'' if one else ' and corrected together'} (Holm, 5 %)."
-
-
 def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     """Return what the questions show of one merge and skill, before any correction."""
     import numpy as np
