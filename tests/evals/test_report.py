@@ -16,7 +16,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import CLUSTER, SAMPLES, Answer
+from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer
 from ram_studio.evals.report.comparison import PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import (
@@ -25,6 +25,8 @@ from ram_studio.evals.report.score import (
     as_json,
     effective_size,
     interval_size,
+    paraphrase_scores,
+    sample_rows,
     sample_scores,
 )
 from ram_studio.evals.report.skill_verdict import skill_verdicts
@@ -225,6 +227,24 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     assert y.var() / effective_size(even) == pytest.approx(fit.bse[0] ** 2)
     mean = Average.over([score, plain])
     assert mean.stderr == pytest.approx(math.hypot(score.stderr, plain.stderr) / 2)
+
+
+def test_models_with_fewer_samples_of_all_questions_have_none():
+    """Where a server failed, the table of samples ended in an error."""
+
+    def figures(*marks: list[bool]):
+        answers = [Answer("", own[0], facts={SAMPLES: own, PARAPHRASES: own}) for own in marks]
+        sampled, worded = sample_scores(answers), paraphrase_scores(answers)
+        return ({"math": sampled} if sampled else {}), ({"math": worded} if worded else {})
+
+    whole = figures([True, False, True], [True, False])
+    rows = sample_rows([figures([True, True]), whole, figures([True])])
+    assert [what for what, _ in rows] == [
+        *("math: mean of 3", "math: pass@2", "math: pass@3", "math: mean of 3 wordings")
+    ]
+    assert all(own[0] == own[2] == "-" != own[1] for _, own in rows)
+    assert sample_rows(reversed([figures([True, True]), whole]))[2][1] == ["1.000", "-"]
+    assert sample_rows([]) == []
 
 
 @pytest.mark.parametrize("samples", [1, 4])
