@@ -122,31 +122,26 @@ def check_exports(files: Sequence[str] | None) -> None:
 
 def _print(result: EvalResult) -> None:
     """Print damage and verdicts first, then scores, kinds of questions, health and comparisons."""
-    from ram_studio.evals.report.skill_verdict import holm_note
-    from ram_studio.evals.suites.health import MEASURES, measure_text
+    from ram_studio.evals.report.comparison import holm_note
 
     for one in result.inherited_damage:
         print(one.sentence())
     for verdict in result.verdicts:
         print(verdict.sentence())
     if result.verdicts:
-        print(holm_note(result.verdicts))
+        print(holm_note(len(result.verdicts), "verdict"))
     if result.report.items:
         _print_scores(result)
-    measured = {name: row.health for name, row in result.models.items() if row.health}
-    if measured:
-        figures = [
-            (label, *(measure_text(key, own[key]) for own in measured.values()))
-            for key, label in MEASURES.items()
-        ]
-        print_table(("health", *measured), figures)
+    if measured := result.measured:
+        rows = [(label, *texts) for label, texts in result.health_rows()]
+        print_table(("health", *measured), rows)
         for name, health in measured.items():
             for warning in health["warnings"]:
                 print(f"{name}: {warning}.")
     for comparison in result.comparisons:
         print(comparison.sentence())
-    if made := len(result.comparisons):
-        print(f"{made} comparisons were made; p-values are adjusted for that (Holm).")
+    if result.comparisons:
+        print(holm_note(len(result.comparisons), "comparison"))
 
 
 def _print_scores(result: EvalResult) -> None:

@@ -109,7 +109,7 @@ def evaluate_with_harness(
         seconds = time.perf_counter() - start
         suites = [f"{HARNESS}{task}" for task in names]
         results[model] = ModelAnswers.of(
-            model, str(folder), answered, suites, seconds=seconds, settings=runner.asked
+            model, str(folder), answered, suites, seconds=seconds, settings=runner.recorded_settings
         )
     report = EvalReport.of(names, 0, items, results)
     return replace(report, suite=f"{HARNESS}{report.suite}")
@@ -160,7 +160,7 @@ class _Runner:
     shots: int | None = None
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def recorded_settings(self) -> dict[str, Any]:
         """How items are asked, for reports."""
         how = {k: v for k, v in self.engine.identity.items() if k != "fingerprint"}
         shots = {} if self.shots is None else {"shots": self.shots}

@@ -237,9 +237,10 @@ class EvalSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> EvalSettings:
-        from ram_studio.evals.suites import ALL_SUITES, HEALTH, is_a, suite_names
+        from ram_studio.evals.suites import ALL_SUITES, HEALTH, check_suites, is_a
 
-        names = suite_names(self.suites, health=True)
+        names = self.suites
+        check_suites(names, health=True)
         for what in ("limit", "max_tokens"):
             given = getattr(self, what)
             for name in given if isinstance(given, dict) else ():

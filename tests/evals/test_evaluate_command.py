@@ -36,7 +36,7 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
     )  # fmt: skip
     assert code == 0, error
     assert "coder is better than base on code" in out
-    assert "4 comparisons were made" in out
+    assert "4 comparisons were made and corrected together (Holm, 5 %)." in out
     assert all(file.stat().st_size for file in files)
     code, out, _ = run("history", "--json")
     assert [entry["answered"] for entry in json.loads(out)] == [80, 80]

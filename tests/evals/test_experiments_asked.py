@@ -1,6 +1,7 @@
 """How merges of an experiment are asked: as an evaluation asks, by the same options."""
 
 import json
+import shutil
 
 import pytest
 from chat_model import make_chat_model
@@ -10,10 +11,12 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.run import compare_methods, sweep
+from ram_studio.evals.experiment.space import with_method
 from ram_studio.evals.report.score import DomainScore, as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.until import Until
+from ram_studio.resources import asset_path
 
 DRAWN = {"temperature": 1.0, "top_p": 0.95, "samples": 2, "max_tokens": 4, "device": "cpu"}
 
@@ -110,6 +113,19 @@ def test_looks_double_from_50_questions_up_to_the_most():
     unsure = Until(0.001, 60)
     looks = [unsure.decide(number, [DomainScore(50, 25)]) for number in (1, 2)]
     assert [(look.questions, look.is_decided) for look in looks] == [(50, False), (60, False)]
+
+
+def test_a_merge_without_fisher_files_fails_alone(tmp_path):
+    """An agent that transformers does not load ended the whole comparison."""
+    agent = shutil.copytree(asset_path("independent", "coding"), tmp_path / "coding")
+    config = json.loads((agent / "config.json").read_text())
+    (agent / "config.json").write_text(json.dumps({**config, "model_type": "unknown"}))
+    base = str(asset_path("independent", "base"))
+    recipe = make_recipe({"base": base, "agents": {"coding": str(agent)}})
+    rows = {"fisher": with_method(recipe, "fisher", {"examples": 1}), "ram": recipe}
+    found = compare_methods(rows, limit=1, sources=False, device="cpu")
+    assert [row.status for row in found.rows] == ["failed", "finished"]
+    assert "does not load as a causal language model" in found.row("fisher").note
 
 
 def test_texts_are_read_in_pieces_by_merges_too(recipe):

@@ -7,6 +7,7 @@ import json
 from html.parser import HTMLParser
 
 import pytest
+from marked_report import marked_report
 from typer.testing import CliRunner
 
 import ram_studio as rs
@@ -15,7 +16,7 @@ from ram_studio.engine.merge_log import MERGE_LOG_FILE, PastMerge
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
-from ram_studio.evals.report.eval_result import EvalResult
+from ram_studio.evals.report.eval_result import EvalResult, judge
 from ram_studio.evals.report.export import (
     as_csv,
     as_html,
@@ -24,6 +25,7 @@ from ram_studio.evals.report.export import (
     harmless_cell,
 )
 from ram_studio.evals.report.history import find_runs, stored_report
+from ram_studio.evals.report.skill_verdict import Specialists
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore, RunKey
 
@@ -53,7 +55,20 @@ def test_the_page_escapes_everything_and_is_self_contained():
     assert {"table", "pre"} <= tags
     assert "&lt;script&gt;alert(1)" in page
     assert "default-src 'none'" in page
-    assert "1 comparisons were made" in page
+    assert "1 comparison was made (Holm, 5 %)." in page
+
+
+def test_the_page_tells_of_loss_and_health(base_engine):
+    """It told neither what was not asked, nor what agents lost, nor health at all."""
+    marks = {"base": "1" * 40, "coder": "0" * 40, "other": "1" * 38 + "xx"}
+    report = marked_report({name: {"tool": row} for name, row in marks.items()})
+    result = judge(report, "base", Specialists({}, report, {}), everyone=["coder"])
+    page = as_html(result)
+    assert "Agent coder solves 100 points less of skill tool than the base" in page
+    assert "other, tool: of 40 questions 2 " in page
+    measured = as_html(EvalResult.of(evaluate({"base": base_engine}, "health")))
+    assert "<th>Bits per byte</th>" in measured
+    assert "Correct answers of n" not in measured
 
 
 def test_csv_has_a_line_per_answer_and_no_formulas():
@@ -147,11 +162,11 @@ def test_stored_runs_become_a_report_of_their_common_questions(store, base_engin
     # The key leaves the usual ones out; a result names them all the same.
     told = report.models["base"].settings
     assert (told["prompts"], told["shots"]) == ("own", 0)
-    domains = ("code", "follow", "memory", "tool")
-    assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(domains, 4)
+    assert {len(items) for items in report.items.values()} == {4}
     fresh = evaluate({"base": base_engine, "coding": coding_engine}, "demo", limit=4)
+    assert list(report.items) == list(fresh.items), "in the suite's order"
     for name, row in fresh.models.items():
-        assert report.models[name].domains == dict(sorted(row.domains.items()))
+        assert list(report.models[name].domains.items()) == list(row.domains.items())
         assert report.models[name].average.score == row.average.score
     assert len(report.compare_all(base="base")) == 4
     code = EvalResult.of(report).models["base"].domains["code"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from intervals import document_coverage
 from marked_report import marked_report
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
@@ -15,7 +16,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import CLUSTER, SAMPLES, Answer
+from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer
 from ram_studio.evals.report.comparison import PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import (
@@ -24,6 +25,8 @@ from ram_studio.evals.report.score import (
     as_json,
     effective_size,
     interval_size,
+    paraphrase_scores,
+    sample_rows,
     sample_scores,
 )
 from ram_studio.evals.report.skill_verdict import skill_verdicts
@@ -224,12 +227,13 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     # Of several samples too, over documents and two more of their usual size.
     twice = [replace(a, facts={**a.facts, SAMPLES: [a.is_correct] * 2}) for a in answers]
     added = len(y) / len(clusters)
-    n = len(y) + 2 * added
-    middle = (sum(y) + added) / n
-    together = [sum(y[np.array(groups) == g] - middle) for g in set(groups)]
-    squares = max(sum((y - middle) ** 2), sum(own**2 for own in together))
-    squares += added**2 * (middle**2 + (1 - middle) ** 2)
-    half = 1.96 * math.sqrt(squares) / n
+    sizes = np.array([*map(len, clusters), added, added])
+    right = np.array([*map(sum, clusters), added, 0.0])
+    n, middle, parts = sum(sizes), sum(right) / sum(sizes), len(sizes)
+    without = (n * middle - right) / (n - sizes)
+    together = ((parts - 1) / parts) ** 2 * sum((without - middle) ** 2)
+    alone = sum((y - middle) ** 2) + added**2 * (middle**2 + (1 - middle) ** 2)
+    half = student.ppf(0.975, parts - 3) * math.sqrt(max(together, alone / n**2))
     ends = max(0, middle - half), min(1, middle + half)
     assert sample_scores(twice).ci95 == pytest.approx(ends)
     # Five documents that are all right say as much as five questions.
@@ -241,6 +245,31 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     assert y.var() / effective_size(even) == pytest.approx(fit.bse[0] ** 2)
     mean = Average.over([score, plain])
     assert mean.stderr == pytest.approx(math.hypot(score.stderr, plain.stderr) / 2)
+
+
+def test_models_with_fewer_samples_of_all_questions_have_none():
+    """Where a server failed, the table of samples ended in an error."""
+
+    def figures(*marks: list[bool]):
+        answers = [Answer("", own[0], facts={SAMPLES: own, PARAPHRASES: own}) for own in marks]
+        sampled, worded = sample_scores(answers), paraphrase_scores(answers)
+        return ({"math": sampled} if sampled else {}), ({"math": worded} if worded else {})
+
+    whole = figures([True, False, True], [True, False])
+    rows = sample_rows([figures([True, True]), whole, figures([True])])
+    assert [what for what, _ in rows] == [
+        *("math: mean of 3", "math: pass@2", "math: pass@3", "math: mean of 3 wordings")
+    ]
+    assert all(own[0] == own[2] == "-" != own[1] for _, own in rows)
+    assert sample_rows(reversed([figures([True, True]), whole]))[2][1] == ["1.000", "-"]
+    assert sample_rows([]) == []
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_intervals_cover_beside_one_large_document(samples):
+    # One of 50 documents holds a third of the questions.
+    held = document_coverage(0.5, 50, "one large", 0.5, 400, samples=samples)
+    assert held >= 0.92
 
 
 @pytest.mark.parametrize("seed", range(6))

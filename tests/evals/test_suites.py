@@ -116,7 +116,7 @@ def test_an_offered_suite_is_asked_once_of_models_and_merges(tmp_path, base_engi
     agents = {"coding": str(asset_path("independent", "coding"))}
     recipe = make_recipe({"base": str(asset_path("independent", "base")), "agents": agents})
     with suites.offer_suite(PARROT), AnswerStore(tmp_path / "s") as store:
-        assert suites.suite_names("parrot") == ("parrot",)
+        suites.check_suites(("parrot",))
         with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
             suites.register(PARROT)
         report = evaluate({"base": base_engine}, "parrot", limit=3, store=store)

@@ -195,12 +195,12 @@ def test_the_reason_names_the_argument():
 def test_arguments_by_place_get_the_names_of_the_function():
     (call,) = parse_calls('get_weather("Rome", days=2)')
     assert (call.positional, call.arguments) == (("Rome",), {"days": 2})
-    assert call.named(["city", "days"]) == PARSED[0]
+    assert call.with_named_arguments(["city", "days"]) == PARSED[0]
     # One too many, or the same twice, is an argument that no function has.
     (many,) = parse_calls('get_weather("Rome", 2, 3)')
-    assert many.named(["city", "days"]).arguments["argument 3"] == 3
+    assert many.with_named_arguments(["city", "days"]).arguments["argument 3"] == 3
     (twice,) = parse_calls('get_weather("Rome", city="Oslo")')
-    assert twice.named(["city"]).arguments == {"city": "Oslo", "city twice": "Rome"}
+    assert twice.with_named_arguments(["city"]).arguments == {"city": "Oslo", "city twice": "Rome"}
 
 
 @pytest.mark.parametrize("text", ["Use the function get_weather to see.", "a{b}", "call:x{", "f{}"])

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.app.check.work import BASE
-from ram_studio.evals.report.comparison import SIGNIFICANCE
+from ram_studio.evals.report.comparison import SIGNIFICANCE, holm_note
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult, judge
 from ram_studio.evals.report.skill_verdict import (
     MARGIN,
     SkillVerdict,
     choose_specialists,
-    holm_note,
     p_above,
 )
 
@@ -115,13 +114,14 @@ def verdict_cards(result: EvalResult, agents: Sequence[str]) -> dict[str, Any] |
     for verdict in result.verdicts:
         card = _card(result, verdict, list(agents).index(verdict.specialist))
         groups.setdefault(verdict.merge, []).append(card)
-    return {"note": holm_note(result.verdicts), "groups": groups} if groups else None
+    note = holm_note(len(result.verdicts), "verdict")
+    return {"note": note, "groups": groups} if groups else None
 
 
 def _card(result: EvalResult, verdict: SkillVerdict, agent: int) -> dict[str, Any]:
     report = result.judged
     names = {"base": verdict.base, "specialist": verdict.specialist, "merge": verdict.merge}
-    columns = zip(*report.answered(names.values(), verdict.domain), strict=True)
+    columns = zip(*report.shared_answers(names.values(), verdict.domain), strict=True)
     marks = ["".join("01"[answer.is_correct] for answer in column) for column in columns]
     text = f"{verdict.gain_text()}; {verdict.why}" if verdict.why else verdict.gain_text()
     least = least_loss(len(marks[0]) if marks else 0, len(result.verdicts))

@@ -24,6 +24,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
+from ram_studio.errors import CheckpointError, EvaluationError, SettingsError
 from ram_studio.evals.answering.engine import ShouldStop
 from ram_studio.evals.answering.local import MergedEngine
 from ram_studio.evals.asking import SuiteRun, ask_suites, rounds_of
@@ -272,10 +273,16 @@ class Answers:
         return self._merger.change_norm(self._with_files(recipe))
 
     def _with_files(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with its Fisher files, which are estimated where it needs them."""
-        return with_fisher_files(
-            recipe, self._fisher, device=self._device, should_stop=self._is_over
-        )
+        """Return the recipe with its Fisher files, which are estimated where it needs them.
+
+        Raises: SettingsError where that cannot be, as other merges of these agents can.
+        """
+        try:
+            return with_fisher_files(
+                recipe, self._fisher, device=self._device, should_stop=self._is_over
+            )
+        except (CheckpointError, EvaluationError) as error:
+            raise SettingsError(str(error)) from error
 
     def _weights_of(self, name: str) -> str:
         """Return the fingerprint of the base or an agent, as an evaluation of its folder has it."""
@@ -291,7 +298,7 @@ class Answers:
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
     @property
-    def asked(self) -> Mapping[str, Any]:
+    def recorded_settings(self) -> Mapping[str, Any]:
         """The settings under which all entries are asked, as the store keeps them."""
         return self._settings.recorded_settings(self._engine)
 

@@ -21,7 +21,7 @@ from ram_studio.evals.experiment.search import OptunaSearch, SlimSearch, require
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
 from ram_studio.evals.question import Question, QuestionsBySuite
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings, apart, suite_names
+from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings, apart, check_suites
 
 # Of a suite whose questions are fixed, at most this share chooses; the rest checks.
 SEARCH_SHARE = 2 / 3
@@ -147,7 +147,7 @@ class Plan(ABC):
         return self.default_limit if limit is None else limit
 
     @property
-    def held(self) -> int:
+    def held_out_count(self) -> int:
         return self.most_items if self.held_out is None else self.held_out
 
     def shares(self, count: int) -> tuple[float, ...]:
@@ -166,7 +166,7 @@ class Plan(ABC):
 
         Raises: SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
         """
-        suite_names(self.settings.suites)
+        check_suites(self.settings.suites)
         if isinstance(self.settings.limit, dict):
             raise SettingsError("An experiment has one limit for all suites. Give a number.")
         if self.settings.engine != "transformers":
@@ -175,7 +175,7 @@ class Plan(ABC):
             raise SettingsError(
                 "lm-eval cannot ask merges made in memory. Write them, then evaluate them."
             )
-        at_least("held-out questions", self.held, 0)
+        at_least("held-out questions", self.held_out_count, 0)
         if self.minutes is not None and not self.minutes > 0:
             raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
         self.settings.check_machine()
@@ -277,7 +277,7 @@ class SweepPlan(Plan):
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return questions to choose by, and others that check the choice."""
         drawn = self.settings.suite_settings(count_tokens, self.most_items)
-        return draw_items(self.settings.suites, drawn, self.held)
+        return draw_items(self.settings.suites, drawn, self.held_out_count)
 
 
 @dataclass(frozen=True)

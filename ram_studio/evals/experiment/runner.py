@@ -263,7 +263,7 @@ class Runner:
         except SettingsError as error:
             entry.status, entry.note = "failed", str(error)
             return False
-        self.settings = self.settings or self._answers.asked
+        self.settings = self.settings or self._answers.recorded_settings
         return True
 
     def _ask_control(self) -> Iterator[ExperimentResult]:
@@ -348,7 +348,7 @@ class Runner:
     def _recheck(self) -> None:
         """Score the winner and the start on the held-out questions."""
         ranked = self._rank_entries() if self.entries else []
-        if not ranked or not self.plan.held or self._answers is None:
+        if not ranked or not self.plan.held_out_count or self._answers is None:
             return
         start = next(e for e in self.entries if e.is_start)
         sides = {"winner": ranked[0]}

@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass
 
+from ram_studio.checkpoints.read.describe import plural
 from ram_studio.evals.question import CLUSTER, Answer
 from ram_studio.evals.report.score import Z95, interval_size
 
@@ -238,3 +239,11 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = least
     return tuple(adjusted)
+
+
+def holm_note(count: int, noun: str) -> str:
+    """Return how a table's verdicts or comparisons were corrected, a sentence; empty for none."""
+    if not count:
+        return ""
+    made = "was made" if count == 1 else "were made and corrected together"
+    return f"{plural(count, noun)} {made} (Holm, 5 %)."

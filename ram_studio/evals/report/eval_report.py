@@ -174,7 +174,7 @@ class EvalReport:
         known = {base, *others}
         return [name for name in self.models if name not in known]
 
-    def answered(self, names: Iterable[str], domain: str) -> list[tuple[Answer, ...]]:
+    def shared_answers(self, names: Iterable[str], domain: str) -> list[tuple[Answer, ...]]:
         """Return the answers of these models to each question of a domain that all answered."""
         return answered_by_all([self.models[name].answers[domain] for name in names])
 

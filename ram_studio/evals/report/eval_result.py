@@ -370,6 +370,21 @@ class EvalResult:
         ]
 
     @property
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """The health of the models that have it, by name."""
+        return {name: model.health for name, model in self.models.items() if model.health}
+
+    def health_rows(self) -> list[tuple[str, list[str]]]:
+        """Return what health measures, each with the text of every model of `measured`."""
+        from ram_studio.evals.suites.health import MEASURES, measure_text
+
+        every = list(self.measured.values())
+        return [
+            (label, [measure_text(key, own[key]) for own in every])
+            for key, label in MEASURES.items()
+        ]
+
+    @property
     def inherited_damage(self) -> list[Damage]:
         """Of what agents lost, what one of the merges judged here shows too."""
         merges = dict.fromkeys(one.merge for one in self.verdicts)

@@ -17,10 +17,10 @@ from ram_studio._version import __version__
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.write.output_folder import absolute, write_whole
 from ram_studio.errors import EvalSettingsError, OutputError, raise_as
+from ram_studio.evals.report.comparison import holm_note
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
-from ram_studio.evals.report.skill_verdict import holm_note
 from ram_studio.resources import templates
 
 FORMATS = (".json", ".csv", ".html")
@@ -81,11 +81,11 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
 
 
 def as_html(result: EvalResult) -> str:
-    """Return one self-contained page: verdicts, scores, comparisons, every question's answers."""
+    """Return one self-contained page: what the terminal shows, and every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")
     return page.render(
         result=result,
         report=result.report,
-        holm=holm_note(result.verdicts),
+        holm_note=holm_note,
         version=__version__,
     )

@@ -14,7 +14,8 @@ from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers, skills_of
 from ram_studio.evals.report.score import Average
 from ram_studio.evals.store import AnswerStore, StoredAnswer, StoredRun
-from ram_studio.evals.suites import HEALTH
+from ram_studio.evals.suites import HEALTH, apart
+from ram_studio.evals.suites.demo.tasks import DOMAINS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -186,10 +187,20 @@ def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
 
 
 def _common(stored: Sequence[StoredAnswers], suite: str) -> list[tuple[str, str]]:
+    """Return the questions that all have, domains in the suite's order: the store sorts by names.
+
+    Raises: EvaluationError where there is none.
+    """
     keys = [key for key in stored[0] if all(key in other for other in stored[1:])]
     if not keys:
         raise EvaluationError(
             f"The chosen runs of suite {suite!r} have no question in common. Choose runs with the "
             "same seed, lengths and suite version."
         )
-    return keys
+    places, beside = {domain: n for n, domain in enumerate(DOMAINS)}, apart([suite])
+
+    def place(key: tuple[str, str]) -> tuple[bool, int]:
+        domain = stored[0][key].question.domain
+        return domain in beside, places.get(domain, 0)
+
+    return sorted(keys, key=place)

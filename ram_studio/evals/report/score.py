@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
+from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
@@ -134,9 +135,7 @@ def interval_size(clusters: Sequence[Sequence[int]]) -> float:
     found = effective_size(clusters)
     if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
         return found
-    from scipy.special import stdtrit
-
-    return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
+    return max(1.0, found * (Z95 / _student(len(clusters) - 1)) ** 2)
 
 
 def effective_size(clusters: Sequence[Sequence[int]]) -> float:
@@ -218,9 +217,9 @@ class SampleScores:
     samples: of a question; questions: those with all of their samples answered, which alone count.
     mean: share of right answers. ci95: its normal interval over questions as if there were two
     more, one always right and one always wrong (after Agresti and Coull), so that it has a width
-    where all are right; cut at 0 and 1. Where questions share documents it is cluster-robust, and
-    the two are documents of as many questions as others have. pass_at: by k, "1", "2", "4", ... and
-    samples.
+    where all are right; cut at 0 and 1. Where questions share documents its error is that of the
+    jackknife over documents, as in `effective_size`, with t for the normal, and the two are
+    documents of as many questions as others have. pass_at: by k, "1", "2", "4", ... and samples.
     """
 
     samples: int
@@ -278,12 +277,14 @@ def sample_scores(answers: Iterable[Answer]) -> SampleScores | None:
 def _whole(answers: Iterable[Answer], what: str) -> list[tuple[Sequence[bool], Hashable]]:
     """Return what is right of each question that has all of its samples, and its cluster.
 
+    Where no question has all, of those with most, two at least.
+
     Args: what: SAMPLES, or PARAPHRASES for wordings.
     """
     found = ((a.facts.get(what), a.facts.get(CLUSTER, place)) for place, a in enumerate(answers))
     rows = [(marks, cluster) for marks, cluster in found if marks]
     most = max((len(marks) for marks, _ in rows), default=0)
-    return [row for row in rows if len(row[0]) == most]
+    return [row for row in rows if len(row[0]) == most > 1]
 
 
 def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, float]:
@@ -292,18 +293,28 @@ def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, f
     It is cluster-robust where that is wider; a document's questions may all be alike, so that what
     is added weighs as much as one of the clusters.
     """
-    shares = [sum(marks) / len(marks) for marks, _ in rows]
-    added = len(rows) / len({cluster for _, cluster in rows})
+    clusters: dict[Hashable, list[float]] = {}
+    for marks, cluster in rows:
+        clusters.setdefault(cluster, []).append(sum(marks) / len(marks))
+    documents, added = len(clusters), len(rows) / len(clusters)
+    parts = [*((len(own), math.fsum(own)) for own in clusters.values()), (added, added), (added, 0)]
     n = len(rows) + 2 * added
-    middle = (math.fsum(shares) + added) / n
-    clusters: dict[Hashable, float] = {}
-    for share, (_, cluster) in zip(shares, rows, strict=True):
-        clusters[cluster] = clusters.get(cluster, 0.0) + share - middle
-    alone = math.fsum((share - middle) ** 2 for share in shares)
-    together = math.fsum(own * own for own in clusters.values())
-    ends = added**2 * (middle**2 + (1 - middle) ** 2)
-    half = 1.96 * math.sqrt(max(alone, together) + ends) / n
+    middle = math.fsum(right for _, right in parts) / n
+    squares = math.fsum((share - middle) ** 2 for own in clusters.values() for share in own)
+    squares += added**2 * (middle**2 + (1 - middle) ** 2)
+    # Of clusters of one question the jackknife's error is that of the questions.
+    shifts = ((right - size * middle) / (n - size) for size, right in parts)
+    fewer = 1 - 1 / len(parts)
+    error = math.sqrt(max(squares / n**2, fewer**2 * math.fsum(shift**2 for shift in shifts)))
+    half = error * (1.96 if documents == len(rows) else _student(max(1, documents - 1)))
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _student(freedom: int) -> float:
+    """Return the quantile of a 95 % interval after t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
 
 
 @dataclass(frozen=True)
@@ -337,31 +348,39 @@ def sample_rows(
 ) -> list[tuple[str, list[str]]]:
     """Return what several samples and wordings show, (what, a text for each model).
 
-    "math: mean of 4", "math: pass@2", ..., "math: mean of 3 wordings"; "-" where a model has none.
+    "math: mean of 4", "math: pass@2", ..., "math: mean of 3 wordings"; "-" where a model has none,
+    or fewer than another, as no question got all of its answers.
 
     Args: models: samples and wordings of each, by domain.
     """
     rows: list[tuple[str, list[str]]] = []
+    shown = list(models)
+    sampled, worded = [own for own, _ in shown], [own for _, own in shown]
 
-    def add(what: str, found: Iterable[Any], text: Callable[[Any], str]) -> None:
-        rows.append((what, ["-" if one is None else text(one) for one in found]))
+    def add(what: str, texts: Iterable[str | None]) -> None:
+        rows.append((what, [text or "-" for text in texts]))
 
-    def mean(found: Any) -> str:
+    def mean(found: SampleScores | ParaphraseScores) -> str:
         low, high = found.ci95
         return f"{found.mean:.3f} [{low:.2f}, {high:.2f}]"
 
-    shown = list(models)
-    for domain, first in {d: one for own, _ in shown for d, one in own.items()}.items():
-        each = [own.get(domain) for own, _ in shown]
-        add(f"{domain}: mean of {first.samples}", each, mean)
-        for k in first.pass_at:
+    for domain in dict.fromkeys(chain(*sampled)):
+        every = [own.get(domain) for own in sampled]
+        most = max(one.samples for one in every if one)
+        full = [one if one and one.samples == most else None for one in every]
+        add(f"{domain}: mean of {most}", (mean(one) if one else None for one in full))
+        for k in next(filter(None, full)).pass_at:
             if k != "1":
-                shares = [None if one is None else one.pass_at[k] for one in each]
-                add(f"{domain}: pass@{k}", shares, "{:.3f}".format)
-    for domain, worded in {d: one for _, own in shown for d, one in own.items()}.items():
-        what = f"{domain}: mean of {len(worded.scores)} wordings"
-        found = [own.get(domain) for _, own in shown]
-        add(what, found, lambda one: f"{mean(one)}, spread {one.spread:.3f}")
+                shares = (f"{one.pass_at[k]:.3f}" if one else None for one in full)
+                add(f"{domain}: pass@{k}", shares)
+    for domain in dict.fromkeys(chain(*worded)):
+        found = [own.get(domain) for own in worded]
+        most = max(len(one.scores) for one in found if one)
+        texts = (
+            f"{mean(one)}, spread {one.spread:.3f}" if one and len(one.scores) == most else None
+            for one in found
+        )
+        add(f"{domain}: mean of {most} wordings", texts)
     return rows
 
 

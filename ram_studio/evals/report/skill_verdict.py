@@ -238,22 +238,13 @@ def skill_verdicts(
     return tuple(_apply_correction(one, next(adjusted)) if one.n else one for one in found)
 
 
-def holm_note(verdicts: Sequence[SkillVerdict]) -> str:
-    """Return how a table's verdicts were corrected, one sentence; empty without any."""
-    if not verdicts:
-        return ""
-    one = len(verdicts) == 1
-    counted = "1 verdict was" if one else f"{len(verdicts)} verdicts were"
-    return f"{counted} made{'' if one else ' and corrected together'} (Holm, 5 %)."
-
-
 def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
     """Return what the questions show of one merge and skill, before any correction."""
     import numpy as np
     from scipy.special import ndtri, stdtr
 
     names = (found.base, found.specialist, found.merge)
-    rows = report.answered(names, found.domain)
+    rows = report.shared_answers(names, found.domain)
     if not rows:
         return found
     base, agent, merge = zip(*rows, strict=True)

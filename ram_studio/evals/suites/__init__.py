@@ -38,10 +38,10 @@ __all__ = [
     "Suite",
     "SuiteSettings",
     "apart",
+    "check_suites",
     "is_a",
     "offered",
     "register",
-    "suite_names",
     "visible",
 ]
 
@@ -81,16 +81,11 @@ def apart(suites: Iterable[str]) -> frozenset[str]:
     return frozenset(d for name in suites if name in ALL_SUITES for d in ALL_SUITES[name].apart)
 
 
-def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[str, ...]:
-    """Return suites named in a sequence or one text with commas, each once, in the order given.
+def check_suites(names: Sequence[str], *, health: bool = False) -> None:
+    """Raise EvaluationError for an unknown suite, none at all, or demo beside others.
 
-    Args:
-        health: whether health, and what lm-eval alone asks, may be among them.
-
-    Raises: EvaluationError for an unknown name, none at all, or demo beside others.
+    health: whether health, and what lm-eval alone asks, may be among them.
     """
-    parts = given.split(",") if isinstance(given, str) else given
-    names = tuple(dict.fromkeys(name.strip() for name in parts if name.strip()))
     known = [*ALL_SUITES, HEALTH, *HARNESS_SUITES] if health else list(ALL_SUITES)
     choose = f"Choose from: {', '.join(known)}."
     for name in names:
@@ -103,4 +98,3 @@ def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[st
             "Suite demo belongs to the example agents, and its domains bear the names of other "
             "suites. Evaluate it on its own."
         )
-    return names

@@ -66,8 +66,10 @@ def read_calls(question: Question, text: str) -> list[Call]:
         tool["function"]["name"]: list(tool["function"]["parameters"]["properties"])
         for tool in question.tools
     }
-    calls = parse_calls(text)
-    return [call.named(keys[call.name]) if call.name in keys else call for call in calls]
+    return [
+        call.with_named_arguments(keys[call.name]) if call.name in keys else call
+        for call in parse_calls(text)
+    ]
 
 
 def message_of(text: str, calls: Sequence[Call]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Call:
         arguments = (f"{key}={value!r}" for key, value in self.arguments.items())
         return f"{self.name}({', '.join(arguments)})"
 
-    def named(self, keys: Sequence[str]) -> "Call":
+    def with_named_arguments(self, keys: Sequence[str]) -> "Call":
         """Return the call with every argument named; keys: the function's, in its order."""
         if not self.positional:
             return self
