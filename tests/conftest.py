@@ -247,6 +247,24 @@ def small_files() -> Callable[[int], contextlib.AbstractContextManager[None]]:
     return limited
 
 
+@pytest.fixture
+def few_open_files() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Let this process open some forty more files, as if it had most of its 1,024 open."""
+
+    @contextlib.contextmanager
+    def limited() -> Iterator[None]:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 40, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    return limited
+
+
 @pytest.fixture(scope="session")
 def chromium_path() -> str:
     """Path of a browser for Playwright's `chromium.launch(executable_path=...)`.
