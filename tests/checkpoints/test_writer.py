@@ -322,8 +322,14 @@ def test_permissions_are_those_of_new_files_and_folders(tmp_path):
         assert (tmp_path / "out" / name).stat().st_mode == (tmp_path / "file").stat().st_mode
 
 
-def test_there_may_be_more_shards_than_a_process_may_open(tmp_path, few_open_files):
+def test_there_may_be_more_shards_than_a_process_may_open(tmp_path, few_open_files, monkeypatch):
     specs = [(f"t{i}", "BF16", (8,)) for i in range(100)]
+    with monkeypatch.context() as patch, few_open_files():
+        # As where the hard limit allows no more either.
+        patch.setattr("ram_studio.checkpoints.write.shard_writer.allow_open_files", lambda n: None)
+        with pytest.raises(OutputError, match=r"raise the limit \(ulimit -n\) and run again"):
+            Writing(tmp_path / "out", specs, max_shard_bytes=16).__enter__()
+    assert nothing_left(tmp_path)
     with few_open_files(), Writing(tmp_path / "out", specs, max_shard_bytes=16) as target:
         for name, _, _ in specs:
             target.write(name, 0, bytes(16))
