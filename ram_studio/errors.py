@@ -8,7 +8,7 @@
     │   └── SourceChangedError a file changed while it was being read
     ├── CompatibilityError     base and agents do not fit together
     ├── HubError               the Hub said no, or could not be reached
-    ├── AnalysisError            an analysis file that is damaged or belongs to other checkpoints
+    ├── AnalysisError          an analysis file that is damaged or belongs to other checkpoints
     ├── PlanError              a changed plan, or a part of a merge that is missing or stale
     ├── OutputError            the output folder exists, is not writable, or the disk is too small
     │   └── BusyError          another run is writing to it

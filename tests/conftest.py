@@ -13,6 +13,7 @@ import ipaddress
 import os
 import resource
 import shutil
+import signal
 import socket
 import ssl
 import sys
@@ -85,6 +86,8 @@ def _checked_modules() -> list[str]:
 install_import_hook(_checked_modules(), "beartype.beartype")
 
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "benchmarks")]
+# Processes that tests start import the package from here, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 # Files that use one app, or one wheel: tested in one process, they start or build it once.
@@ -205,6 +208,30 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
 
 
 @pytest.fixture
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Run the command line in this process: returns (exit code, stdout, stderr)."""
+    from ram_studio.cli import main
+
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ram-studio", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
 def small_files() -> Callable[[int], contextlib.AbstractContextManager[None]]:
     """Have the kernel refuse to write files beyond so many bytes, as a full disk does."""
 
@@ -216,6 +243,24 @@ def small_files() -> Callable[[int], contextlib.AbstractContextManager[None]]:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+@pytest.fixture
+def few_open_files() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Let this process open some forty more files, as if it had most of its 1,024 open."""
+
+    @contextlib.contextmanager
+    def limited() -> Iterator[None]:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 40, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     return limited
 

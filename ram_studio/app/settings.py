@@ -53,8 +53,8 @@ class Settings:
     max_download_bytes: most that one Hub checkpoint may weigh on a Space.
     idle_seconds: a session untouched for this long is removed with its files.
     gone_seconds: so is, on a shared server, one whose page was closed for this long.
-    max_suite_items: most questions of one general suite; max_made_items: of one that is made to
-        order; max_samples: answers to each question. max_check_seconds: longest evaluation on a
+    max_suite_items: most questions of one general suite; max_made_items: of a generated one;
+        max_samples: answers to each question. max_check_seconds: longest evaluation on a
         Space; it keeps its answers. max_chat_tokens: longest answer in the chat.
     max_job_seconds: longest run of any job on a shared server. max_sweep_minutes: most that a
         sweep can be given.

@@ -31,6 +31,7 @@ def shard_bytes(folder: Path) -> bytes:
 @pytest.mark.parametrize(
     "script",
     [
+        "benchmarks/gpu.py",
         "benchmarks/intervals.py",
         "benchmarks/nodes.py",
         "benchmarks/url_requests.py",

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import gpu
-import measuring
 import pytest
 import torch
 import zoo
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_a_gpu_it_says_so():
-    done = subprocess.run(
-        [sys.executable, measuring.ROOT / "benchmarks" / "gpu.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == (
+def test_without_a_gpu_it_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu.py"])
+    gpu.main()
+    assert capsys.readouterr().out == (
         "No CUDA device here: nothing was measured. Run this on a machine with a GPU.\n"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, t
     """An adapter, and what peft makes of it and the base."""
     folder = tmp_path_factory.mktemp("adapters") / "adapter"
     return folder, train(folder)
+
+
+def altered(
+    adapter: Path, folder: Path, tensors: Mapping[str, torch.Tensor | None] = {}, **config: object
+) -> Path:
+    """Copy an adapter with other tensors (None takes one away) and other values in its config."""
+    shutil.copytree(adapter, folder)
+    weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    stored = {**load_file(weights), **tensors}
+    save_file({n: t for n, t in stored.items() if t is not None}, weights, {"format": "pt"})
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | config))
+    return folder
 
 
 def read_all(base: Path, adapter: Path, **fit: str) -> dict[str, torch.Tensor]:
@@ -160,10 +173,9 @@ def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path
     ],
 )
 def test_an_adapter_of_another_kind_is_refused(base, trained, tmp_path, change, said):
-    path = shutil.copytree(trained[0], tmp_path / "adapter") / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    adapter = altered(trained[0], tmp_path / "adapter", **change)
     with pytest.raises(CompatibilityError, match=said) as caught:
-        load(base, {"a": tmp_path / "adapter"})
+        load(base, {"a": adapter})
     assert "merge_and_unload" in str(caught.value)
 
 
@@ -178,6 +190,8 @@ def test_an_adapter_of_another_base_or_as_the_base_is_refused(base, trained, tmp
 
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
+ROWS = {f"{Q}.lora_embedding_{x}": torch.ones(16, 16) for x in "AB"}
+"""Factors of rows, where the adapter has others of the whole matrix."""
 
 
 @pytest.mark.parametrize(
@@ -199,19 +213,14 @@ def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, sa
 
     And a tensor twice, by the names of which one would be left out.
     """
-    folder = shutil.copytree(trained[0], tmp_path / "adapter")
-    stored = load_file(folder / "adapter_model.safetensors")
     made = {n: torch.ones(shape, dtype=torch.float32) for n, shape in tensors.items()}
     made = {n: t.long() if "magnitude" in n else t for n, t in made.items()}
-    save_file(stored | made, folder / "adapter_model.safetensors", {"format": "pt"})
-    config = json.loads((folder / "adapter_config.json").read_text())
-    config["alpha_pattern"] = {"a*a*a*b": 2}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    adapter = altered(trained[0], tmp_path / "adapter", made, alpha_pattern={"a*a*a*b": 2})
     weights = load_file(base / "model.safetensors")
     long = {f"{'a' * 400}.weight": torch.ones(4, 4)}
     save_file(weights | long, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(CompatibilityError, match=said) as caught:
-        load(tmp_path, {"a": folder})
+        load(tmp_path, {"a": adapter})
     # peft itself reads some of what is not read here, as DoRA on GPT-2's layers.
     assert "save_pretrained" in str(caught.value)
 
@@ -219,27 +228,22 @@ def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, sa
 @pytest.mark.parametrize("use_dora", [True, False])
 def test_dora_goes_with_its_magnitudes(base, tmp_path, use_dora):
     """Without them it was read as plain LoRA, and no one was told."""
-    train(tmp_path, use_dora=use_dora)
-    path = tmp_path / "adapter_config.json"
-    stored = load_file(tmp_path / "adapter_model.safetensors")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": not use_dora}))
+    train(tmp_path / "trained", use_dora=use_dora)
+    adapter = altered(tmp_path / "trained", tmp_path / "adapter", use_dora=not use_dora)
     which = "a" if use_dora else "no"
     said = f"q_proj` has {which} magnitude_vector, and its config says use_dora {not use_dora}"
     with pytest.raises(CompatibilityError, match=said):
-        load(base, {"a": tmp_path})
-    rows = {f"{Q}.lora_embedding_{x}": torch.ones(16, 16) for x in "AB"}
-    save_file(stored | rows, tmp_path / "adapter_model.safetensors", {"format": "pt"})
+        load(base, {"a": adapter})
+    both = altered(adapter, tmp_path / "both", ROWS)
     with pytest.raises(CompatibilityError, match="q_proj` has factors of two kinds"):
-        load(base, {"a": tmp_path})
+        load(base, {"a": both})
 
 
 def test_an_update_too_large_is_told_without_warnings(base, trained, tmp_path):
-    folder = shutil.copytree(trained[0], tmp_path / "adapter")
-    stored = load_file(folder / "adapter_model.safetensors")
-    stored[f"{Q}.lora_B.weight"].fill_(3e38)
-    save_file(stored, folder / "adapter_model.safetensors", {"format": "pt"})
+    huge = {f"{Q}.lora_B.weight": torch.full((16, 4), 3e38)}
+    adapter = altered(trained[0], tmp_path / "adapter", huge)
     with pytest.raises(NonFiniteError, match=r"q_proj\.weight` has \d+ NaN or Inf"):
-        analyze_report(load(base, {"a": folder}))
+        analyze_report(load(base, {"a": adapter}))
 
 
 def test_a_tied_head_that_the_base_does_not_store_is_not_counted(base, trained):
@@ -427,28 +431,23 @@ def test_factors_that_fit_no_stack_are_refused(tmp_path):
 
 
 def test_rows_that_are_not_there_are_refused(base, tmp_path):
-    train(tmp_path / "adapter", trainable_token_indices=[3])
-    path = tmp_path / "adapter" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [40]}))
+    train(tmp_path / "trained", trainable_token_indices=[3])
+    adapter = altered(tmp_path / "trained", tmp_path / "adapter", trainable_token_indices=[40])
     with pytest.raises(CompatibilityError, match="that trainable_token_indices does not name"):
-        load(base, {"a": tmp_path / "adapter"})
+        load(base, {"a": adapter})
 
 
 def test_a_row_that_is_named_twice_is_refused(base, tmp_path):
     """The later values won in silence."""
-    train(tmp_path / "adapter", trainable_token_indices=[3, 7])
-    path = tmp_path / "adapter" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"trainable_token_indices": [3, 3]}))
+    train(tmp_path / "trained", trainable_token_indices=[3, 7])
+    adapter = altered(tmp_path / "trained", tmp_path / "adapter", trainable_token_indices=[3, 3])
     with pytest.raises(CompatibilityError, match="two values for one row"):
-        load(base, {"a": tmp_path / "adapter"})
+        load(base, {"a": adapter})
 
 
 @pytest.mark.parametrize("lost", ["A", "B", "embedding_A", "embedding_B"])
 def test_three_factors_of_two_kinds_are_refused(base, trained, tmp_path, lost):
-    folder = shutil.copytree(trained[0], tmp_path / "adapter")
-    stored = load_file(folder / "adapter_model.safetensors")
-    stored |= {f"{Q}.lora_embedding_{x}": torch.ones(16, 16) for x in "AB"}
-    del stored[f"{Q}.lora_{lost}" + (".weight" if len(lost) == 1 else "")]
-    save_file(stored, folder / "adapter_model.safetensors", {"format": "pt"})
+    name = f"{Q}.lora_{lost}" + (".weight" if len(lost) == 1 else "")
+    adapter = altered(trained[0], tmp_path / "adapter", {**ROWS, name: None})
     with pytest.raises(CompatibilityError, match="q_proj` has factors of two kinds"):
-        load(base, {"a": folder})
+        load(base, {"a": adapter})

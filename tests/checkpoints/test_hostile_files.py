@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,7 +38,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         check=False,
     )
     for case in hostile_corpus.HOSTILE:  # some are 100 MB

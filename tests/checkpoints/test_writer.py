@@ -28,6 +28,7 @@ from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.output import NewFolder
 from ram_studio.checkpoints.write.output_folder import check_output, write_whole
 from ram_studio.checkpoints.write.shard_plan import TensorSpec, index_files, lay_out
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import OutputError
 
 TENSORS = small_tensors()
@@ -328,8 +329,18 @@ def test_permissions_are_those_of_new_files_and_folders(tmp_path):
         assert (tmp_path / "out" / name).stat().st_mode == (tmp_path / "file").stat().st_mode
 
 
-def test_there_may_be_more_shards_than_a_process_may_open(tmp_path):
-    specs = [(f"t{i}", "BF16", (8,)) for i in range(1100)]
-    with Writing(tmp_path / "out", specs, max_shard_bytes=16) as target:
+def test_there_may_be_more_shards_than_a_process_may_open(tmp_path, few_open_files, monkeypatch):
+    specs = [(f"t{i}", "BF16", (8,)) for i in range(100)]
+    with monkeypatch.context() as patch, few_open_files():
+        # As where the hard limit allows no more either.
+        patch.setattr("ram_studio.checkpoints.write.shard_writer.allow_open_files", lambda n: None)
+        with pytest.raises(OutputError, match=r"raise the limit \(ulimit -n\) and run again"):
+            Writing(tmp_path / "out", specs, max_shard_bytes=16).__enter__()
+    assert nothing_left(tmp_path)
+    with few_open_files(), Writing(tmp_path / "out", specs, max_shard_bytes=16) as target:
         for name, _, _ in specs:
             target.write(name, 0, bytes(16))
+        target.finish()
+    written = open_checkpoint(tmp_path / "out", name="base")
+    with few_open_files(), Sources(written) as sources:
+        assert len(sources.states) == 100

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ram_studio.cli import main
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
@@ -43,26 +40,6 @@ def recipe(tmp_path: Path):
         return path
 
     return write
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    """Run the command line in this process: returns (exit code, stdout, stderr)."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ram-studio", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 # The command line with a method of a class replaced: each call counts, and once `due` says so the
@@ -114,7 +91,6 @@ def stopping(tmp_path: Path):
             text=True,
             check=False,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         return done.returncode, done.stdout, done.stderr
 

@@ -123,6 +123,16 @@ def test_a_lone_file_is_named_once(cli, tmp_path):
     assert err == f"ram-studio: {tmp_path / 'ram_studio.json'} {told}\n"
 
 
+def test_tensors_of_one_model_alone_are_named(cli, tmp_path):
+    one = np.ones(2, np.float32)
+    for name, own in (("base", "a.weight"), ("model", "b.weight")):
+        write(tmp_path / name, one)
+        save_file({"model.w": one, own: one}, tmp_path / name / "model.safetensors")
+    _, out, _ = cli("diff", tmp_path / "base", tmp_path / "model")
+    assert "note: 1 tensor of the base alone: `a.weight`." in out
+    assert "note: 1 tensor of the model alone: `b.weight`." in out
+
+
 def test_suites_names_health(cli):
     assert "health: only evaluate takes it" in cli("suites")[1]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from trainers import WAYS
 
 from ram_studio.checkpoints.opening import open_checkpoint, open_folder, why_no_model
-from ram_studio.cli.main import main
 from ram_studio.engine.delta import make_delta
 from ram_studio.errors import CheckpointError, SettingsError
 from ram_studio.evals.sandbox import is_sealed
@@ -35,20 +34,22 @@ def advised(folder: Path) -> str:
     return found[0]
 
 
-def run(command: str, folder: Path) -> None:
-    """Run a command of a message in a folder, with this interpreter."""
-    words = shlex.split(command)
-    program = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "ram_studio"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [*program, *words[1:]],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+@pytest.fixture
+def follow(cli, tmp_path, monkeypatch) -> Callable[[str], None]:
+    """Run a command of a message in the test's folder, with this interpreter."""
+
+    def run(command: str) -> None:
+        program, *arguments = shlex.split(command)
+        monkeypatch.chdir(tmp_path)
+        if program == "ram-studio":
+            code, _, error = cli(*arguments)
+        else:
+            process = [sys.executable, *arguments]
+            done = subprocess.run(process, capture_output=True, text=True, check=False)
+            code, error = done.returncode, done.stderr
+        assert code == 0, error[-2000:]
+
+    return run
 
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "'); os.abort(); ('$(exit 3)\".gguf"])
@@ -69,15 +70,15 @@ def test_no_name_of_a_file_becomes_part_of_a_command(tmp_path, file):
 
 @pytest.mark.skipif(not is_sealed(), reason="this machine cannot seal a process")
 @pytest.mark.parametrize("way", ["verl", "verl, one level up", "DCP", "pickle", "accelerate"])
-def test_the_command_that_a_message_names_converts(saved, tmp_path, way):
-    run(advised(saved / WAYS[way]), tmp_path)
+def test_the_command_that_a_message_names_converts(saved, follow, tmp_path, way):
+    follow(advised(saved / WAYS[way]))
     whole = load_file(saved / "whole.safetensors")
     assert open_folder(tmp_path / "OUT", name="a").tensors.keys() == whole.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_adapter_in_a_pickle_is_written_by_peft(tmp_path):
+def test_an_adapter_in_a_pickle_is_written_by_peft(follow, tmp_path):
     from peft import LoraConfig, get_peft_model
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -90,12 +91,12 @@ def test_an_adapter_in_a_pickle_is_written_by_peft(tmp_path):
     stored = load_file(adapter / "adapter_model.safetensors")
     (adapter / "adapter_model.safetensors").unlink()
     torch.save(stored, adapter / "adapter_model.bin")
-    run(advised(adapter), tmp_path)
+    follow(advised(adapter))
     assert open_folder(tmp_path / "OUT", name="a").tensors.keys() == stored.keys()
 
 
 @pytest.mark.slow
-def test_gguf_is_written_as_safetensors(tmp_path):
+def test_gguf_is_written_as_safetensors(follow, tmp_path):
     gguf = pytest.importorskip("gguf", reason="make test-formats installs it")
     writer = gguf.GGUFWriter(str(tmp_path / "model.gguf"), "llama")
     for set_value, value in (
@@ -118,7 +119,7 @@ def test_gguf_is_written_as_safetensors(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    run(advised(tmp_path), tmp_path)
+    follow(advised(tmp_path))
     opened = open_folder(tmp_path / "OUT", name="a")
     assert "model.embed_tokens.weight" in opened.tensors
     assert "quantization_config" not in opened.config
@@ -149,20 +150,17 @@ os._exit(0)  # its threads would wait
 
 
 @pytest.mark.slow
-def test_deepspeeds_own_script_writes_what_is_read(tmp_path):
+def test_deepspeeds_own_script_writes_what_is_read(follow, tmp_path):
     pytest.importorskip("deepspeed", reason="make test-formats installs it")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    save = [sys.executable, "-c", DEEPSPEED, str(tmp_path / "saved")]
-    done = subprocess.run(save, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    run(advised(tmp_path / "saved"), tmp_path)
+    follow(shlex.join(["python", "-c", DEEPSPEED, str(tmp_path / "saved")]))
+    follow(advised(tmp_path / "saved"))
     whole = load_file(tmp_path / "saved.safetensors")
     written = load_file(tmp_path / "OUT" / "model.safetensors")
     assert written.keys() == whole.keys()
     assert all(torch.equal(written[name], tensor) for name, tensor in whole.items())
 
 
-def test_the_index_of_pickles_is_told_what_to_do(tmp_path):
+def test_the_index_of_pickles_is_told_what_to_do(follow, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     index = folder / "model.safetensors.index.json"
@@ -171,11 +169,11 @@ def test_the_index_of_pickles_is_told_what_to_do(tmp_path):
     with pytest.raises(CheckpointError, match="remove the index, then ram-studio convert FOLDER"):
         open_folder(folder, name="a")
     index.unlink()
-    run(advised(folder), tmp_path)
+    follow(advised(folder))
     assert load_file(tmp_path / "OUT" / "model.safetensors").keys() == {"w"}
 
 
-def test_the_command_for_an_agent_of_another_dtype_makes_a_delta(tmp_path, monkeypatch, capsys):
+def test_the_command_for_an_agent_of_another_dtype_makes_a_delta(follow, tmp_path):
     stored = {"model.embed_tokens.weight": torch.ones(90, 40, dtype=torch.bfloat16)}
     trained = {name: tensor.float() for name, tensor in stored.items()}
     trained["model.embed_tokens.weight"][3] = 2.5
@@ -188,10 +186,7 @@ def test_the_command_for_an_agent_of_another_dtype_makes_a_delta(tmp_path, monke
     command = re.search(r"\((ram-studio .*?)\)", str(refusal.value))[1]
     for name, place in (("BASE", base), ("FILE", agent), ("DIR", out)):
         command = command.replace(name, place)
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code, capsys.readouterr().err
+    follow(command)
     assert make_delta(base, out, tmp_path / "a.safetensors").changed == 40
 
 
@@ -218,7 +213,7 @@ def write_parts(folder: Path, base: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
-def test_advice_makes_a_model_of_what_cannot_answer_alone(tmp_path, monkeypatch):
+def test_advice_makes_a_model_of_what_cannot_answer_alone(follow, tmp_path):
     base, agent = asset_path("independent", "base"), asset_path("independent", "coding")
     delta = make_delta(base, agent, tmp_path / "coding.safetensors")
     made = [write_adapter(tmp_path / "adapter", base), tmp_path / "coding.safetensors"]
@@ -230,8 +225,5 @@ def test_advice_makes_a_model_of_what_cannot_answer_alone(tmp_path, monkeypatch)
         out = str(tmp_path / f"out-{number}")
         for name, place in (("BASE", str(base)), ("FILE", str(source)), ("DIR", out)):
             command = command.replace(name, place)
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
+        follow(command)
         assert why_no_model(open_checkpoint(out, name="a")) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 import sys
 import time
@@ -21,11 +20,8 @@ STEPS, DECAY = (4, 6, 8), 0.75
 
 
 def started(script: str, *arguments: object) -> subprocess.Popen:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, str(EXAMPLES / script), *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finished(script: str, *arguments: object) -> tuple[int, str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 from trainers import WAYS
 
-from ram_studio.cli import main
 from ram_studio.evals.sandbox import is_sealed
 from ram_studio.resources import asset_path
 
@@ -65,20 +63,11 @@ def save_experts_and_towers(folder: Path) -> None:
     (folder / "EXPERTS" / "adapter_config.json").write_text(json.dumps(config))
 
 
-def run(monkeypatch, command: str) -> int:
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
 @pytest.mark.skipif(not is_sealed(), reason="this machine cannot seal a process")
-def test_every_row_does_what_it_says(places, tmp_path, monkeypatch, capsys):
+def test_every_row_does_what_it_says(cli, places, tmp_path):
     assert len(ROWS) == 15
-    delta = f"ram-studio delta make {places['BASE']} {places['FOLDER']} --out {places['ADAPTER']}"
-    assert run(monkeypatch, delta) == 0
+    delta = ("delta", "make", places["BASE"], places["FOLDER"], "--out", places["ADAPTER"])
+    assert cli(*delta)[0] == 0
     for number, (what, row) in enumerate(ROWS):
         out = str(tmp_path / f"out-{number}")
         if what == "what you converted":
@@ -87,6 +76,7 @@ def test_every_row_does_what_it_says(places, tmp_path, monkeypatch, capsys):
             places["OUT"] = out
         names = "|".join(sorted(places, key=len, reverse=True))
         command = re.sub(rf"(?<![\w/-])({names})(?![\w/-])", lambda m: places[m[1]], row)
-        assert run(monkeypatch, command) == 0, (command, capsys.readouterr().err)
+        code, _, error = cli(*shlex.split(command)[1:])
+        assert code == 0, (command, error)
         if "convert" in command:
             assert (tmp_path / f"out-{number}" / "model.safetensors").is_file(), command

@@ -10,23 +10,43 @@ from functools import partial
 from itertools import product
 
 import pytest
+import torch
 from real_set_folder import first_merges, make_agents, make_other_seed, run
+from safetensors.torch import load_file, save_file
 
-from training.real_set import grpo, measure, report, search
+from ram_studio.evals.report.skill_table import load_table
+from training.real_set import grpo, measure, report, search, ship
 from training.real_set.measure import AnswerFile, Job, ask_all, side_by_side
 from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS, draw
 
 COUNTS = {"test": 3, "validation": 2}
-FEW = 2
+FEW = 3
+
+
+def ask_little(patch: pytest.MonkeyPatch) -> None:
+    """Ask few questions, of which each is answered in three tokens."""
+    patch.setattr(measure, "QUESTIONS", COUNTS)
+    patch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
 
 
 @pytest.fixture
 def folder(base, tmp_path, monkeypatch):
     """The base and three agents that moved every fifth, fourth and third element."""
-    monkeypatch.setattr(measure, "QUESTIONS", COUNTS)
-    monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
+    ask_little(monkeypatch)
     return make_agents(base, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def measured(base, tmp_path_factory):
+    """A folder whose agents of two seeds were measured, and which agent each of seed 1 is."""
+    folder = make_agents(base, tmp_path_factory.mktemp("measured") / "all")
+    turned = make_other_seed(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        ask_little(patch)
+        for seed in "01":
+            run(measure, folder, *first_merges(FEW), "--processes", "1", "--seed", seed)
+    return folder, turned
 
 
 def test_merges_are_many_and_labels_differ():
@@ -35,8 +55,11 @@ def test_merges_are_many_and_labels_differ():
     assert Merge("ties", {"density": 0.2, "scale": 1.0}).label == "ties density=0.2 scale=1"
 
 
-def test_a_torn_file_is_completed_and_nothing_is_asked_twice(folder, capsys):
-    run(measure, folder, *first_merges(FEW), "--processes", "1")
+def test_a_torn_file_is_completed_and_nothing_is_asked_twice(
+    measured, tmp_path, monkeypatch, capsys
+):
+    ask_little(monkeypatch)
+    folder = shutil.copytree(measured[0], tmp_path / "all")
     file = folder / "measure" / "answers.jsonl"
     whole = file.read_bytes()
     lines = [json.loads(line) for line in whole.splitlines()]
@@ -76,15 +99,14 @@ def test_agents_that_no_merge_takes_are_asked_too(folder):
     assert {x["model"] for x in lines} == {"base", *SKILLS, "math-sft", merges()[0].label}
 
 
-def test_agents_of_another_seed_are_measured_beside_the_first(folder):
-    turned = make_other_seed(folder)
-    few = [*first_merges(1), "--split", "test", "--processes", "1"]
-    run(measure, folder, *few)
-    run(measure, folder, *few, "--seed", "1")
+def test_agents_of_another_seed_are_measured_beside_the_first(measured, monkeypatch):
+    ask_little(monkeypatch)
+    folder, turned = measured
     first, second = (
         AnswerFile(folder / name / "answers.jsonl") for name in ("measure", "measure-seed1")
     )
-    assert first.models("test") == second.models("test") == ["base", *SKILLS, "ram+"]
+    labels = [merge.label for merge in merges()[:FEW]]
+    assert first.models("test") == second.models("test") == ["base", *SKILLS, *labels]
     densities = [
         {name: own["density"] for name, own in told["bfloat16"]["0"]["agents"].items()}
         for name in ("measure", "measure-seed1")
@@ -141,8 +163,24 @@ def test_a_process_that_dies_ends_in_an_error():
         list(side_by_side(partial, (os._exit,), [1, 1, 1], processes=2))
 
 
-def test_updates_tell_density_and_what_rounding_keeps(folder):
-    run(measure, folder, *first_merges(1), "--split", "validation", "--processes", "1")
+def test_rows_come_out_again_and_those_of_other_weights_do_not(measured, tmp_path, monkeypatch):
+    ask_little(monkeypatch)
+    folder, out = shutil.copytree(measured[0], tmp_path / "all"), tmp_path / "real"
+    run(ship, folder, "--out", str(out), "--no-factors")
+    tables = [load_table(ship.table_file(out, seed)) for seed in (0, 1)]
+    assert tables[0]["answers"] != tables[1]["answers"]
+    for seed in (0, 1):
+        assert ship.differing(folder, out, 9, seed) == (0, 7 * 3 * 3)
+    weights = load_file(folder / "base" / "model.safetensors")
+    torch.manual_seed(1)
+    other = {name: torch.randn_like(value) for name, value in weights.items()}
+    save_file(other, folder / "base" / "model.safetensors", {"format": "pt"})
+    wrong, _ = ship.differing(folder, out, 9)
+    assert wrong > 0
+
+
+def test_updates_tell_density_and_what_rounding_keeps(measured):
+    folder, _ = measured
     found = json.loads((folder / "measure" / "updates.json").read_text())
     agents = found["bfloat16"]["0"]["agents"]
     assert agents["math"]["density"] == pytest.approx(1 / 5, abs=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,22 @@ from ram_studio.errors import CheckpointError, raise_as
 
 Span = tuple[int, int]
 """Where some bytes of a file begin, and how many they are."""
+
+_SPARE_FILES = 64
+"""What else a process may open meanwhile: sockets, libraries."""
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's limit of open files, as far as it may, where so many more exceed it.
+
+    Linux lets a process open 1,024, and as many as its hard limit says if it asks: four models of
+    300 shards each take more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/dev/fd")) + count + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 @dataclass(eq=False)

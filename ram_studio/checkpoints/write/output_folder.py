@@ -271,5 +271,6 @@ def plain_words(what: str, left: str = NOTHING_LEFT) -> Iterator[None]:
             errno.EDQUOT: "the disk quota is used up; free some space",
             errno.EIO: "the disk reported an input/output error; check it or choose another",
             errno.EROFS: "the disk is read-only; choose another",
+            errno.EMFILE: "no more files may be open at once; raise the limit (ulimit -n)",
         }.get(error.errno or 0, f"{error.strerror or error}; choose another folder")
         raise OutputError(f"{what[0].upper()}{what[1:]}: {reason} and run again. {left}") from error

@@ -18,6 +18,7 @@ from typing import Protocol, Self
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
+from ram_studio.checkpoints.read.files import allow_open_files
 from ram_studio.checkpoints.write.output_folder import NOTHING_LEFT, flush, plain_words
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import OutputError
@@ -159,6 +160,7 @@ class ShardWriter:
         with contextlib.ExitStack() as undo:
             self.folder = self._reserve(undo)
             undo.callback(self._close_shards)
+            allow_open_files(len(self.shards))
             for shard in self.shards:
                 self._allocate(shard)
             # A flush cannot be interrupted: it may end behind a writer that was given up.

@@ -12,6 +12,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import who
+from ram_studio.checkpoints.read.files import allow_open_files
 from ram_studio.checkpoints.read.remote import ReadAhead, Remote, RemoteFiles
 from ram_studio.checkpoints.read.tensors import TensorCache, TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
@@ -61,8 +62,10 @@ class Sources:
             tensors = (t for c in self._checkpoints for t in c.tensors.values())
             stored = itertools.chain.from_iterable(t.stored_parts() for t in tensors)
             self._remote = ReadAhead(remote, stored, self._check)
+        here = self._who.keys() - remote.keys()
+        allow_open_files(len(here))
         try:
-            for path in self._who.keys() - remote.keys():
+            for path in here:
                 handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self._handles[path] = handle
                 state = os.fstat(handle)

@@ -99,8 +99,8 @@ def check_folder(path: str | Path) -> Path:
     if not (folder / "config.json").is_file():
         why = "has no config.json" if folder.is_dir() else "is not a folder"
         raise EvaluationError(
-            f"{folder} {why}. Expected a local model folder in the transformers "
-            "layout; check the path, or download the model first."
+            f"{folder} {why}. Expected a local model folder in the transformers layout; check the "
+            "path, or download the model first: hf download OWNER/NAME --local-dir FOLDER."
         )
     kinds = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
     if not any((folder / name).is_file() for name in kinds):
