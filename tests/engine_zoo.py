@@ -148,6 +148,21 @@ class Zoo:
     agents: dict[str, Tensors]
     counted: tuple[str, ...]
 
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        base: Tensors,
+        agents: dict[str, Tensors],
+        counted: Sequence[str] | None = None,
+        *,
+        tied: bool = False,
+    ) -> Zoo:
+        """Write a zoo of these tensors, of which all are counted by default."""
+        for name, tensors in {"base": base, **agents}.items():
+            write_folder(folder / name, tensors, tied=tied)
+        return cls(folder, base, agents, tuple(base if counted is None else counted))
+
     @property
     def base_path(self) -> Path:
         return self.folder / "base"
