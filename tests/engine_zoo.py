@@ -100,7 +100,19 @@ def write_folder(
     folder: Path, tensors: Mapping[str, torch.Tensor], *, shards: int = 1, tied: bool | None = False
 ) -> Path:
     """Write a checkpoint of that many shards; ``tied`` is what config.json says."""
-    folder.mkdir(parents=True)
+    write_shards(folder, tensors, shards)
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    if tied is not None:
+        config["tie_word_embeddings"] = tied
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_shards(
+    folder: Path, tensors: Mapping[str, torch.Tensor], shards: int = 1, *, index: bool = True
+) -> None:
+    """Write tensors into files of about the same number of tensors, and which is in which."""
+    folder.mkdir(parents=True, exist_ok=True)
     names = list(tensors)
     weight_map = {}
     for number in range(shards):
@@ -110,14 +122,9 @@ def write_folder(
             file = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
         save_file({n: tensors[n].contiguous() for n in part}, folder / file, {"format": "pt"})
         weight_map |= dict.fromkeys(part, file)
-    if shards > 1:
-        index = {"metadata": {}, "weight_map": weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-    if tied is not None:
-        config["tie_word_embeddings"] = tied
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    if shards > 1 and index:
+        written = {"metadata": {}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(written))
 
 
 def read_folder(folder: Path) -> Tensors:
