@@ -17,12 +17,14 @@ import pytest
 import reference
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze, load
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 
@@ -144,6 +146,18 @@ def contents_at(url: str) -> dict[str, bytes]:
     """Return every file's bytes below a URL."""
     folder = UrlFolder.of(url)
     return {name: folder.fetch(name, 0, size) for name, size in folder.sizes().items()}
+
+
+def model_options(recipe: Recipe) -> list[str]:
+    """Return the options of the command line that name a recipe's models."""
+    return [f"--base={recipe.base}", *(f"--agent={n}={s}" for n, s in recipe.agents.items())]
+
+
+def run_command(*words: object) -> str:
+    """Return what a command prints, which ends well."""
+    done = CliRunner().invoke(commands, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 @dataclass(frozen=True)
