@@ -17,12 +17,14 @@ import pytest
 import reference
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze, load
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 
@@ -100,7 +102,19 @@ def write_folder(
     folder: Path, tensors: Mapping[str, torch.Tensor], *, shards: int = 1, tied: bool | None = False
 ) -> Path:
     """Write a checkpoint of that many shards; ``tied`` is what config.json says."""
-    folder.mkdir(parents=True)
+    write_shards(folder, tensors, shards)
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    if tied is not None:
+        config["tie_word_embeddings"] = tied
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_shards(
+    folder: Path, tensors: Mapping[str, torch.Tensor], shards: int = 1, *, index: bool = True
+) -> None:
+    """Write tensors into files of about the same number of tensors, and which is in which."""
+    folder.mkdir(parents=True, exist_ok=True)
     names = list(tensors)
     weight_map = {}
     for number in range(shards):
@@ -110,14 +124,9 @@ def write_folder(
             file = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
         save_file({n: tensors[n].contiguous() for n in part}, folder / file, {"format": "pt"})
         weight_map |= dict.fromkeys(part, file)
-    if shards > 1:
-        index = {"metadata": {}, "weight_map": weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-    if tied is not None:
-        config["tie_word_embeddings"] = tied
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    if shards > 1 and index:
+        written = {"metadata": {}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(written))
 
 
 def read_folder(folder: Path) -> Tensors:
@@ -139,6 +148,18 @@ def contents_at(url: str) -> dict[str, bytes]:
     return {name: folder.fetch(name, 0, size) for name, size in folder.sizes().items()}
 
 
+def model_options(recipe: Recipe) -> list[str]:
+    """Return the options of the command line that name a recipe's models."""
+    return [f"--base={recipe.base}", *(f"--agent={n}={s}" for n, s in recipe.agents.items())]
+
+
+def run_command(*words: object) -> str:
+    """Return what a command prints, which ends well."""
+    done = CliRunner().invoke(commands, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 @dataclass(frozen=True)
 class Zoo:
     """A base and its agents, on disk and in memory (as they count: common rows cut, ...)."""
@@ -147,6 +168,21 @@ class Zoo:
     base: Tensors
     agents: dict[str, Tensors]
     counted: tuple[str, ...]
+
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        base: Tensors,
+        agents: dict[str, Tensors],
+        counted: Sequence[str] | None = None,
+        *,
+        tied: bool = False,
+    ) -> Zoo:
+        """Write a zoo of these tensors, of which all are counted by default."""
+        for name, tensors in {"base": base, **agents}.items():
+            write_folder(folder / name, tensors, tied=tied)
+        return cls(folder, base, agents, tuple(base if counted is None else counted))
 
     @property
     def base_path(self) -> Path:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from engine_zoo import write_shards
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -58,22 +58,8 @@ def write_checkpoint(
     index: bool = True,
     config: Mapping[str, Any] | None = QWEN_CONFIG,
 ) -> Path:
-    """Write tensors into `shards` files of about the same number of tensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = list(tensors)
-    if shards == 1:
-        save_file(dict(tensors), folder / "model.safetensors", {"format": "pt"})
-    else:
-        weight_map = {}
-        for number in range(shards):
-            part = names[number * len(names) // shards : (number + 1) * len(names) // shards]
-            file_name = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
-            save_file({n: tensors[n] for n in part}, folder / file_name, {"format": "pt"})
-            weight_map |= dict.fromkeys(part, file_name)
-        if index:
-            write_json(
-                folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map}
-            )
+    """Write a checkpoint of that many shards, see ``engine_zoo.write_shards``."""
+    write_shards(folder, tensors, shards, index=index)
     if config is not None:
         write_json(folder / "config.json", config)
     return folder

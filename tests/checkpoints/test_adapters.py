@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_zoo import run_command
 from peft_experts import EXPERTS, STACKS, expert_model, train_experts
 from safetensors.torch import load_file, save_file
 from transformers import GptOssConfig, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig
-from typer.testing import CliRunner
 
 from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe, recipe_yaml
-from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
@@ -398,9 +397,7 @@ def test_commands_take_a_column_order_by_agent(orders, tmp_path):
         ["delta", "make", base, unsloth, *delta],
         ["diff", base, unsloth, "--adapter", peft, *own, "--json"],
     ):
-        done = CliRunner().invoke(commands, words)
-        assert done.exit_code == 0, (words, done.output, done.exception)
-        told[words[0]] = done.stdout
+        told[words[0]] = run_command(*words)
     assert json.loads(told["diff"])["total"]["carried"] == pytest.approx(1)
     as_model = check_compatibility(
         open_checkpoint(base, name="base"), [open_checkpoint(tmp_path / "a.safetensors", name="a")]

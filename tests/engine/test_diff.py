@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from engine_zoo import write_folder
 
 import ram_studio as rs
 from ram_studio.errors import CompatibilityError
@@ -31,13 +31,6 @@ def model(seed: int = 0) -> dict[str, torch.Tensor]:
     return {n: torch.randn(s, generator=made).bfloat16() for n, s in shapes.items()}
 
 
-def write(folder, tensors):
-    folder.mkdir()
-    save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors")
-    (folder / "config.json").write_text('{"model_type": "qwen2"}')
-    return folder
-
-
 @pytest.fixture
 def pair(tmp_path):
     """A base, and a model with a few kinds of change."""
@@ -49,7 +42,12 @@ def pair(tmp_path):
     changed["model.norm.weight"][0] = -0.0
     changed["model.embed_tokens.weight"][0, 0] = math.nan
     changed["model.embed_tokens.weight"][0, 1] = math.inf
-    return write(tmp_path / "base", base), write(tmp_path / "other", changed), base, changed
+    return (
+        write_folder(tmp_path / "base", base),
+        write_folder(tmp_path / "other", changed),
+        base,
+        changed,
+    )
 
 
 def by_hand(base: torch.Tensor, other: torch.Tensor) -> tuple[int, float, float, int]:
@@ -106,7 +104,7 @@ def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatc
     base, _, before, _ = pair
     small = {n: t.clone() for n, t in before.items()}
     small["model.layers.1.self_attn.q_proj.weight"][0, 0] += 1e-3
-    agent = write(tmp_path / "agent", small)
+    agent = write_folder(tmp_path / "agent", small)
     recipe = rs.make_recipe(
         {
             "base": str(base),
@@ -132,12 +130,12 @@ def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatc
 def test_tensors_of_one_model_alone_are_not_called_equal(pair, tmp_path):
     base, _, before, _ = pair
     less = {n: t for n, t in before.items() if "norm" not in n}
-    folder = write(tmp_path / "less", less | {"model.new.weight": torch.ones(2).bfloat16()})
+    folder = write_folder(tmp_path / "less", less | {"model.new.weight": torch.ones(2).bfloat16()})
     found = rs.diff(base, folder)
     assert (found.missing, found.extra) == (("model.norm.weight",), ("model.new.weight",))
     assert not found.is_equal
     assert "lacks 1 base tensor" in found.verdict
-    wide = write(tmp_path / "wide", before | {"model.norm.weight": torch.ones(7).bfloat16()})
+    wide = write_folder(tmp_path / "wide", before | {"model.norm.weight": torch.ones(7).bfloat16()})
     with pytest.raises(CompatibilityError, match=r"model\.norm\.weight"):
         rs.diff(base, wide)
     json.dumps(found.to_dict(), allow_nan=False)
@@ -146,7 +144,7 @@ def test_tensors_of_one_model_alone_are_not_called_equal(pair, tmp_path):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_models(tmp_path):
     big = {"model.layers.0.mlp.up_proj.weight": torch.zeros(8000, 8000, dtype=torch.bfloat16)}
-    base = write(tmp_path / "base", big)
+    base = write_folder(tmp_path / "base", big)
     program = (
         "import resource, sys, ram_studio as rs, ram_studio.engine.diff\n"
         "import ram_studio.algorithm.kernels.cpu, torch\n"

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
-from engine_zoo import write_folder
-from typer.testing import CliRunner
+from engine_zoo import Zoo, model_options, run_command, write_folder
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.verdict import verdict
 from ram_studio.checkpoints.record.provenance import read_provenance
-from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.cli.main import commands
-from ram_studio.engine.analyze import analyze, load
+from ram_studio.engine.analyze import load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading import sampling
 from ram_studio.engine.reading.sampling import sample_changes
 
+UP = "model.layers.0.mlp.up_proj.weight"
 SHAPE = (1024, 1100)
 """More elements than a sample reads."""
 
@@ -30,7 +27,7 @@ USE = r"\. Use epsilon 0\.$"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """A base, an agent trained at lr 1e-6 and one that moved far, all stored in bfloat16.
 
     The first has a float32 master, each weight of which two steps of Adam move by lr. Storing it
@@ -44,31 +41,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         master -= 1e-6 * direction
     far = base.clone()
     far[:10] *= 1.5
-    folder = tmp_path_factory.mktemp("tiny")
-    stored = {"base": base, "code": master.bfloat16(), "tool": far}
-    return {
-        name: write_folder(folder / name, {"model.layers.0.mlp.up_proj.weight": tensor})
-        for name, tensor in stored.items()
-    }
+    agents = {"code": {UP: master.bfloat16()}, "tool": {UP: far}}
+    return Zoo.write(tmp_path_factory.mktemp("tiny"), {UP: base}, agents)
 
 
-def agents_of(folders: dict[str, Path]) -> dict[str, Path]:
-    return {name: path for name, path in folders.items() if name != "base"}
-
-
-def run(*words: object) -> str:
-    done = CliRunner().invoke(commands, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def sources(folders: dict[str, Path]) -> list[str]:
-    given = [f"--agent={name}={path}" for name, path in agents_of(folders).items()]
-    return [f"--base={folders['base']}", *given]
-
-
-def test_analysis_verdict_and_profile_tell_it(folders):
-    analysis = analyze(folders["base"], agents_of(folders), device="cpu", threads=1)
+def test_analysis_verdict_and_profile_tell_it(zoo):
+    analysis = zoo.analyze(device="cpu", threads=1)
     changed = analysis.model.active[0, 0, 0] / analysis.total
     assert 0.02 < changed < 0.05
     found = verdict(analysis)
@@ -80,39 +58,39 @@ def test_analysis_verdict_and_profile_tell_it(folders):
     assert found.text in profile["warnings"]
     assert profile["lost"][DEFAULT_INDEX] == found.text
     assert profile["lost"][0] is None
-    bare = analyze(folders["base"], agents_of(folders), relations=False, device="cpu", threads=1)
+    bare = zoo.analyze(relations=False, device="cpu", threads=1)
     assert found.text in bare.warnings
 
 
-def test_merge_and_its_provenance_tell_it(folders, tmp_path):
-    names = {name: str(path) for name, path in agents_of(folders).items()}
-    recipe = {"base": str(folders["base"]), "agents": names, "method": "ram+"}
-    merge(make_recipe(recipe), tmp_path / "out", device="cpu", threads=1)
+def test_merge_and_its_provenance_tell_it(zoo, tmp_path):
+    merge(zoo.recipe(method="ram+"), tmp_path / "out", device="cpu", threads=1)
     (text,) = read_provenance(tmp_path / "out").warnings
     assert re.fullmatch(SAID + " by at most 1e-5" + USE, text)
     assert text in (tmp_path / "out" / "README.md").read_text()
-    recipe["settings"] = {"epsilon": 0.0}
-    whole = merge(make_recipe(recipe), tmp_path / "whole", device="cpu", threads=1)
+    recipe = zoo.recipe(method="ram+", settings={"epsilon": 0.0})
+    whole = merge(recipe, tmp_path / "whole", device="cpu", threads=1)
     assert whole.provenance.warnings == ()
 
 
-def test_commands_tell_it(folders, tmp_path):
-    found = json.loads(run("inspect", *sources(folders), "--json"))
+def test_commands_tell_it(zoo, tmp_path):
+    models = model_options(zoo.recipe())
+    found = json.loads(run_command("inspect", *models, "--json"))
     assert 0.02 < found["sampled"]["code"] < 0.05
     (told,) = [f for f in found["storage"]["findings"] if f["kind"] == "lost-to-epsilon"]
     assert (told["agents"], told["level"]) == (["code"], "warn")
     assert re.fullmatch(SAID + USE, told["text"])
     file = tmp_path / "analysis"
-    assert re.search(SAID, run("analyze", *sources(folders), "--analysis", file, "--device=cpu"))
-    assert re.search(SAID, run("preview", file))
-    lost = json.loads(run("preview", file, "--json"))["lost_to_epsilon"]
+    assert re.search(SAID, run_command("analyze", *models, "--analysis", file, "--device=cpu"))
+    assert re.search(SAID, run_command("preview", file))
+    lost = json.loads(run_command("preview", file, "--json"))["lost_to_epsilon"]
     assert lost["agents"] == ["code"]
     assert re.match(SAID, lost["text"])
-    assert json.loads(run("preview", file, "--epsilon=0", "--json"))["lost_to_epsilon"] is None
+    exact = json.loads(run_command("preview", file, "--epsilon=0", "--json"))
+    assert exact["lost_to_epsilon"] is None
 
 
-def test_a_sample_tells_small_changes_from_another_base(folders):
-    found = sample_changes(load(folders["base"], agents_of(folders)))["code"]
+def test_a_sample_tells_small_changes_from_another_base(zoo):
+    found = sample_changes(zoo.load())["code"]
     assert 0.02 < found.changed < 0.05
     assert (found.above, found.energy_above) == (0.0, 0.0)
 

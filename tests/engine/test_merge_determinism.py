@@ -14,7 +14,6 @@ from engine_zoo import (
     contents,
     make_zoo,
     read_folder,
-    write_folder,
 )
 
 from ram_studio.checkpoints.record.analysis_file import load_analysis, save_analysis
@@ -70,16 +69,13 @@ def test_an_agents_rows_may_end_between_blocks(tmp_path):
     # Float32 numbers of one size: sums of their products show in which order they were added.
     rng = torch.Generator().manual_seed(25)
     base = {EMBEDDING: torch.randn(3000, 100, generator=rng)}
-    write_folder(tmp_path / "base", base)
     agents = {}
     for name, rows in (("short", 2237), ("long", 3000)):
         noise = torch.randn(rows, 100, generator=rng)
         mine = torch.rand(rows, 100, generator=rng) < 0.3
         agents[name] = {EMBEDDING: base[EMBEDDING][:rows] + noise * mine}
-        write_folder(tmp_path / name, agents[name])
     agents["still"] = base  # loops for three are compiled already
-    write_folder(tmp_path / "still", base)
-    zoo = Zoo(tmp_path, base, agents, (EMBEDDING,))
+    zoo = Zoo.write(tmp_path, base, agents)
     first, *others = cut_differently(zoo, tmp_path, rows="common", dtype="bfloat16")
     for other in others:
         assert [name for name in first if other[name] != first[name]] == []

@@ -148,10 +148,7 @@ def test_unique_elements_are_bit_equal_to_their_agent_under_ram(tmp_path, dtype,
         flat[5], flat[6] = (
             (0.0, -0.0) if name == "agent0" else tuple(zoo.base["model.norm.weight"][5:7])
         )
-    again = tmp_path / "again"
-    for name, tensors in {"base": zoo.base, **zoo.agents}.items():
-        write_folder(again / name, tensors)
-    zoo = Zoo(again, zoo.base, zoo.agents, zoo.counted)
+    zoo = Zoo.write(tmp_path / "again", zoo.base, zoo.agents, zoo.counted)
     _, merged = merge_zoo(zoo, tmp_path / "out", method="ram", rounding=rounding)
     for name in zoo.counted:
         base, agents = zoo.values(name)
@@ -272,11 +269,10 @@ def test_an_agent_equal_to_the_base_leaves_the_other_as_it_is(tmp_path):
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_a_tied_head_stored_twice_stays_equal_to_its_embedding(tmp_path, rounding):
     zoo = make_zoo(tmp_path / "made", 2, copied=False, seed=10)
-    for name, tensors in {"base": zoo.base, **zoo.agents}.items():
+    for tensors in (zoo.base, *zoo.agents.values()):
         tensors[HEAD] = tensors[EMBEDDING].clone()
-        write_folder(tmp_path / "tied" / name, tensors, tied=True)
-    counted = tuple(n for n in zoo.counted if n != HEAD)
-    tied = Zoo(tmp_path / "tied", zoo.base, zoo.agents, counted)
+    counted = [n for n in zoo.counted if n != HEAD]
+    tied = Zoo.write(tmp_path / "tied", zoo.base, zoo.agents, counted, tied=True)
     for settings in ({}, {"scope": "tensor"}, {"scope": "layer"}):
         out = tmp_path / f"out-{settings.get('scope', 'global')}"
         result, merged = merge_zoo(tied, out, rounding=rounding, seed=3, settings=settings)
@@ -304,10 +300,7 @@ def test_a_merged_number_beyond_the_output_dtype_is_refused(tmp_path, monkeypatc
     base = {"w": torch.ones(70), "model.layers.0.big.weight": torch.ones(9)}
     agent = {n: t.clone() for n, t in base.items()}
     agent["model.layers.0.big.weight"][3] = 7e4
-    stored = {"agent0": agent, "agent1": base, "agent2": base}
-    for name, tensors in {"base": base, **stored}.items():
-        write_folder(tmp_path / name, tensors)
-    zoo = Zoo(tmp_path, base, stored, tuple(base))
+    zoo = Zoo.write(tmp_path, base, {"agent0": agent, "agent1": base, "agent2": base})
     with refused(SettingsError, tmp_path / "out", r"`model.layers.0.big.weight`.*F16.*float32"):
         merge(zoo.recipe(dtype="float16", rounding=rounding), tmp_path / "out")
     merge(zoo.recipe(dtype="bfloat16", rounding=rounding), tmp_path / "out")

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_zoo import Zoo, contents, make_zoo
-from typer.testing import CliRunner
+from engine_zoo import Zoo, contents, make_zoo, model_options, run_command
 
 from ram_studio.checkpoints.record.analysis_file import save_analysis
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
-from ram_studio.cli.main import commands
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts import on_ray, planning, ray_cluster
@@ -97,16 +95,11 @@ def test_two_nodes_merge_to_the_bytes_of_one_process(nodes, zoo, tmp_path):
 
 def test_the_command_line_merges_and_counts_on_ray(nodes, zoo, tmp_path, monkeypatch):
     monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
-    agents = [x for name, path in zoo.agent_paths.items() for x in ("--agent", f"{name}={path}")]
-    models = ["--base", str(zoo.base_path), *agents]
-
-    def run(*arguments: object) -> None:
-        done = CliRunner().invoke(commands, [*map(str, arguments), *models, "--json"])
-        assert done.exit_code == 0, done.output
-
+    models = model_options(zoo.recipe())
     for where in ((), ("--ray", nodes)):
-        run("merge", "--out", tmp_path / f"out{len(where)}", "--max-shard-size", SHARD, *where)
-        run("analyze", "--analysis", tmp_path / f"analysis{len(where)}", *where)
+        shards = ("--max-shard-size", SHARD)
+        run_command("merge", *models, "--out", tmp_path / f"out{len(where)}", *shards, *where)
+        run_command("analyze", *models, "--analysis", tmp_path / f"analysis{len(where)}", *where)
     assert contents(tmp_path / "out2") == contents(tmp_path / "out0")
     assert (tmp_path / "analysis2").read_bytes() == (tmp_path / "analysis0").read_bytes()
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from engine_zoo import DTYPES, EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_folder, write_folder
+from engine_zoo import DTYPES, EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_folder
 from test_cuda import BIG, EVERY_METHOD, on_devices
 
 import ram_studio as rs
@@ -116,9 +116,7 @@ def test_a_head_stored_twice_and_rows_of_some_agents(tmp_path, device):
     }
     for name in (EMBEDDING, HEAD):
         agents["agent0"][name] = agents["agent0"][name][:11]
-    for name, tensors in {"base": base, **agents}.items():
-        write_folder(tmp_path / "zoo" / name, tensors, tied=True)
-    zoo = Zoo(tmp_path / "zoo", base, agents, made.counted)
+    zoo = Zoo.write(tmp_path / "zoo", base, agents, made.counted, tied=True)
     resident = load(zoo, device, rows="common")
     result = resident.merge("ram+", rounding="stochastic")
     assert_same_tensors(result.tensors, read_folder(merge(result.recipe, tmp_path / "out").out))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from engine_zoo import DTYPES, NAMES, Zoo, make_zoo, read_folder, values_of, write_folder
+from engine_zoo import DTYPES, NAMES, Zoo, make_zoo, read_folder, values_of
 
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
@@ -54,9 +54,7 @@ def ulp_zoo(folder, dtype: str, reach: int, size: int = 3000, seed: int = 5) -> 
         steps = torch.where(base.float().abs() < 1e-3, steps.abs(), steps)
         bits = base.view(integer) + (steps * changed).to(integer)
         moved[name] = {NAME: bits.view(DTYPES[dtype])}
-        write_folder(folder / name, moved[name])
-    write_folder(folder / "base", {NAME: base})
-    return Zoo(folder, {NAME: base}, moved, (NAME,))
+    return Zoo.write(folder, {NAME: base}, moved)
 
 
 def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: object) -> list[float]:

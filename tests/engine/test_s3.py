@@ -18,7 +18,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from engine_zoo import Zoo, contents, contents_at, make_zoo
+from engine_zoo import Zoo, contents, contents_at, make_zoo, model_options
 
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read import remote
@@ -120,8 +120,7 @@ main()
 
 
 def test_a_killed_merge_goes_on(zoo, recipe, tmp_path, monkeypatch):
-    sources = [x for name, url in recipe.agents.items() for x in ("--agent", f"{name}={url}")]
-    command = ["merge", "--base", recipe.base, *sources, "--out", "s3://merges/killed"]
+    command = ["merge", *model_options(recipe), "--out", "s3://merges/killed"]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *command, "--max-shard-size", str(SHARD)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

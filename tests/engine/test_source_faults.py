@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_zoo import DTYPES, Zoo, make_zoo, refused, write_folder
+from engine_zoo import DTYPES, Zoo, make_zoo, refused
 
 from ram_studio.checkpoints.hub.analyses import find_analysis
-from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyze import analyze
 from ram_studio.engine.delta import make_delta
 from ram_studio.engine.merge import merge
@@ -34,9 +33,7 @@ def poisoned(folder: Path, who: str, dtype: str, bad: dict[tuple[int, ...], floa
     for index, value in bad.items():
         tensor[index] = value
     everyone[who] = {**everyone[who], TENSOR: tensor}
-    for name, tensors in everyone.items():
-        write_folder(folder / "zoo" / name, tensors)
-    return Zoo(folder / "zoo", everyone.pop("base"), everyone, made.counted)
+    return Zoo.write(folder / "zoo", everyone.pop("base"), everyone, made.counted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,9 +84,7 @@ def with_nan(tensor: torch.Tensor, place: int) -> torch.Tensor:
     ids=["a single number", "both F32", "both BF16", "a later block"],
 )
 def test_what_is_not_finite_is_placed_in_its_tensor(tmp_path, base, agent, said):
-    write_folder(tmp_path / "base", {"w": base})
-    write_folder(tmp_path / "a", {"w": agent})
-    zoo = Zoo(tmp_path, {"w": base}, {"a": {"w": agent}}, ("w",))
+    zoo = Zoo.write(tmp_path, {"w": base}, {"a": {"w": agent}})
     for run in (
         lambda: zoo.analyze(),
         *(
@@ -105,16 +100,12 @@ def test_what_is_not_finite_is_placed_in_its_tensor(tmp_path, base, agent, said)
 
 @pytest.mark.parametrize("method", ["ram+", "ram", "task-arithmetic", "ties", "dare-ta"])
 def test_finite_numbers_too_far_apart_are_refused_by_name(tmp_path, method):
-    far = {"base": 3e38, "a": -3e38, "b": 3e38, "c": 3e38}
-    for name, value in far.items():
-        write_folder(tmp_path / name, {"w": torch.full((3,), value)})
-    agents = {name: str(tmp_path / name) for name in "abc"}
+    base, *agents = ({"w": torch.full((3,), value)} for value in (3e38, -3e38, 3e38, 3e38))
+    zoo = Zoo.write(tmp_path, base, dict(zip("abc", agents, strict=True)))
     with pytest.raises(NonFiniteError, match=r"`w`.*more than float32"):
-        analyze(tmp_path / "base", agents)
-    sources = {"base": str(tmp_path / "base"), "agents": agents, "other_base": "accept"}
-    recipe = make_recipe({**sources, "method": method})
+        zoo.analyze()
     with pytest.raises(NonFiniteError, match=r"`w`.*more than float32"):
-        merge(recipe, tmp_path / "out")
+        merge(zoo.recipe(method=method, other_base="accept"), tmp_path / "out")
 
 
 def at_block(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
@@ -152,10 +143,8 @@ def test_wrong_settings_are_refused_before_any_work(tmp_path, changes, options, 
 
 
 def test_more_agents_than_a_pattern_has_bits_are_refused(tmp_path):
-    write_folder(tmp_path / "base", {"w": torch.zeros(3)})
-    write_folder(tmp_path / "a", {"w": torch.ones(3)})
-    agents = {f"agent{t}": str(tmp_path / "a") for t in range(33)}
-    zoo = Zoo(tmp_path, {}, {}, ())
+    zoo = Zoo.write(tmp_path, {"w": torch.zeros(3)}, {"a": {"w": torch.ones(3)}})
+    agents = {f"agent{t}": str(zoo.agent_paths["a"]) for t in range(33)}
     with pytest.raises(RamStudioError, match=r"33 agents.*at most 32"):
         merge(zoo.recipe(agents=agents, other_base="accept"), tmp_path / "out")
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from engine_zoo import make_zoo
+from engine_zoo import make_zoo, model_options
 
 COMPILER = {"numba", "llvmlite", "scipy"}
 HEAVY = {"torch", "transformers", "gradio", "plotly", "pandas"}
@@ -40,9 +40,7 @@ def loaded_by(*commands: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def test_commands_import_only_what_they_use(tmp_path):
-    zoo = make_zoo(tmp_path / "zoo", 2)
-    agents = [f"--agent={name}={path}" for name, path in zoo.agent_paths.items()]
-    sources = [f"--base={zoo.base_path}", *agents]
+    sources = model_options(make_zoo(tmp_path / "zoo", 2).recipe())
     analysis, merged = tmp_path / "zoo.analysis", tmp_path / "merged"
     found = loaded_by(
         ("merge", *sources, f"--out={merged}"), ("analyze", *sources, f"--analysis={analysis}")

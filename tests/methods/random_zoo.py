@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from engine_zoo import EMBEDDING, HEAD, Zoo, write_folder
+from engine_zoo import EMBEDDING, HEAD, Zoo
 
 AGENTS = ("coding", "tool", "memory")
 
@@ -74,6 +74,5 @@ def write_zoo(
         own = {n: x.reshape(s) for (n, s), x in zip(shapes.items(), pieces, strict=True)}
         if tied_twice:
             own[HEAD] = own[EMBEDDING].clone()
-        write_folder(folder / name, own, tied=True)
         stored[name] = own
-    return Zoo(folder, stored.pop("base"), stored, tuple(shapes))
+    return Zoo.write(folder, stored.pop("base"), stored, list(shapes), tied=True)

@@ -11,13 +11,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from engine_zoo import read_folder
+from engine_zoo import read_folder, run_command
 from random_zoo import AGENTS, random_elements, write_zoo
-from typer.testing import CliRunner
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals.experiment.answers import Answers
@@ -368,14 +366,10 @@ def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) ->
 
 def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
     agents = [f"--agent={name}={EXAMPLE / name}" for name in ("coding", "tool")]
-    arguments = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "4"]
-    arguments += ["--row", "ties:density=0.5,scope=tensor", "--csv", str(tmp_path / "t.csv")]
-    arguments += ["--store", str(tmp_path / "answers")]
-
-    def run(*more):
-        return CliRunner().invoke(commands, [*arguments, *more], catch_exceptions=False).stdout
-
-    described = json.loads(run("--json"))
+    asked = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "4"]
+    asked += ["--row", "ties:density=0.5,scope=tensor", "--csv", tmp_path / "t.csv"]
+    asked += ["--store", tmp_path / "answers"]
+    described = json.loads(run_command(*asked, "--json"))
     assert [row["label"] for row in described["rows"]][-3:-1] == [
         "ram+",
         "ties (density 0.5, scope tensor)",
@@ -385,22 +379,20 @@ def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
         .read_text()
         .startswith("label,kind,method,status,same_as,settings,weights,n,")
     )
-    shown = run("--no-sources")
+    shown = run_command(*asked, "--no-sources")
     assert "vs ram+" in shown
     assert re.search(r"ram\+ +coding +1\.\d+ +1\.\d+", shown)
     assert not re.search(r"ties .* coding +1\.000", shown), "it has no lambda"
     assert "At default settings, not tuned: ram+." in shown
     assert "not significantly different from ram+" in shown
     with pytest.raises(SettingsError, match="density is '2'"):
-        run("--row", "ties:density=2")
+        run_command(*asked, "--row", "ties:density=2")
 
 
 def test_the_fisher_command_makes_what_merge_takes(tmp_path) -> None:
     (tmp_path / "prompts.txt").write_text("say hi .\n\nsay fig and kiwi .\n")
-    arguments = ["fisher", f"--agent=coding={EXAMPLE / 'coding'}", "--out", str(tmp_path / "f")]
-    arguments += ["--prompts", str(tmp_path / "prompts.txt")]
-    done = CliRunner().invoke(commands, arguments, catch_exceptions=False)
-    assert done.exit_code == 0
+    asked = ["fisher", f"--agent=coding={EXAMPLE / 'coding'}", "--out", tmp_path / "f"]
+    run_command(*asked, "--prompts", tmp_path / "prompts.txt")
     recipe = example_recipe("coding", method="fisher", settings={"files": str(tmp_path / "f")})
     merge(recipe, tmp_path / "out")
     # One agent's weighted mean is that agent.

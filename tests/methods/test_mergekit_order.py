@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from engine_zoo import read_folder, write_folder
+from engine_zoo import Zoo, read_folder
 
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels import torch as kernels
@@ -16,7 +16,6 @@ from ram_studio.algorithm.kernels.rules import float32_total
 from ram_studio.algorithm.methods import METHODS, Facts, make_settings
 from ram_studio.algorithm.methods.task_arithmetic import weighted_sum_rule
 from ram_studio.algorithm.methods.ties import elected_rule
-from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.plan import CollectedFacts, Plan
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
@@ -139,19 +138,13 @@ def test_the_kth_magnitude_itself_is_the_threshold(threads, tmp_path) -> None:
         agent: {name: x + size * torch.randn(n, generator=dice) for name, x in base.items()}
         for agent, size in (("one", 1e-2), ("two", 1e-3))
     }
-    for name, tensors in {"base": base, **agents}.items():
-        write_folder(tmp_path / name, tensors)
-    recipe = make_recipe(
-        {
-            "base": str(tmp_path / "base"),
-            "agents": {name: str(tmp_path / name) for name in agents},
-            "method": "ties",
-            "settings": {"scope": "tensor", "normalize": False},
-            "densities": {"one": 0.29, "two": 0.4},
-            "weights": {"one": 1.0, "two": 0.0},
-            "dtype": "float32",
-            "other_base": "accept",
-        }
+    recipe = Zoo.write(tmp_path, base, agents).recipe(
+        method="ties",
+        settings={"scope": "tensor", "normalize": False},
+        densities={"one": 0.29, "two": 0.4},
+        weights={"one": 1.0, "two": 0.0},
+        dtype="float32",
+        other_base="accept",
     )
     run = {"device": "cpu", "threads": threads, "block_elements": GROUP_ELEMENTS}
     merge(recipe, tmp_path / "out", **run)

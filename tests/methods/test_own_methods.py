@@ -12,16 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from engine_zoo import read_folder
+from engine_zoo import Zoo, model_options, read_folder, run_command
 from random_zoo import write_zoo
-from typer.testing import CliRunner
 
 import ram_studio as rs
 from ram_studio.algorithm.methods import OWN
 from ram_studio.app.merge.recipes import read_upload, recipe_from
 from ram_studio.app.session.sets import load_set
 from ram_studio.checkpoints import own_methods
-from ram_studio.cli.main import commands
 from ram_studio.engine.analyze import load
 from ram_studio.engine.job import recipe_of
 from ram_studio.engine.merge import merge
@@ -39,18 +37,16 @@ def forget():
     OWN.clear()
 
 
-def run(*words: object) -> str:
-    done = CliRunner().invoke(commands, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
+def merged_by_median(folder: Path) -> tuple[Zoo, Path]:
+    """Return models, and what the base and half of the medians of their changes make."""
+    zoo, out = write_zoo(folder / "zoo", 2, dtype=torch.float32), folder / "out"
+    how = ("--method", f"{EXAMPLE}:MEDIAN", "--set", "scale=0.5", "--out", out)
+    run_command("merge", *model_options(zoo.recipe()), *how)
+    return zoo, out
 
 
 def test_a_file_merges_and_verify_says_what_it_can_redo(tmp_path):
-    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
-    recipe = zoo.recipe()
-    sources = [f"--base={recipe.base}", *(f"--agent={n}={p}" for n, p in recipe.agents.items())]
-    out = tmp_path / "out"
-    run("merge", *sources, "--method", f"{EXAMPLE}:MEDIAN", "--set", "scale=0.5", "--out", out)
+    zoo, out = merged_by_median(tmp_path)
     for name, stored in read_folder(out).items():
         x = zoo.base[name].double()
         taus = torch.stack([own[name].double() - x for own in zoo.agents.values()])
@@ -60,9 +56,9 @@ def test_a_file_merges_and_verify_says_what_it_can_redo(tmp_path):
     digest = hashlib.sha256(EXAMPLE.read_bytes()).hexdigest()
     assert written["own_method"] == {"source": "median_method.py:MEDIAN", "sha256": digest}
     assert written["recipe"]["method"] == "median"
-    assert "are the same" in run("verify", out, "--full", "--method", f"{EXAMPLE}:MEDIAN")
+    assert "are the same" in run_command("verify", out, "--full", "--method", f"{EXAMPLE}:MEDIAN")
     OWN.clear()  # as in another process
-    told = run("verify", out, "--full")
+    told = run_command("verify", out, "--full")
     assert "a method of its own, median (median_method.py:MEDIAN" in told
     assert "recomputed from the" not in told
     other = tmp_path / "median_method.py"
@@ -104,14 +100,10 @@ def test_an_entry_point_is_loaded_by_its_name(tmp_path, monkeypatch):
 
 
 def test_the_microscope_shows_what_a_merge_by_it_stores(tmp_path):
-    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
-    recipe = zoo.recipe()
-    sources = [f"--base={recipe.base}", *(f"--agent={n}={p}" for n, p in recipe.agents.items())]
-    out = tmp_path / "out"
-    run("merge", *sources, "--method", f"{EXAMPLE}:MEDIAN", "--set", "scale=0.5", "--out", out)
+    zoo, out = merged_by_median(tmp_path)
     name, stored = next(iter(read_folder(out).items()))
-    told = run(
-        *("microscope", *sources, "--tensor", name, "--count", 9, "--json"),
+    told = run_command(
+        *("microscope", *model_options(zoo.recipe()), "--tensor", name, "--count", 9, "--json"),
         *("--method", f"{EXAMPLE}:MEDIAN:scale=0.5", "--method", "ties"),
     )
     methods = json.loads(told)["methods"]
@@ -144,17 +136,17 @@ def test_rows_and_sweeps_ask_merges_by_it(tmp_path, monkeypatch):
     sources += [f"--agent={n}={asset_path('independent', n)}" for n in ("coding", "tool")]
     csv, few = tmp_path / "rows.csv", ("--device=cpu", "--suite=demo")
     rows = (f"--row={EXAMPLE}:MEDIAN", f"--row={EXAMPLE}:MEDIAN:scale=0", "--row=ram")
-    run("compare", *sources, *rows, *few, "--limit=2", "--no-sources", "--csv", csv)
+    run_command("compare", *sources, *rows, *few, "--limit=2", "--no-sources", "--csv", csv)
     assert {"median (scale 1)", "median (scale 0)", "ram"} <= set(pd.read_csv(csv).label)
     OWN.clear()
     out = tmp_path / "found.json"
     over = ("--over=median.scale=0,1", f"--method={EXAMPLE}:MEDIAN", "--limit=2", "--held-out=2")
-    out.write_text(run("sweep", *sources, *over, *few, "--no-early-stop", "--json"))
+    out.write_text(run_command("sweep", *sources, *over, *few, "--no-early-stop", "--json"))
     labels = {row["label"] for row in json.loads(out.read_text())["rows"]}
     assert {"median (scale 0)", "median (scale 1)"} <= labels
     OWN.clear()
     merged = ("--from-sweep", out, "--method", f"{EXAMPLE}:MEDIAN", "--out", tmp_path / "merged")
-    run("merge", *sources, *merged)
+    run_command("merge", *sources, *merged)
     written = json.loads((tmp_path / "merged" / "ram_studio.json").read_text())
     assert written["own_method"]["source"] == "median_method.py:MEDIAN"
 

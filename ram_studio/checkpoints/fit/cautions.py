@@ -119,13 +119,12 @@ def _adapter_beside(agent: Checkpoint) -> Path | None:
     return None
 
 
-def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+def _comparable(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings that matter, rope settings under their older names.
 
     transformers 5 keeps them in `rope_parameters`, 4 in `rope_theta` and `rope_scaling`.
     """
-    text = config.get("text_config")
-    merged = {**config, **text} if isinstance(text, dict) else dict(config)
+    merged = {**checkpoint.config, **checkpoint.text_config}
     rope = merged.get("rope_parameters")
     if isinstance(rope, dict):
         merged.setdefault("rope_theta", rope.get("rope_theta"))
@@ -145,7 +144,7 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
 def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     if not base.config or not agent.config:
         return []
-    ours, theirs = _comparable(base.config), _comparable(agent.config)
+    ours, theirs = _comparable(base), _comparable(agent)
     # A setting that only one of them writes down may be the other's default: no difference shown.
     differing = [
         f"{key} is {printable(theirs[key], 60)}, in the base {printable(ours[key], 60)}"

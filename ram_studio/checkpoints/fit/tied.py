@@ -94,8 +94,8 @@ def has_vocabulary_rows(name: str) -> bool:
 
 def tie_setting(checkpoint: Checkpoint) -> bool | None:
     """Return what config.json says of tie_word_embeddings; None when it says nothing."""
-    for config in (checkpoint.config, checkpoint.config.get("text_config")):
-        if isinstance(config, dict) and isinstance(config.get("tie_word_embeddings"), bool):
+    for config in (checkpoint.config, checkpoint.text_config):
+        if isinstance(config.get("tie_word_embeddings"), bool):
             return config["tie_word_embeddings"]
     return None
 

@@ -69,8 +69,7 @@ def stop_tokens(checkpoint: Checkpoint) -> tuple[int, ...]:
     """
     path = checkpoint.folder / _GENERATION
     generation = read_json_object(path, checkpoint.who) if path.is_file() else {}
-    text = checkpoint.config.get("text_config")
-    for source in (generation, checkpoint.config, text if isinstance(text, dict) else {}):
+    for source in (generation, checkpoint.config, checkpoint.text_config):
         if (ids := source.get(_EOS)) is not None:
             listed = ids if isinstance(ids, list) else [ids]
             return tuple(one for one in listed if type(one) is int and one >= 0)[:MAX_STOP_TOKENS]
@@ -82,8 +81,7 @@ def all_stop_tokens(base: Checkpoint, agents: Sequence[Checkpoint]) -> tuple[int
 
     Ids that the base has no token for are left out. Raises: CheckpointError, see ``stop_tokens``.
     """
-    text = base.config.get("text_config")
-    sizes = {**base.config, **(text if isinstance(text, dict) else {})}.get("vocab_size")
+    sizes = {**base.config, **base.text_config}.get("vocab_size")
     limit = sizes if isinstance(sizes, int) else math.inf
     every = itertools.chain.from_iterable(map(stop_tokens, (base, *agents)))
     return tuple(dict.fromkeys(one for one in every if one < limit))

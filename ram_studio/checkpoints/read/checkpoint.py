@@ -133,6 +133,12 @@ class Checkpoint:
             found[tensor.dtype] += tensor.numel
         return dict(found)
 
+    @property
+    def text_config(self) -> dict[str, Any]:
+        """What the config says of the language model beside other towers; {} where it has none."""
+        found = self.config.get("text_config")
+        return found if isinstance(found, dict) else {}
+
     def on_base(self, base: Checkpoint, tensors: dict[str, TensorInfo]) -> Checkpoint:
         """Return the whole model that an adapter or a delta makes of a base's tensors."""
         return replace(
