@@ -229,6 +229,8 @@ def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine)
         ({}, "math", {}, "No model"),
         ({"b": BASE}, "trivia", {}, "'trivia'.*Choose from: demo, tool"),
         ({"b": BASE}, " , ", {}, "No suite"),
+        ({"b": BASE}, 3, {}, "suites is 3; choose names, with commas"),
+        ({"b": BASE}, "math", {"tasks": None}, "tasks is None; choose names, with commas"),
         ({"b": BASE}, "demo,math", {}, "on its own"),
         ({"b": BASE}, "math", {"limit": 0}, "limit is 0"),
         ({"b": BASE}, "math", {"limit": {"math": 0}}, "limit is 0"),
