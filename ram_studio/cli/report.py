@@ -118,6 +118,8 @@ def check_exports(files: Sequence[str] | None) -> None:
             raise OutputError(f"{target.parent} is not a folder; create it first.")
         if tool not in LOGS:
             check_file(target)
+        elif target.exists() and not target.is_dir():
+            raise OutputError(f"{target} is not a folder; name another one for the logs.")
 
 
 def _print(result: EvalResult) -> None:

@@ -50,6 +50,8 @@ _NOT_OF_HARNESS = {
 def _names(given: Any) -> Any:
     """Return names of one text with commas, or of a sequence, each once."""
     parts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(parts, Iterable):
+        raise ValueError
     return tuple(dict.fromkeys(str(part).strip() for part in parts if str(part).strip()))
 
 
@@ -111,6 +113,7 @@ class EvalSettings(BaseModel):
         ("demo",),
         "Suites",
         "demo, or others from `ram-studio suites`, with commas; `evaluate` also takes health.",
+        allowed="names, with commas",
     )
     limit: PerSuite = _per_suite(
         "Questions per suite", "Maximum questions of all suites, or by suite (demo: per domain)."
@@ -193,7 +196,10 @@ class EvalSettings(BaseModel):
         metavar="N",
     )
     tasks: Annotated[tuple[str, ...], BeforeValidator(_names)] = _setting(
-        (), "Tasks of lm-eval", "Tasks of --engine lm-eval, such as gsm8k,ifeval or forgetting."
+        (),
+        "Tasks of lm-eval",
+        "Tasks of --engine lm-eval, such as gsm8k,ifeval or forgetting.",
+        allowed="names, with commas",
     )
     data: Path | None = _setting(
         None,

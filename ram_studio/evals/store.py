@@ -306,17 +306,16 @@ class AnswerStore:
         """Write a batch of answers in one transaction: all of them are kept, or none."""
         with self._transaction() as connection:
             for question, answer in answers:
-                digest = hashlib.blake2b(answer.prompt.encode(), digest_size=16).hexdigest()
-                connection.execute(
-                    "INSERT OR IGNORE INTO prompts VALUES (?, ?)", (digest, _text(answer.prompt))
-                )
+                prompt = _text(answer.prompt)
+                digest = hashlib.blake2b(prompt.encode(), digest_size=16).hexdigest()
+                connection.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (digest, prompt))
                 connection.execute(
                     "INSERT OR REPLACE INTO answers VALUES"
                     " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
-                        *(run, question.id, question.digest, question.domain, question.category),
-                        *(question.prompt, digest, question.gold),
-                        *(_text(answer.text), answer.finish),
+                        *(run, question.id, question.digest, question.domain),
+                        *(_text(question.category), _text(question.prompt)),
+                        *(digest, _text(question.gold), _text(answer.text), answer.finish),
                         *(answer.is_correct, _text(answer.note), json.dumps(dict(answer.facts))),
                         *(answer.tokens, answer.seconds, _now(), json.dumps(dict(answer.origin))),
                     ),

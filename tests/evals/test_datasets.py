@@ -230,6 +230,7 @@ def following(instruction, *settings):
 
 
 FORM = "row 1 is not in the form .*"
+HALF = "holds half a character"
 WAR = {"keyword": "war", "relation": "at least"}
 
 
@@ -237,15 +238,21 @@ WAR = {"keyword": "war", "relation": "at least"}
     ("gsm8k", None, "holds nothing. Put gsm8k.jsonl .*columns question, answer.*--data FOLDER"),
     ("gsm8k", {"question": "q"}, "row 1: column answer is missing; it has question"),
     ("gsm8k", {"question": "q", "answer": "5"}, 'row 1: the answer has no "#### <number>"'),
-    ("gsm8k", {"question": "\ud800", "answer": "#### 5"}, FORM + "UnicodeEncodeError"),
+    ("gsm8k", {"question": "\ud800", "answer": "#### 5"}, HALF),
+    ("math500", {**ROWS["math500"][0], "subject": "\ud800"}, HALF),
+    ("ruler-hotpotqa", {**HOTPOT[0], "question": "\ud800"}, HALF),
     ("gsm8k", "{", "line 1 is not JSON"), ("gsm8k", "[1]", "expected a list of objects"),
     ("gsm8k", "", "holds no row"),
     ("ifeval", following("keywords:frequency", WAR),
      "key 9: keywords:frequency has missing .*frequency"),
+    ("ifeval", following("keywords:frequency", {**WAR, "keyword": 5, "frequency": 1}),
+     "key 9: keywords:frequency has arguments .*'int' object has no attribute 'lower'"),
     ("ifeval", following("keywords:rhyme", WAR), "key 9: there is no check of 'keywords:rhyme'"),
     ("ifeval", following("punctuation:no_comma"), FORM + "argument 2 is shorter"),
     ("ifeval", {**following(""), "instruction_id_list": []}, FORM + "IndexError"),
     ("nq", {"question": "q", "answer": []}, FORM + "IndexError"),
+    ("codecontests", {"description": "d", "public_tests": {"input": [""], "output": [""]},
+                      "time_limit": {"seconds": 10**400}}, FORM + "OverflowError"),
     ("mbpp", {"task_id": "x", "text": "", "code": "", "test_list": []}, FORM + "ValueError"),
     ("ruler-hotpotqa", {"question": "q", "answer": "a", "context": [["t"]]}, FORM + "ValueError"),
     ("ruler-hotpotqa", {"input": "q", "outputs": []}, "row 1: outputs holds no answer"),

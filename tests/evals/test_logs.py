@@ -103,6 +103,10 @@ def test_a_folder_that_cannot_be_made_and_a_tool_that_is_unknown(
     for wrong in ("inspect=", "inspct=logs", "report.txt"):
         with pytest.raises(Exception, match=r"is none of inspect=DIR, lm-eval=DIR"):
             check_exports([wrong])
+    # A file in its place was found after the evaluation.
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="file is not a folder"):
+        check_exports([f"inspect={tmp_path / 'file'}"])
 
 
 def clean(text: str) -> str:

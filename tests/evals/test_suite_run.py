@@ -15,6 +15,7 @@ from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.store import AnswerStore
+from ram_studio.evals.suites import visible
 from ram_studio.resources import asset_path
 
 BASE, CODING = asset_path("independent", "base"), asset_path("independent", "coding")
@@ -125,6 +126,17 @@ def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_
             assert "empty answer" in answer.note
 
 
+def test_thinking_that_a_template_begins_is_no_answer(tmp_path):
+    """Where it was cut off it was judged as the answer: its mark stood in the prompt."""
+    folder = make_chat_model(tmp_path / "m", template=TEMPLATE + "<think>\n")
+    for name in ("config.json", "generation_config.json"):
+        change_json(folder / name, eos_token_id=None)
+    change_json(folder / "tokenizer_config.json", eos_token=None)
+    ((_, cut),) = next(LocalEngine(folder, device="cpu").answer([question(max_new_tokens=5)]))
+    assert (cut.finish, visible(cut.text)) == ("length", "")
+    assert len(cut.text) > len("<think>")
+
+
 def test_batches_respect_rows_tokens_and_answer_limits(chat_model):
     engine = LocalEngine(chat_model, device="cpu", batch_size=3, batch_tokens=200)
     rows = [
@@ -229,6 +241,8 @@ def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine)
         ({}, "math", {}, "No model"),
         ({"b": BASE}, "trivia", {}, "'trivia'.*Choose from: demo, tool"),
         ({"b": BASE}, " , ", {}, "No suite"),
+        ({"b": BASE}, 3, {}, "suites is 3; choose names, with commas"),
+        ({"b": BASE}, "math", {"tasks": None}, "tasks is None; choose names, with commas"),
         ({"b": BASE}, "demo,math", {}, "on its own"),
         ({"b": BASE}, "math", {"limit": 0}, "limit is 0"),
         ({"b": BASE}, "math", {"limit": {"math": 0}}, "limit is 0"),

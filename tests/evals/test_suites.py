@@ -117,8 +117,9 @@ def test_an_offered_suite_is_asked_once_of_models_and_merges(tmp_path, base_engi
     recipe = make_recipe({"base": str(asset_path("independent", "base")), "agents": agents})
     with suites.offer_suite(PARROT), AnswerStore(tmp_path / "s") as store:
         suites.check_suites(("parrot",))
-        with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
-            suites.register(PARROT)
+        again = pytest.raises(EvaluationError, match="There is a suite 'parrot' already")
+        with again, suites.offer_suite(PARROT):
+            pass
         report = evaluate({"base": base_engine}, "parrot", limit=3, store=store)
         assert [run.suite for run in store.runs()] == ["parrot"]
         table = compare_methods({"ram": recipe}, suites="parrot", sources=False)

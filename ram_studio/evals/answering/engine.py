@@ -147,10 +147,14 @@ def in_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 _THINKS = re.compile(r"\s*<think>")
 
 
+def begins_thinking(prompt: str) -> bool:
+    """Return whether a prompt ends where thinking begins, as those of some chat templates do."""
+    return prompt.rstrip().endswith("<think>")
+
+
 def is_thinking(prompt: str, text: str) -> bool:
     """Return whether an answer so far is thinking without an end; a prompt may have begun it."""
-    began = _THINKS.match(text) or prompt.rstrip().endswith("<think>")
-    return bool(began) and "</think>" not in text
+    return bool(_THINKS.match(text) or begins_thinking(prompt)) and "</think>" not in text
 
 
 def reason_of(error: BaseException) -> str:

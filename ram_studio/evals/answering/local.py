@@ -25,6 +25,7 @@ from ram_studio.evals.answering.engine import (
     ChatMode,
     Decoding,
     ShouldStop,
+    begins_thinking,
     finish_reason,
     in_words,
     is_thinking,
@@ -294,6 +295,8 @@ class LocalEngine:
                 finish, note = finish_reason(text, ended, limit)
                 if self.decoding.think_tokens and not ended and is_thinking(prompt, text):
                     note = f"cut off while thinking, after {tokens} tokens"
+                # Put where a model writes it whose prompt does not.
+                text = f"<think>{text}" if text.strip() and begins_thinking(prompt) else text
                 replies.append((question, Reply(text, prompt, finish, note, tokens, share)))
             yield replies
 
@@ -369,7 +372,7 @@ class _Budget:
         if self._thought is None:
             # Marks of thinking are special tokens to some tokenizers.
             ending = self._tokenizer.decode(row[-_LOOKED_AT:], skip_special_tokens=False)
-            may_begin = "<think>".startswith(ending.strip()[:7]) or is_thinking(self._prompt, "")
+            may_begin = "<think>".startswith(ending.strip()[:7]) or begins_thinking(self._prompt)
             if "</think>" in ending:
                 self._thought = len(row)
             elif len(row) <= _LOOKED_AT and not may_begin:

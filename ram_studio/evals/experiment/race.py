@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ram_studio.evals.question import Answer
 from ram_studio.evals.report.comparison import flip_test, paired_counts
@@ -54,14 +53,6 @@ def level_for(settings: int, stages: int) -> float:
     return ERROR / (max(1, settings - 1) * stages)
 
 
-@lru_cache(maxsize=65536)
-def sign_test(wins: int, losses: int) -> float:
-    """Return how likely a fair coin gives at least `losses` of `wins + losses`; 1 for none."""
-    from scipy.special import bdtrc
-
-    return float(bdtrc(losses - 1, wins + losses, 0.5)) if losses else 1.0
-
-
 def loss_to(
     rival: str, theirs: Mapping[str, Answer], own: Mapping[str, Answer], level: float
 ) -> Loss | None:
@@ -73,8 +64,5 @@ def loss_to(
     """
     both = [item for item in own if item in theirs]
     pairs = paired_counts([own[item] for item in both], [theirs[item] for item in both])
-    if pairs.clusters is None:
-        p = sign_test(pairs.wins, pairs.losses)
-    else:
-        p = flip_test([-sum(cluster) for cluster in pairs.clusters])
+    p = flip_test([-sum(alike) for alike in pairs.differences])
     return Loss(rival, pairs.n, pairs.wins, pairs.losses, p, level) if p <= level else None

@@ -3,8 +3,8 @@
 Pairs of models on the same questions are compared by the exact McNemar test (only the questions on
 which they disagree say anything), and all pairs of a report are corrected together by Holm's
 method. Where questions share documents, all differences of a document change sign together in the
-test, and intervals are cluster-robust, as those of scores are. Of scipy only `special` is used: its
-`stats`, and statsmodels, take longer to import than a check whose answers are stored.
+test, and intervals are cluster-robust, as those of scores are. Written out: scipy's `stats`, and
+statsmodels, take longer to import than a check whose answers are stored.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class PairedCounts:
         parts = tuple(parts)
         clusters = None
         if any(part.clusters for part in parts):
-            clusters = tuple(chain.from_iterable(part._differences for part in parts))
+            clusters = tuple(chain.from_iterable(part.differences for part in parts))
         wins, losses, ties = (
             sum(getattr(part, name) for part in parts) for name in ("wins", "losses", "ties")
         )
         return PairedCounts(wins, losses, ties, clusters=clusters)
 
     @property
-    def _differences(self) -> tuple[tuple[int, ...], ...]:
-        """The differences by cluster; where there are none, of each question."""
+    def differences(self) -> tuple[tuple[int, ...], ...]:
+        """The first's mark less the second's by cluster; where there are none, of each question."""
         alone = (((1,),) * self.wins) + (((-1,),) * self.losses) + (((0,),) * self.ties)
         return self.clusters or alone
 
@@ -101,13 +101,8 @@ class PairedCounts:
 
         With clusters how often it does by turning round what a whole cluster shows.
         """
-        if self.clusters is not None:
-            sums = [sum(own) for own in self.clusters]
-            return min(1.0, 2.0 * flip_test(sums if sum(sums) > 0 else [-one for one in sums]))
-        from scipy.special import bdtr
-
-        disagreements = self.wins + self.losses
-        return min(1.0, 2.0 * float(bdtr(min(self.wins, self.losses), disagreements, 0.5)))
+        sums = [sum(own) for own in self.differences]
+        return min(1.0, 2.0 * flip_test(sums if sum(sums) > 0 else [-one for one in sums]))
 
     def difference(self) -> tuple[float, float, float]:
         """Return how far the first is above, in shares of questions, with its 95 % interval.

@@ -135,7 +135,9 @@ def interval_size(clusters: Sequence[Sequence[int]]) -> float:
     found = effective_size(clusters)
     if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
         return found
-    return max(1.0, found * (Z95 / _student(len(clusters) - 1)) ** 2)
+    from scipy.special import stdtrit
+
+    return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
 
 
 def effective_size(clusters: Sequence[Sequence[int]]) -> float:
@@ -218,8 +220,8 @@ class SampleScores:
     mean: share of right answers. ci95: its normal interval over questions as if there were two
     more, one always right and one always wrong (after Agresti and Coull), so that it has a width
     where all are right; cut at 0 and 1. Where questions share documents its error is that of the
-    jackknife over documents, as in `effective_size`, with t for the normal, and the two are
-    documents of as many questions as others have. pass_at: by k, "1", "2", "4", ... and samples.
+    jackknife over documents, as in `effective_size`, and the two are documents of as many questions
+    as others have. pass_at: by k, "1", "2", "4", ... and samples.
     """
 
     samples: int
@@ -296,7 +298,7 @@ def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, f
     clusters: dict[Hashable, list[float]] = {}
     for marks, cluster in rows:
         clusters.setdefault(cluster, []).append(sum(marks) / len(marks))
-    documents, added = len(clusters), len(rows) / len(clusters)
+    added = len(rows) / len(clusters)
     parts = [*((len(own), math.fsum(own)) for own in clusters.values()), (added, added), (added, 0)]
     n = len(rows) + 2 * added
     middle = math.fsum(right for _, right in parts) / n
@@ -305,16 +307,9 @@ def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, f
     # Of clusters of one question the jackknife's error is that of the questions.
     shifts = ((right - size * middle) / (n - size) for size, right in parts)
     fewer = 1 - 1 / len(parts)
-    error = math.sqrt(max(squares / n**2, fewer**2 * math.fsum(shift**2 for shift in shifts)))
-    half = error * (1.96 if documents == len(rows) else _student(max(1, documents - 1)))
+    variance = max(squares / n**2, fewer**2 * math.fsum(shift**2 for shift in shifts))
+    half = 1.96 * math.sqrt(variance)
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def _student(freedom: int) -> float:
-    """Return the quantile of a 95 % interval after t."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))
 
 
 @dataclass(frozen=True)

@@ -40,20 +40,9 @@ __all__ = [
     "apart",
     "check_suites",
     "is_a",
-    "offered",
-    "register",
+    "offer_suite",
     "visible",
 ]
-
-
-def register(suite: Suite) -> None:
-    """Offer one more suite to everything that asks questions, in this process.
-
-    Raises: EvaluationError for a name that is taken.
-    """
-    if suite.name in (*ALL_SUITES, HEALTH):
-        raise EvaluationError(f"There is a suite {suite.name!r} already. Choose another name.")
-    GENERAL_SUITES[suite.name] = ALL_SUITES[suite.name] = suite
 
 
 @contextmanager
@@ -62,7 +51,9 @@ def offer_suite(suite: Suite) -> Iterator[None]:
 
     Raises: EvaluationError for a name that is taken.
     """
-    register(suite)
+    if suite.name in (*ALL_SUITES, HEALTH):
+        raise EvaluationError(f"There is a suite {suite.name!r} already. Choose another name.")
+    GENERAL_SUITES[suite.name] = ALL_SUITES[suite.name] = suite
     try:
         yield
     finally:

@@ -279,6 +279,10 @@ def problem_of(instruction: str, settings: Mapping[str, Any]) -> str:
         inspect.signature(CHECKS[instruction]).bind("", **settings)
     except TypeError as error:
         return f"{instruction} has {error}"
+    try:
+        CHECKS[instruction]("Any answer.", **settings)
+    except (TypeError, AttributeError) as error:
+        return f"{instruction} has arguments of another kind ({error})"
     return ""
 
 

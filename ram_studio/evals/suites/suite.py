@@ -100,7 +100,8 @@ class Suite:
     def questions(self, settings: SuiteSettings) -> tuple[Question, ...]:
         """Return the questions, each with the tokens that its answer may take.
 
-        Raises: EvaluationError where two have one id, by which answers are told apart.
+        Raises: EvaluationError where two have one id, by which answers are told apart, or a text
+            that no file can hold.
         """
         most = self.tokens_of(settings.max_tokens)
         made = self.make(settings)
@@ -110,6 +111,14 @@ class Suite:
                     f"Suite {self.name}: {times} questions have the id {printable(known, 60)!r}. "
                     "Give each row of the data an id of its own."
                 )
+        for q in made:
+            try:
+                "".join((q.id, q.category, q.prompt, q.gold)).encode()
+            except UnicodeEncodeError as error:
+                raise EvaluationError(
+                    f"Suite {self.name}: question {printable(q.id, 60)!r} holds half a character "
+                    f"({error}). Take the data as its publishers give it."
+                ) from error
         return tuple(q if most is None else replace(q, max_new_tokens=most) for q in made)
 
 
@@ -187,7 +196,6 @@ def rows_to_questions(
             own, _ = read(number, row, settings)
             own["prompt"] = after_examples(own["prompt"], shown)
             with reading(name, number):
-                f"{own['prompt']}{own['gold']}".encode()  # half a character is no text
                 questions.append(Question(**{"id": f"{name}-{number:04d}", **usual, **own}))
         return balance_questions(questions, settings.limit)
 
@@ -211,7 +219,7 @@ def reading(name: str, number: int) -> Iterator[None]:
     """
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise EvaluationError(
             f"{name}, row {number + 1} is not in the form that it was published in "
             f"({type(error).__name__}: {error}). Take the file as its publishers give it."
