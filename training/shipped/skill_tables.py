@@ -322,14 +322,14 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{name}: {wrong} of {of} answers differ from the table", flush=True)
         return
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    store = AnswerStore(options.store or user_folder() / "skill-tables.sqlite3")
-    for name in options.set or SETS:
-        out = Path(asset_path(name)) / TABLE_FILE
-        if options.factors:
-            _, base, agents = _models(name, None)
-            save_table(with_factors(load_table(out), base, agents), out)
-            continue
-        build(name, out, store=store, deadline=deadline, limit=options.limit)
+    with AnswerStore(options.store or user_folder() / "skill-tables.sqlite3") as store:
+        for name in options.set or SETS:
+            out = Path(asset_path(name)) / TABLE_FILE
+            if options.factors:
+                _, base, agents = _models(name, None)
+                save_table(with_factors(load_table(out), base, agents), out)
+                continue
+            build(name, out, store=store, deadline=deadline, limit=options.limit)
 
 
 if __name__ == "__main__":
