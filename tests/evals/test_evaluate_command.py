@@ -1,9 +1,13 @@
 """`ram-studio evaluate` and `history` with suites, endpoints, stores and exports."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from loopback_endpoint import serve
+from loopback_hub import Repository
 from typer.testing import CliRunner
 
 from ram_studio.cli.main import commands
@@ -64,6 +68,18 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
     # An interval has a width where all is retained: the bootstrap had none.
     assert survived["retained_gain"]["low"] < 1 < survived["retained_gain"]["high"]
     assert "margin is 0 points" in str(run("evaluate", BASE, "--margin", 0)[2])
+
+
+def test_a_hub_id_is_refused_with_the_command_that_fetches_it(run, hub, tmp_path):
+    files = {file.name: file.read_bytes() for file in Path(BASE).iterdir()}
+    hub.repositories["lab/base"] = repository = Repository({}, {})
+    repository.commit(files, "main")
+    *_, error = run("evaluate", "lab/base")
+    advised = str(error).partition("download the model first: ")[2].rstrip(".")
+    words = advised.replace("OWNER/NAME", "lab/base").replace("FOLDER", str(tmp_path / "base"))
+    program, *arguments = words.split()
+    subprocess.run([Path(sys.executable).with_name(program), *arguments], check=True)
+    assert run("evaluate", tmp_path / "base", "--limit", 1)[0] == 0
 
 
 def test_one_folder_given_twice_is_said(run):
