@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
 _EMBEDDING = re.compile(
-    r"embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|wpe"
+    r"embed_(?:tokens|positions|in)|wte|wpe|(?:word|tok|position|token_type)_embeddings"
     r"|(?:^|\.)(?:embeddings|shared)\.weight$"
 )
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.(?:weight|bias)$")

@@ -33,6 +33,11 @@ model.layers.1.block_sparse_moe.e_score_correction_bias: 1, router, language, ro
 backbone.layers.1.mixer.shared_experts.up_proj.weight: 1, shared expert up_proj, language, shared
 backbone.embeddings.weight: embedding, embeddings, language, -
 shared.weight: embedding, shared, language, -
+bert.embeddings.position_embeddings.weight: embedding, position_embeddings, language, -
+roberta.embeddings.token_type_embeddings.weight: embedding, token_type_embeddings, language, -
+model.decoder.embed_positions.weight: embedding, embed_positions, language, -
+roberta.encoder.layer.11.output.dense.bias: 11, dense.bias, language, -
+decoder.block.2.layer.1.EncDecAttention.q.weight: 2, q, language, -
 model.vision_tower.embeddings.weight: vision, vision embeddings, vision, -
 """
 
