@@ -216,6 +216,20 @@ def test_only_whole_benchmarks_go_to_a_leaderboard(
     assert "README.md" in push_files(merged, "me/x", store=store, analysis=None)
 
 
+@pytest.mark.parametrize("card", [b"---\n{\n---\n", b"---\n- a\n---\n", b"\xff", None])
+def test_scores_of_a_card_that_cannot_be_read_are_refused(
+    hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path, card: bytes | None
+) -> None:
+    """One that its owner had broken ended in a traceback."""
+    merged = merge(zoo.recipe(), tmp_path / "merged").out
+    answer_all(store, merged, "tool", questions("tool", 3), 1)
+    (merged / "README.md").unlink()
+    if card is not None:
+        (merged / "README.md").write_bytes(card)
+    with pytest.raises(EvaluationError, match=r"The card of me/x cannot be read: .* README.md"):
+        push_files(merged, "me/x", store=store, analysis=None)
+
+
 def test_mergekits_recipe_says_what_differs_or_is_left_out(zoo: Zoo, tmp_path: Path) -> None:
     merged = merge(zoo.recipe(), tmp_path / "ramplus").out
     (text,) = mergekit_file(read_provenance(merged)).values()

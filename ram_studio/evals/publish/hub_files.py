@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import yaml
+
 from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 from ram_studio.checkpoints.hub.analyses import MOST_COMPACT_BYTES
@@ -24,6 +26,7 @@ from ram_studio.checkpoints.record.card import public_recipe
 from ram_studio.checkpoints.record.mergekit import export_mergekit
 from ram_studio.checkpoints.record.provenance import Provenance, read_provenance
 from ram_studio.errors import AnalysisError, EvaluationError, HubError, SettingsError
+from ram_studio.evals.answering.engine import reason_of
 from ram_studio.evals.publish.scores import card_with, hub_results, sources_in, stored_scores
 from ram_studio.evals.store import AnswerStore
 
@@ -53,7 +56,7 @@ def score_files(
 ) -> dict[str, bytes]:
     """Return the card with the store's scores of a merge, and files of `.eval_results/`, by name.
 
-    Raises: EvaluationError where the store has none.
+    Raises: EvaluationError where the store has none, or the card cannot be read.
     """
     checkpoint = open_checkpoint(str(folder), name=MERGED_NAME)
     own = model_fingerprint(folder, checkpoint.fingerprint)
@@ -66,8 +69,14 @@ def score_files(
     files, results = hub_results(store, runs)
     if results:
         asked = [run.suite for run, _ in runs]
-        card = card_with(_card(folder, repository), repository, results, asked)
-        files["README.md"] = card.encode()
+        try:
+            card = card_with(_card(folder, repository), repository, results, asked)
+            files["README.md"] = card.encode()
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise EvaluationError(
+                f"The card of {repository} cannot be read: {reason_of(error)}. Repair its "
+                "README.md, or push without scores."
+            ) from error
     return files
 
 

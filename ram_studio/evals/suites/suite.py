@@ -113,7 +113,7 @@ class Suite:
                 )
         for q in made:
             try:
-                "".join((q.id, q.category, q.prompt, q.gold)).encode()
+                f"{q.id}{q.category}{q.prompt}{q.gold}".encode()
             except UnicodeEncodeError as error:
                 raise EvaluationError(
                     f"Suite {self.name}: question {printable(q.id, 60)!r} holds half a character "
