@@ -96,7 +96,7 @@ class Running:
     def report(self, plan: Plan, storing: Storing) -> None:
         """Run a plan, drawing as it goes, and print its result.
 
-        Raises: Stopped, after that, when it was stopped.
+        Raises: after that Stopped when it was stopped, typer.Exit where nothing could be merged.
         """
         from ram_studio.checkpoints.write.output_folder import check_file
         from ram_studio.evals.experiment.run import run_experiment
@@ -116,6 +116,8 @@ class Running:
             print_experiment(result)
         if result.ending == "stopped":
             raise storing.stopped_error()
+        if all(row.status == "failed" for row in result.rows):
+            raise typer.Exit(2)  # settings that no agents here can be merged with
 
 
 @options.expand_groups

@@ -160,3 +160,12 @@ def test_both_commands_have_the_options_of_evaluate(recipe):
             assert part in told
         refused = CliRunner().invoke(commands, [*command, "--ci-width", "20"])
         assert "Only generated suites" in str(refused.exception)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_sweep_of_settings_that_cannot_be_merged_fails(recipe, more):
+    agents = [x for name in "ab" for x in ("--agent", f"{name}={recipe.agents['coding']}")]
+    how = ["--method", "slerp", "--over", "t=0.2,0.5", "--limit", "2", "--no-store"]
+    done = CliRunner().invoke(commands, ["sweep", recipe.base, *agents, *how, *more])
+    assert done.exit_code == 2
+    assert "slerp takes the base and one agent, not 2" in done.stdout
