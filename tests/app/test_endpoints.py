@@ -82,6 +82,8 @@ BASE = {"models": ["base"], "limit": 2}
         ("compare", {"limit": 0}, "limit is 0"),
         ("evaluate", {**BASE, "limit": 2.5}, "limit is 2.5; it must be a whole number"),
         ("evaluate", {**BASE, "suites": ["memory"], "lengths": ["abc"]}, "no prompt length 'abc'"),
+        ("evaluate", {**BASE, "lengths": 0}, "lengths must be a list"),
+        ("evaluate", {**BASE, "data": "x" * 5000}, "is not a folder"),
         ("preview", {"r": 1e308}, "r is 1e[+]308; it must be from 0 to 100"),
         ("compare", {"samples": 2}, "Give a temperature"),
         ("compare", {"settings": {"r": -1}}, "r is -1"),

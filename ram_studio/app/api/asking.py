@@ -104,8 +104,9 @@ class AskingEndpoints(Client):
             questions that are asked until intervals are narrow.
         """
         suites = name_list("suites", eval_settings["suites"] or [SUITE])
-        offered = [*map(str, offered_lengths(self._settings))]
-        check_names("prompt length", name_list("lengths", eval_settings["lengths"] or []), offered)
+        offered, lengths = [*map(str, offered_lengths(self._settings))], eval_settings["lengths"]
+        lengths = [] if lengths is None else name_list("lengths", lengths)
+        check_names("prompt length", lengths, offered)
         check_names("suite", suites, (*ALL_SUITES, HEALTH))
         if not eval_settings["ci_width"]:
             limit = whole_between("limit", usual if limit is None else limit, 1, most)
