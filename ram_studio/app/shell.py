@@ -55,7 +55,7 @@ def script_names() -> list[str]:
     return sorted(p.relative_to(root).as_posix() for p in root.rglob("*.js"))
 
 
-FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")
+FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js", "storage.js")
 """The modules of the landing page; the others are fetched when a step needs them."""
 
 EXPORTED = ("exported.js", kit.FILE_ENTRY)
