@@ -16,7 +16,7 @@ from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 
 MOST = 16_384
-"""Characters of a line: eight agents with a number of four digits in each of 126 layers have 7,000."""
+"""Characters of a line: eight agents with four digits in each of 126 layers have 7,000."""
 
 
 def read_weights(text: str) -> dict[str, list[str] | str]:
