@@ -176,6 +176,8 @@ def test_a_set_without_measured_settings_says_what_is_missing(scenes) -> None:
 # ---------------------------------------------------------------------------- a walk through all
 
 PHASE = ".ls[data-scene='{}'][data-phase={}]"
+
+
 def test_a_presenters_key_waits_for_the_first_set(module_page) -> None:
     errors: list[str] = []
     module_page.on("pageerror", lambda error: errors.append(str(error)))
