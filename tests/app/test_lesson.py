@@ -13,7 +13,7 @@ from app_parts import load_modules, run
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.landing.outcomes import outcomes_of
-from ram_studio.app.lesson.expected import few_weights, shared_times, small_push
+from ram_studio.app.lesson.scene_answers import few_weights, shared_times, small_push
 from ram_studio.app.session.deep_link import SCENES
 from ram_studio.app.session.sets import (
     RECORD,

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ram_studio.app.lesson.expected import scene_answers
+from ram_studio.app.lesson.scene_answers import scene_answers
 from ram_studio.app.lesson.kit import kit_html, lesson_file
 
 SCENES = 7
