@@ -66,8 +66,10 @@ class AskingEndpoints(Client):
             ...}, "until"}.
         """
 
+        agents: list[str] = []  # when asked: another request may load other models meanwhile
+
         def prepare(session: Session) -> Work[EvalReport]:
-            self._find_models(analysis, session)
+            agents.extend(self._find_models(analysis, session).agents)
             between("margin", margin, 0.1, 99.0)
             settings = self._read_settings(eval_settings, limit, 200)
             if isinstance(settings.limit, int) and settings.ci_width is None:
@@ -80,8 +82,8 @@ class AskingEndpoints(Client):
             chosen = {name: every[name] for name in wanted}
             return check.score_work(chosen, settings, session, self._workspace)
 
-        def describe_result(session: Session, found: EvalReport) -> dict:
-            result = as_json(judge_merges(found, check.agents_of(session), float(margin) / 100))
+        def describe_result(_: Session, found: EvalReport) -> dict:
+            result = as_json(judge_merges(found, agents, float(margin) / 100))
             for numbers in result["models"].values():
                 # gradio_client takes anything with a "path" for a file to download.
                 path = numbers.pop("path", None)
