@@ -181,6 +181,7 @@ PHASE = ".ls[data-scene='{}'][data-phase={}]"
 def test_a_presenters_key_waits_for_the_first_set(module_page) -> None:
     errors: list[str] = []
     module_page.on("pageerror", lambda error: errors.append(str(error)))
+    load_modules(module_page)
     opened = module_page.evaluate(
         """async () => {
           const { mountLesson, takeLesson } = await import("./lesson/lesson.js");
