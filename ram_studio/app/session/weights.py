@@ -49,7 +49,7 @@ def unusable_text(line: str) -> str:
         return str(error)
     if len(usable_weights(named)) == len(named):
         return ""
-    return "What is not an agent's number from -100 to 100 is left out."
+    return "Anything but an agent's number from -100 to 100 is left out."
 
 
 def usable_weights(weights: Any) -> dict[str, float | list[float]]:
