@@ -2,7 +2,7 @@
 // The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
 // the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars } from "./bars.js";
-import { lossesOf, retainedToNearest, roundingCurve, roundingSentence, stochasticError, usualFormat } from "./canvas/model/rounding.js";
+import { hasLambda, lossesOf, retainedToNearest, roundingCurve, roundingSentence, stochasticError, usualFormat } from "./canvas/model/rounding.js";
 import { dtypeName, layerTitle } from "./canvas/model/words.js";
 import { marker, named, put } from "./nodes.js";
 import { count, factor, fixed, percent, ratio, sum } from "./numbers.js";
@@ -55,13 +55,13 @@ export const drawDetails = (profile, state, result) => {
 const drawRounding = () => {
   const { profile, state, result } = shown;
   const line = part("rounding-line");
-  part("rounding-more").hidden = !profile.rounding;
+  const isKnown = profile.rounding && hasLambda(result.agents);
+  part("rounding-more").hidden = !isKnown;
   line.dataset.tone = profile.rounding && lossesOf(profile, state.point, result.agents).length ? "note" : "plain";
   line.textContent = profile.rounding
     ? roundingSentence(profile, state.point, result.agents)
     : "This analysis has no statistics of rounding. Analyze the models again to see what is retained.";
-  if (!profile.rounding) return;
-  if (!isOpen("rounding")) return;
+  if (!isKnown || !isOpen("rounding")) return;
   drawRetainedTable();
   drawRetainedByLayer();
 };

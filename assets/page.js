@@ -3,6 +3,7 @@
 import { mountLanding } from "./landing.js";
 import { pageLink } from "./link.js";
 import { onSent } from "./nodes.js";
+import { browserMemory, tabMemory } from "./storage.js";
 
 const STEPS = ["load", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
@@ -74,7 +75,7 @@ const go = (step) => {
   if (moved) {
     window.scrollTo(0, 0);
     focusStep(step);
-    tab("step", step);
+    tabMemory.write("step", step);
     if (entryStep() !== step) history.pushState({ step }, "", pageLink(window.location.href, step));
   }
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
@@ -152,22 +153,15 @@ const open = (step) => {
   if (button) setTimeout(() => button.click(), 30);
 };
 
-// ---------------------------------------------------------------- a tab's memory
-
-const tab = (key, value) => {
-  try {
-    if (value !== undefined) sessionStorage.setItem(`ram-${key}`, value);
-    return sessionStorage.getItem(`ram-${key}`);
-  } catch { return null; } // storage refused: a reload then starts anew
-};
+// ---------------------------------------------------------------- a tab's work on the server
 
 // 128 random bits that name this tab's work on the server, so that a reload finds it again.
 const tabKey = async () => {
-  ownKey = tab("key");
+  ownKey = tabMemory.read("key");
   if (ownKey && !(await isTaken(ownKey))) return ownKey;
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   ownKey = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
-  tab("key", ownKey);
+  tabMemory.write("key", ownKey);
   if (navigator.locks) hold(ownKey);
   return ownKey;
 };
@@ -218,7 +212,7 @@ const enter = async ({ job, view, loaded }) => {
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
   const [entry] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
-  const last = entry && entry.type === "reload" ? tab("step") : null;
+  const last = entry && entry.type === "reload" ? tabMemory.read("step") : null;
   const linked = new URL(window.location.href).searchParams.has("set") ? "tune" : null;
   const step = PAGES.includes(last) ? last : view.step || linked;
   const isLesson = view.lesson && (!step || step === "tune");
@@ -274,7 +268,7 @@ const mountFirst = (element) => {
 
 const toggleTheme = () => {
   const dark = document.body.classList.toggle("dark");
-  try { localStorage.setItem("ram-theme", dark ? "dark" : "light"); } catch { /* private window */ }
+  browserMemory.write("theme", dark ? "dark" : "light");
 };
 
 const start = () => {
@@ -282,8 +276,7 @@ const start = () => {
   if (!entryStep()) mark("load");
   window.addEventListener("popstate", followEntry);
   followButtons();
-  let wanted = null;
-  try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
+  const wanted = browserMemory.read("theme");
   if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
     document.body.classList.toggle("dark", wanted === "dark");
   }

@@ -10,10 +10,10 @@ import { accept, choose, hold, onChange, onPaint, redraw, setPin, shown, state }
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";
 import { copyText, download } from "./keep.js";
+import { heldRoom } from "./led_room.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { onSent } from "./nodes.js";
-import { heldRoom } from "./room/held.js";
 
 const REST = 120; // ms after which the value of record follows a move
 const WRITE = 200; // ms after which the address does

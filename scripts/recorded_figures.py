@@ -23,7 +23,7 @@ from set_figures import (
     table_of,
 )
 
-from ram_studio.app.lesson.expected import alone_text, scene_answers
+from ram_studio.app.lesson.scene_answers import alone_text, scene_answers
 
 ROOT = Path(__file__).parents[1]
 FEW = (1, 100, 10_000, 300_000)

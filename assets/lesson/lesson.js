@@ -208,7 +208,7 @@ const copy = async (kind, name) => (await copyText(answersText(kind, name.trim()
 // ---------------------------------------------------------------- on and back, one panel at a time on a projector
 
 const next = () => {
-  if (!run) return;
+  if (!run || !isLoaded(run)) return;
   const { index, panel } = run;
   const scene = SCENES[index];
   const phase = scene && isPresenting() ? phaseOf(scene) : "";

@@ -1,7 +1,9 @@
 // @ts-check
 // What a tab remembers of the lesson: the scene that is open, and of every scene what was said, with which
 // settings its answer was reached, and what was measured then. And all of it as text or CSV, for a teacher.
-const KEY = "ram-lesson";
+import { tabMemory } from "../storage.js";
+
+const KEY = "lesson";
 
 /** @typedef {{ value?: number | null, said?: string, settings?: any, measured?: string }} Answer settings and measured once
  * the answer was shown; said "" where nobody guessed
@@ -15,17 +17,11 @@ let stored = null;
 
 /** @returns {Progress} */
 const read = () => {
-  try {
-    const found = JSON.parse(sessionStorage.getItem(KEY) ?? "null");
-    return found?.answers ? found : empty();
-  } catch { return empty(); } // storage refused, or written by something else
+  const found = tabMemory.readJson(KEY);
+  return found?.answers ? found : empty();
 };
 
-const write = () => {
-  try {
-    sessionStorage.setItem(KEY, JSON.stringify(stored));
-  } catch { /* a reload then starts anew */ }
-};
+const write = () => tabMemory.write(KEY, JSON.stringify(stored));
 
 const progress = () => {
   stored ??= read();

@@ -7,7 +7,7 @@ import { exactRow } from "../canvas/model/nearest.js";
 import { listText } from "../canvas/model/words.js";
 import { figure, figureText } from "../lesson/figures.js";
 import { call } from "./api.js";
-import { heldRoom } from "./held.js";
+import { heldRoom } from "../led_room.js";
 
 /** The query that opens Tune with these settings. @param {any} profile @param {any} settings */
 export const canvasLink = (profile, settings) =>

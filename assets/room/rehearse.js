@@ -1,6 +1,7 @@
 // @ts-check
 // A rehearsal: simulated students in the teacher's own tab, who join, poll and vote over the same routes. Their
 // answers are drawn at random and say nothing about a class.
+import { tabMemory } from "../storage.js";
 import { call, Refused } from "./api.js";
 
 export const CLASS = 30;
@@ -19,16 +20,11 @@ const drawnAnswer = ({ choices, line }, truth, chance) => {
   return Math.min(line.high, Math.max(line.low, Math.round(value)));
 };
 
-/** The ids of an earlier load of this page. @param {string} key @returns {string[]} */
-const readStored = (key) => {
-  try { return JSON.parse(sessionStorage.getItem(key) ?? "[]"); } catch { return []; }
-};
-
 /** Let simulated students into a room, those of before a reload again; returns what is told of each state of the teacher's. @param {string} code */
 export const rehearse = (code) => {
   /** @type {string[]} */
   const students = [];
-  const key = `ram-rehearsal-${code}`;
+  const key = `rehearsal-${code}`;
   let [voted, votes] = ["", /** @type {number[]} */ ([])];
   const quietly = async (work) => {
     try { await work(); } catch (error) { if (!(error instanceof Refused)) throw error; }
@@ -42,7 +38,7 @@ export const rehearse = (code) => {
     window.setTimeout(live, EVERY * (0.75 + Math.random() / 2), student);
   };
   const join = async () => {
-    const before = readStored(key);
+    const before = tabMemory.readJson(key) ?? []; // the ids of an earlier load of this page
     for (let i = 0; i < CLASS; i += 1) {
       await quietly(async () => {
         const student = before[i] ?? (await call(`/${code}/join`, { body: {} })).student;
@@ -50,7 +46,7 @@ export const rehearse = (code) => {
         live(student);
       });
     }
-    try { sessionStorage.setItem(key, JSON.stringify(students)); } catch { /* private window */ }
+    tabMemory.write(key, JSON.stringify(students));
   };
   join();
   return (state) => {

@@ -2,6 +2,7 @@
 // A student's view: join with a code, answer twice, see what was measured. The answer is kept by the room, so a
 // reload finds it again; the browser keeps only a random id, for this tab.
 import { put, putButton, write } from "../nodes.js";
+import { tabMemory } from "../storage.js";
 import { call, follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
 import { answerText, drawClock, drawQuestion, focusOn, headline, main, measuredText, plainText, speak } from "./view.js";
@@ -15,8 +16,7 @@ let drawn = "";
 let canvas = /** @type {Window | null} */ (null);
 let isCut = false; // the connection, and the notice says so
 
-const storeId = (value) => { try { sessionStorage.setItem(`ram-room-${code}`, value); } catch { /* storage refused */ } };
-const storedId = () => { try { return sessionStorage.getItem(`ram-room-${code}`) ?? ""; } catch { return ""; } };
+const storeId = (value) => tabMemory.write(`room-${code}`, value);
 
 const notice = (text) => {
   const node = main().querySelector("[data-part=notice]") ?? put(main(), "p", { class: "rm-notice", "data-part": "notice" });
@@ -55,7 +55,7 @@ const enter = async () => {
     drawForm(code && "A code has six letters.");
     return;
   }
-  student = storedId();
+  student = tabMemory.read(`room-${code}`) ?? "";
   try {
     if (!student) {
       const joined = await call(`/${newCode}/join`, { body: {} });

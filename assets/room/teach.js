@@ -3,7 +3,7 @@
 import { put, putButton, write } from "../nodes.js";
 import { call, follow, textOf } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { holdRoom, leaveRoom } from "./held.js";
+import { holdRoom, leaveRoom } from "../led_room.js";
 import { lessonQuestions } from "./questions.js";
 import { CLASS, rehearse } from "./rehearse.js";
 import { drawReport } from "./report.js";

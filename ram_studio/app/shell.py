@@ -46,7 +46,9 @@ _MAX_GRADIO_SESSIONS = 50
 """Of whose pages Gradio remembers the components, 0.9 MB each; by default of 10,000."""
 
 ENTRY = "page.js"
-"""The page's first module, which imports the others."""
+"""The module of the landing page; it fetches STUDIO and its imports when a step needs them."""
+
+STUDIO = "studio.js"
 
 
 def script_names() -> list[str]:
@@ -54,15 +56,6 @@ def script_names() -> list[str]:
     root = asset_path(ENTRY).parent
     return sorted(p.relative_to(root).as_posix() for p in root.rglob("*.js"))
 
-
-FIRST_SCRIPTS = (ENTRY, "landing.js", "link.js", "nodes.js")
-"""The modules of the landing page; the others are fetched when a step needs them."""
-
-EXPORTED = ("exported.js", kit.FILE_ENTRY)
-"""Only in the canvas, or the lesson, as one file."""
-
-ROOM_SCRIPTS = "room/"
-"""Modules of a classroom's pages, which stand beside this one."""
 
 FIRST_STYLE = "landing.css"
 """Of the landing page, which is painted before Gradio's scripts have come."""
@@ -158,16 +151,13 @@ def document_opening() -> str:
 
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
-    preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in FIRST_SCRIPTS)
+    first = canvas_page.modules(ENTRY)
+    preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in first)
     preloads += "".join(
         f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{font}">'
         for font in re.findall(r'url\("([^"]+)"\)', asset_text(FIRST_STYLE))
     )
-    later = [
-        name
-        for name in script_names()
-        if name not in (*FIRST_SCRIPTS, *EXPORTED) and not name.startswith(ROOM_SCRIPTS)
-    ]
+    later = [name for name in canvas_page.modules(STUDIO) if name not in first]
     facts = {"SHAPES": colors.SHAPE_PATHS, "FIGURES": _figures_script(), "SCRIPTS": later}
     globals_js = "".join(f"window.RAM_{name} = {json.dumps(fact)};" for name, fact in facts.items())
     return (

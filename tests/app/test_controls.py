@@ -15,12 +15,14 @@ from ram_studio.app.check import work as scoring
 from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
 from ram_studio.app.history.work import PastModel
+from ram_studio.app.landing.preview import unknown_parts
 from ram_studio.app.merge import controls, recipes
 from ram_studio.app.merge.work import merge_work
+from ram_studio.app.session.deep_link import read_link
 from ram_studio.app.session.jobs import Work
 from ram_studio.app.session.session import LoadedModels
 from ram_studio.app.session.sets import load_set
-from ram_studio.app.session.weights import read_weights, weights_text
+from ram_studio.app.session.weights import read_weights, usable_weights, weights_text
 from ram_studio.checkpoints.record.filters import Filter
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.engine.events import CancelToken
@@ -136,6 +138,17 @@ def test_a_wrong_recipe_is_named(
         recipes.read_upload(str(path), loaded)
     assert said in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_long_weights_are_read_whole_or_refused() -> None:
+    ramps = {f"agent-{n}": [0.7512] * 126 for n in range(8)}
+    assert usable_weights(weights_text(ramps)) == ramps
+    line = "coding=" + "0.7512 " * 3000
+    with pytest.raises(SettingsError, match="have 21,007 characters, and at most 16,384 are read"):
+        read_weights(line)
+    assert read_link({"weights": line}).settings == {}
+    (told,) = unknown_parts({"weights": line})
+    assert "have 21,007 characters" in told
 
 
 def test_the_forms_weights_reach_the_recipe_and_come_back(loaded, tmp_path):

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,10 @@ import httpx
 import pytest
 from http_user import HttpUser, RefusedError, tell
 
+from ram_studio.app.api import asking
+from ram_studio.app.check import work as check_work
 from ram_studio.app.session.sets import load_set
+from ram_studio.errors import SettingsError
 from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
@@ -82,6 +86,8 @@ BASE = {"models": ["base"], "limit": 2}
         ("compare", {"limit": 0}, "limit is 0"),
         ("evaluate", {**BASE, "limit": 2.5}, "limit is 2.5; it must be a whole number"),
         ("evaluate", {**BASE, "suites": ["memory"], "lengths": ["abc"]}, "no prompt length 'abc'"),
+        ("evaluate", {**BASE, "lengths": 0}, "lengths must be a list"),
+        ("evaluate", {**BASE, "data": "x" * 5000}, "is not a folder"),
         ("preview", {"r": 1e308}, "r is 1e[+]308; it must be from 0 to 100"),
         ("compare", {"samples": 2}, "Give a temperature"),
         ("compare", {"settings": {"r": -1}}, "r is -1"),
@@ -177,6 +183,8 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(link.replace("/config.json", "/../../../../../etc/passwd"))
     caught.value.close()
+    # To look at another set takes nothing away.
+    client.predict(analysis="dense", api_name="/preview")
     models = ["base", "coder", merged["merge"]]
     asked = {"analysis": answer["analysis"], "models": models, "limit": 10}
     scores = client.predict(**asked, api_name="/evaluate")
@@ -246,3 +254,19 @@ def test_another_name_for_this_machine_opens_nothing(app_url: str) -> None:
     for name, status in {**names, "localhost.": 403, "0.0.0.0": 403}.items():
         headers = {"host": f"{name}:{port}"}
         assert httpx.get(f"{app_url}ram/page.js", headers=headers).status_code == status, name
+
+
+def test_verdicts_are_of_the_agents_that_were_asked(workspace, session, monkeypatch) -> None:
+    def score_work(chosen, settings, session, workspace):
+        # Meanwhile another request of this client loads other models.
+        return lambda report, cancel: session.load(replace(session.models, agents={"other": "x"}))
+
+    def judge(found, agents, margin):
+        raise SettingsError(f"judged by {', '.join(agents)}")
+
+    monkeypatch.setattr(workspace, "session_of", lambda *_: session)
+    monkeypatch.setattr(check_work, "score_work", score_work)
+    monkeypatch.setattr(asking, "judge_merges", judge)
+    ask = asking.AskingEndpoints(workspace).evaluate(None, models=["base"], limit=1)
+    with pytest.raises(SettingsError, match="judged by coding, tool, memory"):
+        tell(ask)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from app_parts import run
+from app_parts import load_modules, run
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.landing.outcomes import outcomes_of
-from ram_studio.app.lesson.expected import few_weights, shared_times, small_push
+from ram_studio.app.lesson.scene_answers import few_weights, shared_times, small_push
 from ram_studio.app.session.deep_link import SCENES
 from ram_studio.app.session.sets import (
     RECORD,
@@ -176,6 +176,29 @@ def test_a_set_without_measured_settings_says_what_is_missing(scenes) -> None:
 # ---------------------------------------------------------------------------- a walk through all
 
 PHASE = ".ls[data-scene='{}'][data-phase={}]"
+
+
+def test_a_presenters_key_waits_for_the_first_set(module_page) -> None:
+    errors: list[str] = []
+    module_page.on("pageerror", lambda error: errors.append(str(error)))
+    load_modules(module_page)
+    opened = module_page.evaluate(
+        """async () => {
+          const { mountLesson, takeLesson } = await import("./lesson/lesson.js");
+          const opened = [];
+          mountLesson({ openSet: (set) => opened.push(set) });
+          document.documentElement.classList.add("cv-present");
+          takeLesson("1");
+          for (const key of ["PageDown", " "]) {
+            document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+          }
+          return opened;
+        }"""
+    )
+    load_modules(module_page)
+    assert (opened, errors) == (["shared-style"], [])
+
+
 PANELS = ".cv > :is(.cv-verdict, .cv-answers, .cv-curve, .cv-map, .cv-weights, .cv-parts)"
 
 

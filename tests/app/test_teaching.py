@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ram_studio.app.lesson.expected import scene_answers
 from ram_studio.app.lesson.kit import kit_html, lesson_file
+from ram_studio.app.lesson.scene_answers import scene_answers
 
 SCENES = 7
 

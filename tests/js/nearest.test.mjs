@@ -90,3 +90,11 @@ test("rows measured since come first, with their answers among the known ones", 
   assert.deepEqual([table.rows.length, table.rows[0].method, table.answers[0]], [TABLE.rows.length + 1, "ram", ["!", "new"]]);
   assert.equal(table.rows[0].answers[0], 1);
 });
+
+test("a row measured since replaces the one of the same settings", () => {
+  const since = [row("merge", "ties", "100000000000", null, { scale: 1, density: 0.5 }), row("merge", "ram", "100000000000", 2, { epsilon: 1e-3 })];
+  const table = withRows(TABLE, { ...TABLE, rows: since });
+  assert.equal(table.rows.length, TABLE.rows.length);
+  const own = { ...made(), skills: skillsOf(table, profile) };
+  assert.deepEqual([bestOf(own, "ties").total, bestOf(own, "ram").total], [1, 1]);
+});

@@ -39,6 +39,11 @@ test("one sentence says who loses lambda, or that nobody does", () => {
   assert.match(said({ ...profile, rounding }, 1.2, 1.2), /^Nothing is rescaled/);
 });
 
+test("a method without a lambda is not said to lose nothing", () => {
+  const told = roundingSentence(profile, 0, [{ lambda: null }, { lambda: null }]);
+  assert.equal(told, "These settings have no λ. The merge measures what it retains after rounding.");
+});
+
 test("without a unique element nothing is kept or lost", () => {
   assert.equal(retainedToNearest(null, 1.1, 8), null);
 });

@@ -96,7 +96,12 @@ const decoded = (row, id, items, n, profile) => {
 
 export const answerOf = (skills, row, i) => skills.answers[i][row.said[i]];
 
-/** A table with the merges of another one on the same questions: those measured since, which come first. */
+// What tells a row from others: its kind, method and settings, of which k says epsilon.
+const identityOf = ({ kind, method, settings, k }) =>
+  JSON.stringify([kind, method, k, Object.entries(k === null ? settings : { ...settings, epsilon: null }).sort()]);
+
+/** A table with the merges of another one on the same questions: those measured since, which come first and
+ * replace those of the same settings, so that none is counted twice. */
 export const withRows = (table, more) => {
   const answers = table.answers.map((texts) => [...texts]);
   const place = (i, text) => {
@@ -104,5 +109,6 @@ export const withRows = (table, more) => {
     return known < 0 ? answers[i].push(text) - 1 : known;
   };
   const rows = more.rows.map((row) => ({ ...row, answers: row.answers.map((a, i) => place(i, more.answers[i][a])) }));
-  return { ...table, answers, rows: [...rows, ...table.rows] };
+  const since = new Set(rows.map(identityOf));
+  return { ...table, answers, rows: [...rows, ...table.rows.filter((row) => !since.has(identityOf(row)))] };
 };

@@ -66,8 +66,12 @@ export const lossesOf = (profile, point, agents) => agents
   .map(({ lambda }, t) => ({ name: profile.agents[t], ...cardRetained(profile, point, t, lambda) }))
   .filter(({ asked, retained }) => asked > 1 && retained - 1 < (1 - LOST) * (asked - 1));
 
+/** Whether there is a lambda to round: other methods than RAM's have none. */
+export const hasLambda = (agents) => agents.some(({ lambda }) => lambda !== null);
+
 /** What rounding to nearest in the base's format does to the agents' lambda, in one sentence or two. */
 export const roundingSentence = (profile, point, agents) => {
+  if (!hasLambda(agents)) return "These settings have no λ. The merge measures what it retains after rounding.";
   const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);
   const lost = lossesOf(profile, point, agents);
   // As rounding_meter.rounding_advice words it.

@@ -185,10 +185,7 @@ class Client:
         # It comes as whatever JSON a caller sent.
         analysis = str(analysis)
         if analysis in TITLES:
-            loaded = load_set(analysis)
-            if session.loaded is not loaded:
-                session.load(loaded)
-            return loaded
+            return load_set(analysis)
         if session.loaded is None or analysis != session.loaded.title:
             raise SettingsError(
                 f"There is no analysis {analysis[:80]!r}; use {', '.join(TITLES)}, or "
@@ -197,5 +194,8 @@ class Client:
         return session.loaded
 
     def _find_models(self, analysis: str, session: Session) -> LoadedModels:
-        """Return what is loaded, for work that needs its weights."""
-        return check_weights(self._find_loaded(analysis, session))
+        """Return what is asked for with its weights, loaded: merges of other models are dropped."""
+        loaded = check_weights(self._find_loaded(analysis, session))
+        if session.loaded is not loaded:
+            session.load(loaded)
+        return loaded

@@ -66,8 +66,10 @@ class AskingEndpoints(Client):
             ...}, "until"}.
         """
 
+        agents: list[str] = []  # when asked: another request may load other models meanwhile
+
         def prepare(session: Session) -> Work[EvalReport]:
-            self._find_models(analysis, session)
+            agents.extend(self._find_models(analysis, session).agents)
             between("margin", margin, 0.1, 99.0)
             settings = self._read_settings(eval_settings, limit, 200)
             if isinstance(settings.limit, int) and settings.ci_width is None:
@@ -80,8 +82,8 @@ class AskingEndpoints(Client):
             chosen = {name: every[name] for name in wanted}
             return check.score_work(chosen, settings, session, self._workspace)
 
-        def describe_result(session: Session, found: EvalReport) -> dict:
-            result = as_json(judge_merges(found, check.agents_of(session), float(margin) / 100))
+        def describe_result(_: Session, found: EvalReport) -> dict:
+            result = as_json(judge_merges(found, agents, float(margin) / 100))
             for numbers in result["models"].values():
                 # gradio_client takes anything with a "path" for a file to download.
                 path = numbers.pop("path", None)
@@ -104,8 +106,9 @@ class AskingEndpoints(Client):
             questions that are asked until intervals are narrow.
         """
         suites = name_list("suites", eval_settings["suites"] or [SUITE])
-        offered = [*map(str, offered_lengths(self._settings))]
-        check_names("prompt length", name_list("lengths", eval_settings["lengths"] or []), offered)
+        offered, lengths = [*map(str, offered_lengths(self._settings))], eval_settings["lengths"]
+        lengths = [] if lengths is None else name_list("lengths", lengths)
+        check_names("prompt length", lengths, offered)
         check_names("suite", suites, (*ALL_SUITES, HEALTH))
         if not eval_settings["ci_width"]:
             limit = whole_between("limit", usual if limit is None else limit, 1, most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ram_studio.app.load.work import open_loaded
 from ram_studio.app.public.job_queue import Effort
 from ram_studio.app.session.session import Session
 from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.paraphrases import SUITES as PARAPHRASED
 from ram_studio.evals.settings import EvalSettings
@@ -91,9 +93,10 @@ def _checked_limits(
 def _check_data(settings: EvalSettings, app: Settings) -> None:
     if settings.data is not None and app.is_public:
         raise SettingsError("This public app does not open data folders. Leave this field empty.")
-    if settings.data is not None and not settings.data.is_dir():
+    # Path.is_dir raises where a name is longer than any can be.
+    if settings.data is not None and not os.path.isdir(settings.data):
         raise SettingsError(
-            f"{settings.data} is not a folder. Name a folder of data sets, or none."
+            f"{printable(settings.data)} is not a folder. Name a folder of data sets, or none."
         )
     absent = absent_here(settings.data) if app.is_public else {}
     for name in settings.suites:

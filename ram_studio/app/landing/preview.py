@@ -29,7 +29,7 @@ from ram_studio.app.session.deep_link import (
 )
 from ram_studio.app.session.sets import DEFAULT_SET, TITLES
 from ram_studio.app.session.shared import tune_settings_from
-from ram_studio.app.session.weights import all_usable, weights_text
+from ram_studio.app.session.weights import unusable_text, weights_text
 from ram_studio.app.templates import render
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.canvas_page import RANGES, SHOWN
@@ -96,11 +96,8 @@ def _notes_on(values: Mapping[str, str], of: str = "") -> Iterator[str]:
             yield f"{given}which is not a number. The default is used."
         elif value != float(text) or value > 1.001 * most:  # pages round it
             yield f"{given}which is not from 0 to {most:.2g}. The nearest value is used."
-    if (text := values.get("weights")) and not all_usable(text):
-        yield (
-            f"This link gives {of}weights as {text[:40]!r}. What is not an agent's number from "
-            "-100 to 100 is left out."
-        )
+    if (text := values.get("weights")) and (problem := unusable_text(text)):
+        yield f"This link gives {of}weights as {text[:40]!r}. {problem}"
 
 
 def preview_of(query: Mapping[str, str]) -> Preview:

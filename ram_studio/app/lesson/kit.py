@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from ram_studio._version import __version__
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.app.landing.outcomes import outcomes_of
-from ram_studio.app.lesson.expected import alone_text, scene_answers
+from ram_studio.app.lesson.scene_answers import alone_text, scene_answers
 from ram_studio.app.session.sets import (
     DEFAULT_SET,
     REAL,

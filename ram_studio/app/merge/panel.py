@@ -28,7 +28,7 @@ from ram_studio.app.session.jobs import (
 )
 from ram_studio.app.session.session import LoadedModels, MergedModel, Session
 from ram_studio.app.session.shared import PageContext
-from ram_studio.app.session.weights import read_weights, weights_text
+from ram_studio.app.session.weights import MOST, read_weights, weights_text
 from ram_studio.app.shell import download_link
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import RamStudioError
@@ -102,7 +102,7 @@ class MergePanel:
                 info="How much each agent counts, by name. Several numbers span the layers.",
                 placeholder="coding=0.7, memory=0.2 0.8",
                 max_lines=1,
-                max_length=1000,
+                max_length=MOST,
                 elem_id="weights",
             )
             self.name = gr.Textbox(

@@ -15,17 +15,22 @@ from ram_studio.checkpoints.record.filters import weights_text as weights_text
 from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 
-MOST = 4096
-"""Characters of a line."""
+MOST = 16_384
+"""Characters of a line: eight agents with four digits in each of 126 layers have 7,000."""
 
 
 def read_weights(text: str) -> dict[str, list[str] | str]:
     """Return the weights that a line names.
 
-    Raises: SettingsError for a part without a name or a number.
+    Raises: SettingsError for a part without a name or a number, and for a line that is too long.
     """
+    if len(text) > MOST:
+        raise SettingsError(
+            f"The weights have {len(text):,} characters, and at most {MOST:,} are read. "
+            "Give fewer numbers."
+        )
     found: dict[str, list[str] | str] = {}
-    for part in filter(None, map(str.strip, (text or "")[:MOST].split(","))):
+    for part in filter(None, map(str.strip, text.split(","))):
         name, _, numbers = part.partition("=")
         values = numbers.split()
         if not name.strip() or not values or name.strip() in found:
@@ -36,12 +41,15 @@ def read_weights(text: str) -> dict[str, list[str] | str]:
     return found
 
 
-def all_usable(line: str) -> bool:
-    """Say whether all that a line says of weights can be used, see ``usable_weights``."""
+def unusable_text(line: str) -> str:
+    """Say what of a line of weights cannot be used, see ``usable_weights``; "" where all can."""
     try:
-        return len(usable_weights(line)) == len(read_weights(line))
-    except SettingsError:
-        return False
+        named = read_weights(line)
+    except SettingsError as error:
+        return str(error)
+    if len(usable_weights(named)) == len(named):
+        return ""
+    return "Anything but an agent's number from -100 to 100 is left out."
 
 
 def usable_weights(weights: Any) -> dict[str, float | list[float]]:

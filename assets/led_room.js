@@ -1,0 +1,20 @@
+// @ts-check
+// The room that this browser leads, so that Tune can ask its class. Kept until the room ends, two hours at most.
+import { browserMemory } from "./storage.js";
+
+const KEY = "room";
+const LIFE = 2 * 3600 * 1000;
+
+/** @returns {{ code: string, token: string, until: number } | null} */
+export const heldRoom = () => {
+  const room = browserMemory.readJson(KEY);
+  return room?.until > Date.now() ? room : null;
+};
+
+/** @param {string} code @param {string} token */
+export const holdRoom = (code, token) => {
+  if (heldRoom()?.code === code) return;
+  browserMemory.write(KEY, JSON.stringify({ code, token, until: Date.now() + LIFE }));
+};
+
+export const leaveRoom = () => browserMemory.forget(KEY);
