@@ -127,7 +127,7 @@ def test_a_gallery_reads_what_a_push_brings(
     assert result.metric_value == 62.5
     assert b"Written by hand on the Hub." in there["README.md"]
     assert result.metric_name.startswith(
-        "5 of 8 right, 95 % interval 30.6 to 86.3; against agent1 0 wins, 1 losses of 6; version 1"
+        "5 of 8 right, 95 % interval 30.6 to 86.3; against agent1 0 gained, 1 lost of 6; version 1"
     )
     assert there["README.md"].count(b"Reinforced Agent Merging") == (
         (merged / "README.md").read_bytes().count(b"Reinforced Agent Merging")
@@ -432,7 +432,7 @@ GOOD = StatedScore("tool", DomainScore(8, 5), "version 1, greedy", "agent", PAIR
         GOOD.replace("5 of 8", "9 of 8"),
         GOOD.replace("5 of 8", "0 of 0"),
         GOOD.replace("of 8", "of 99999999"),
-        GOOD.replace("2 wins", "6 wins"),
+        GOOD.replace("2 gained", "6 gained"),
         GOOD.replace("of 7", "of 9"),
         GOOD + "\n",
         GOOD + "x" * 300,

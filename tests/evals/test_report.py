@@ -168,7 +168,7 @@ def test_a_lead_that_holds_alone_is_not_claimed_among_many_looks():
     report = marked_report({"base": {"tool": "0" * 10}, "one": lead})
     (alone,) = report.compare_all(base="base")
     assert (alone.outcome, alone.p_adjusted) == ("better", pytest.approx(2 / 64))
-    assert "one is better than base on tool (6 wins, 0 losses, 4 ties of 10" in alone.sentence()
+    assert "one is better than base on tool (6 gained, 0 lost, 4 tied of 10" in alone.sentence()
     four = {f"m{i}": lead for i in range(4)}
     many = marked_report({"base": {"tool": "0" * 10}, **four}).compare_all(base="base")
     assert len(many) == 4 + 6

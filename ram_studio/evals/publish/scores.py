@@ -50,7 +50,7 @@ _MOST_QUESTIONS = 10**7
 _COUNTS = re.compile(
     r"(?P<right>\d{1,8}) of (?P<n>\d{1,8}) right, 95 % interval [\d.]+ to [\d.]+"
     r"(?: as of (?P<alike>\d{1,8}) questions)?; "
-    r"(?:against (?P<agent>\S{1,64}) (?P<wins>\d{1,8}) wins, (?P<losses>\d{1,8}) losses of "
+    r"(?:against (?P<agent>\S{1,64}) (?P<wins>\d{1,8}) gained, (?P<losses>\d{1,8}) lost of "
     r"(?P<both>\d{1,8})(?: as of (?P<both_alike>\d{1,8}))?; )?(?P<settings>.+)"
 )
 
@@ -88,7 +88,7 @@ class StatedScore:
         paired = ""
         if (both := self.against) is not None:
             of = f"{both.n}{effective(both.effective_n)}"
-            paired = f"against {self.agent} {both.wins} wins, {both.losses} losses of {of}; "
+            paired = f"against {self.agent} {both.wins} gained, {both.losses} lost of {of}; "
         return f"{counts}, 95 % interval {low:.1f} to {high:.1f}{known}; {paired}{self.settings}"
 
     @property

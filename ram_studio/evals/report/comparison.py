@@ -159,7 +159,7 @@ class Comparison:
         """Say the outcome in one sentence, with what it rests on."""
         counts = self.counts
         basis = (
-            f"{counts.wins} wins, {counts.losses} losses, {counts.ties} ties of {self.n}; "
+            f"{counts.wins} gained, {counts.losses} lost, {counts.ties} tied of {self.n}; "
             f"adjusted p {self.p_adjusted:.2g}"
         )
         if self.outcome != "inconclusive":
