@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import gradio as gr
@@ -20,10 +20,15 @@ def unchecked(component: Component) -> Component:
     gave this page last, which may be newer than the value, and of a few pages only: of any other it
     remembers the first ones. Either way it would refuse what the page shows.
     """
+    return _taking(component, lambda self, payload: payload)
+
+
+def _taking(component: Component, preprocess: Callable[[Any, Any], Any]) -> Component:
+    """Have ``preprocess(component, payload)`` make a component's value of what a page sends."""
     kind = type(component)
     # A class of its own, as an update makes the component anew. Not by Gradio's metaclass, which
     # writes a file of types for each class.
-    own = {"preprocess": lambda self, payload: payload, "__module__": kind.__module__}
+    own = {"preprocess": preprocess, "__module__": kind.__module__}
     component.__class__ = ABCMeta.__new__(type(kind), kind.__name__, (kind,), own)
     return component
 
@@ -43,8 +48,29 @@ def mount_point(call: str, elem_id: str, template: str = "<div></div>") -> gr.HT
 
 
 def slider(label: str, ends: tuple[float, float], value: float, step: float, **options: Any) -> Any:
-    """Lay out a slider without Gradio's reset button."""
-    return gr.Slider(*ends, value=value, step=step, label=label, buttons=[], **options)
+    """Lay out a slider without Gradio's reset button.
+
+    Its handlers get the nearest of its values: while 120 is typed into its box, 1 and 12 are sent.
+    """
+
+    def nearest(box: Any, payload: float | None) -> float:
+        least: float = box.minimum
+        return min(max(least, least if payload is None else payload), box.maximum)
+
+    box = gr.Slider(*ends, value=value, step=step, label=label, buttons=[], **options)
+    return _taking(box, nearest)
+
+
+def number_box(value: float | None, label: str, **options: Any) -> gr.Number:
+    """Lay out a box for a number. Its handlers refuse what is out of range, in words.
+
+    Gradio would refuse it without naming the box, and leave a job's status as it stands.
+    """
+
+    def rounded(box: Any, payload: float | None) -> float | None:
+        return None if payload is None else box.round_to_precision(payload, box.precision)
+
+    return _taking(gr.Number(value, label=label, **options), rounded)
 
 
 def choice(label: str, choices: Sequence[Any], value: Any, **options: Any) -> gr.Dropdown:
@@ -96,12 +122,11 @@ def setting_box(
     if "step" in schema:
         least = low if "minimum" in kind else schema["step"]
         return slider(label, (least, high), float(default or 0), schema["step"], **options)
-    return gr.Number(
+    return number_box(
         default,
-        label=label,
+        label,
         precision=0 if kind["type"] == "integer" else None,
-        # Gradio's page sends 0 for a box that is hidden while it is empty.
-        minimum=min(low, 0) if "anyOf" in schema else low,
+        minimum=low,
         maximum=high,
         placeholder=placeholder if "anyOf" in schema else None,
         **options,

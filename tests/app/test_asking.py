@@ -121,8 +121,7 @@ def test_boxes_have_the_titles_and_ranges_of_the_settings(workspace) -> None:
     assert (boxes["temperature"].minimum, boxes["temperature"].maximum) == (0, 2)
     assert (boxes["top_p"].minimum, boxes["top_p"].maximum) == (0.05, 1)
     assert (boxes["samples"].maximum, boxes["difficulty"].value) == (16, 2)
-    # An empty box is sent as 0 while it is hidden.
-    assert (boxes["max_tokens"].value, boxes["max_tokens"].minimum) == (None, 0)
+    assert (boxes["max_tokens"].value, boxes["max_tokens"].minimum) == (None, 1)
 
 
 def test_suites_beyond_the_context_are_not_offered(session, workspace, tmp_path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.methods import METHODS, make_settings
-from ram_studio.app.boxes import unchecked
+from ram_studio.app.boxes import number_box, slider, unchecked
 from ram_studio.app.check import work as scoring
 from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
@@ -175,6 +175,13 @@ def test_an_update_leaves_a_choice_unchecked() -> None:
     for one in (box, updated):
         assert one.preprocess(["tool"]) == ["tool"]
         assert one.get_block_name() == "checkboxgroup"
+
+
+def test_numbers_out_of_range_reach_the_handlers() -> None:
+    box = number_box(0, "Seed", precision=0, minimum=0)
+    assert [box.preprocess(typed) for typed in (-5, 2.6, None)] == [-5, 3, None]
+    ends = slider("Questions per skill", (10, 300), 100, 10)
+    assert [ends.preprocess(typed) for typed in (None, 1, 12, 120, 1200)] == [10, 10, 12, 120, 300]
 
 
 def test_history_gives_agents_the_markers_they_had(session, workspace) -> None:

@@ -19,7 +19,7 @@ from ram_studio.app.asking.limits import (
     read_settings,
 )
 from ram_studio.app.asking.suites import USUAL, SuiteChoice, title_of
-from ram_studio.app.boxes import html, mount_point, slider, unchecked
+from ram_studio.app.boxes import html, mount_point, number_box, slider, unchecked
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
@@ -127,9 +127,9 @@ class CheckPanel:
         self.lengths = self.choice.lengths
         with gr.Row(elem_classes="suite-items"):
             self.items = {
-                name: gr.Number(
+                name: number_box(
                     min(_START, most_items(name, settings)),
-                    label=f"Questions for {title_of(name).lower()}",
+                    f"Questions for {title_of(name).lower()}",
                     precision=0,
                     minimum=1,
                     maximum=most_items(name, settings),

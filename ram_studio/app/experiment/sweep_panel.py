@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.analysis import BASE
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.boxes import html, slider
+from ram_studio.app.boxes import html, number_box, slider
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.panel import ExperimentPanel
 from ram_studio.app.numbers import epsilon_text, setting_text
@@ -80,9 +80,9 @@ class SweepPanel(ExperimentPanel):
             self.trials = slider("Settings to try", (4, work.MAX_SETTINGS), 12, 1, **trials)
             items = {"min_width": 180, "elem_id": "sweep-items"}
             self.items = slider("Questions per skill", (10, work.MAX_ITEMS), 30, 5, **items)
-            self.minutes = gr.Number(
+            self.minutes = number_box(
                 min(5.0, self.shared.settings.max_sweep_minutes),
-                label="Time limit (minutes)",
+                "Time limit (minutes)",
                 minimum=0.1,
                 maximum=self.shared.settings.max_sweep_minutes,
                 min_width=120,
@@ -168,6 +168,6 @@ def _range_line(name: str) -> list[Any]:
             if name == "epsilon":
                 ends.append(gr.Dropdown(_THRESHOLDS, value=EPSILON_GRID[snap(value)], **options))
             else:
-                ends.append(gr.Number(value, minimum=0, maximum=most, **options))
+                ends.append(number_box(value, minimum=0, maximum=most, **options))
         values = slider("Values", (2, 12), count, 1, min_width=150)
     return [varied, *ends, values]

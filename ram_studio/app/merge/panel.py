@@ -12,7 +12,7 @@ import gradio as gr
 from ram_studio.algorithm.meters.storage import pass_findings
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app import templates
-from ram_studio.app.boxes import choice, dtype_box, html, rounding_box
+from ram_studio.app.boxes import choice, dtype_box, html, number_box, rounding_box
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, push_panel, recipes, view
 from ram_studio.app.merge.work import merge_work
@@ -96,7 +96,7 @@ class MergePanel:
             with gr.Row():
                 self.rounding = rounding_box("rounding", scale=3)
                 shape = {"min_width": 90, "scale": 1, "elem_id": "seed"}
-                self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, **shape)
+                self.seed = number_box(0, "Seed", precision=0, minimum=0, **shape)
             self.weights = gr.Textbox(
                 label="Weights of agents",
                 info="How much each agent counts, by name. Several numbers span the layers.",
