@@ -21,6 +21,8 @@ from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_html
 from ram_studio.evals.report.score import DomainScore, as_json
 from ram_studio.evals.report.skill_verdict import (
+    RetainedGain,
+    SkillVerdict,
     choose_specialists,
     is_named_after,
     p_above,
@@ -70,6 +72,12 @@ def test_each_case_has_its_verdict_and_gain(case):
         assert "retains 95 % of coder's gain (89 to 101 %, n = 100)" in found.sentence()
     told = json.loads(json.dumps(as_json(found), allow_nan=False))
     assert set(told["retained_gain"]) == {"value", "low", "high", "reason"}
+
+
+def test_a_gain_that_rounds_to_none_has_no_sign():
+    gain = RetainedGain(value=-0.004, low=-0.0049, high=0.35, reason=None)
+    verdict = SkillVerdict("ram", "code", "coder", "base", n=50, retained_gain=gain)
+    assert verdict.gain_text() == "retains 0 % of coder's gain (0 to 35 %, n = 50)"
 
 
 def test_questions_not_asked_of_all_three_are_left_out():

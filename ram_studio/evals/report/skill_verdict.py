@@ -131,8 +131,8 @@ class SkillVerdict:
             return f"{self.specialist} gained nothing here ({basis})"
         ends = "no interval"
         if gain.low is not None and gain.high is not None:
-            ends = f"{100 * gain.low:.0f} to {100 * gain.high:.0f} %"
-        return f"retains {100 * gain.value:.0f} % of {self.specialist}'s gain ({ends}, {basis})"
+            ends = f"{100 * gain.low:z.0f} to {100 * gain.high:z.0f} %"
+        return f"retains {100 * gain.value:z.0f} % of {self.specialist}'s gain ({ends}, {basis})"
 
 
 @stdlib.dataclass(frozen=True)
