@@ -65,6 +65,15 @@ def test_a_gated_analysis_that_another_opened_stays_gated(
             analysis_at("lab/gated", SPACE)
 
 
+def test_a_public_app_looks_for_no_name_on_its_disk(
+    hub: LoopbackHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lab" / "models").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    hub.add("lab/models", folder)
+    assert analysis_at("lab/models", SPACE).analysis.agents == ("coding", "tool", "memory")
+
+
 def test_a_file_opens_in_a_private_app_only(folder: Path) -> None:
     file = folder / "my.analysis.safetensors"
     assert analysis_at(str(file), PRIVATE).title == "my.analysis.safetensors"

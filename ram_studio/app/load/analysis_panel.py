@@ -77,7 +77,7 @@ def analysis_at(text: str, settings: Settings) -> LoadedModels:
         raise SettingsError(
             "Name an analysis: a file that `ram-studio analyze` wrote, or a Hub id."
         )
-    if settings.is_public and (split_hub_id(source) is None or Path(source).exists()):
+    if settings.is_public and split_hub_id(source) is None:
         raise SettingsError(
             f"{source[:120]!r} is not a Hub id (owner/name). This public app opens no files here; "
             "upload a compact analysis instead."

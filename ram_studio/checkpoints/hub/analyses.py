@@ -35,14 +35,15 @@ def open_analysis(source: str | Path, *, only_compact: bool = False) -> Analysis
     A repository holds one file called `analysis.safetensors`, or ending in `.analysis` or
     `.analysis.safetensors`.
 
-    Args: only_compact: for a shared server: no whole analysis, which may be large.
+    Args: only_compact: for a shared server: no whole analysis, which may be large, and a Hub id
+        alone, which is not looked for on the disk.
 
     Raises: AnalysisError for anything else or too large; HubError; CheckpointError for a source
     that is neither.
     """
     source = str(source)
     path = Path(os.path.expanduser(source))
-    if not is_local_source(source):
+    if only_compact or not is_local_source(source):
         path = _fetch(source, MOST_COMPACT_BYTES if only_compact else MOST_ANALYSIS_BYTES)
     return read_foreign(path, only_compact=only_compact)
 
