@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import gradio as gr
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.app.boxes import choice, html, slider, unchecked
-from ram_studio.app.check.work import BASE, agents_of
+from ram_studio.app.check.work import agents_of
 from ram_studio.app.session.jobs import LIGHT, Updates
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.shared import PageContext

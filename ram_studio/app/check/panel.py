@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.app.asking.data import DataSets
 from ram_studio.app.asking.form import SettingsForm
 from ram_studio.app.asking.limits import (
@@ -326,5 +327,5 @@ class CheckPanel:
 def _count_verdicts(models: Sequence[str], session: Session, skills: int | None = None) -> int:
     """Return how many verdicts are made on these models' merges, or on one; skills: by agent."""
     agents = work.agents_of(session)
-    merges = [name for name in models if name not in (work.BASE, *agents)]
+    merges = [name for name in models if name not in (BASE, *agents)]
     return max(1, len(merges)) * max(1, len(agents) if skills is None else skills)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from ram_studio.app.check.work import BASE
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.evals.report.comparison import SIGNIFICANCE, holm_note
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult, judge

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.app.check.verdicts import has_verdicts
-from ram_studio.app.check.work import BASE
 from ram_studio.app.templates import render
 from ram_studio.evals.report.comparison import Comparison
 from ram_studio.evals.report.eval_report import EvalReport

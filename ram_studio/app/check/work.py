@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.app.asking.limits import asking_effort, count_answers
 from ram_studio.app.check.progress_grid import Cell, Scoring
 from ram_studio.app.check.zerogpu import ZeroGpuEngine
@@ -28,7 +29,6 @@ from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 
-BASE = "base"
 # Small ones are asked in large batches; with a large one the first answers should come soon.
 _BATCH_OF_LARGE = 8
 _SPEED_SECONDS = 3.0

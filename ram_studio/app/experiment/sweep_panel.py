@@ -164,10 +164,11 @@ def _range_line(name: str) -> list[Any]:
         varied = gr.Checkbox(is_varied, label=label, min_width=210, elem_id=f"sweep-{name}")
         ends = []
         for end, value in (("from", low), ("to", high)):
-            options = {"label": f"{setting_text(name)} {end}", "min_width": 120}
+            title = f"{setting_text(name)} {end}"
             if name == "epsilon":
-                ends.append(gr.Dropdown(_THRESHOLDS, value=EPSILON_GRID[snap(value)], **options))
+                at = EPSILON_GRID[snap(value)]
+                ends.append(gr.Dropdown(_THRESHOLDS, value=at, label=title, min_width=120))
             else:
-                ends.append(number_box(value, minimum=0, maximum=most, **options))
+                ends.append(number_box(value, title, minimum=0, maximum=most, min_width=120))
         values = slider("Values", (2, 12), count, 1, min_width=150)
     return [varied, *ends, values]

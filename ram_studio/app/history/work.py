@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.app.asking.limits import SUITE
-from ram_studio.app.check.work import BASE, candidates
+from ram_studio.app.check.work import candidates
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.session import Session
 from ram_studio.app.session.sets import TITLES

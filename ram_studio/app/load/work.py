@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ram_studio.algorithm.analysis import Analysis
+from ram_studio.algorithm.analysis import BASE, Analysis
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.app.load.sources import Sources, is_local
 from ram_studio.app.numbers import size_text
@@ -29,8 +29,6 @@ from ram_studio.engine.analyze import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.reading.sampling import ChangeSample, other_bases, sample_changes
 from ram_studio.errors import CompatibilityError, HubError
-
-BASE = "base"
 
 MISMATCHES = "When tensors do not match"
 CHOICES = {

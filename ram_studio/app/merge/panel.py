@@ -278,7 +278,7 @@ class MergePanel:
             return merge_work(recipe, session, settings, name=name, device=data[self.device])
 
         def explain(error: RamStudioError, job: Any) -> str:
-            return view.hide_paths(templates.failure(error, _STOPPED), session, settings)
+            return view.in_form_words(templates.failure(error, _STOPPED))
 
         yield from watch(
             session,

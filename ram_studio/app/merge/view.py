@@ -17,7 +17,7 @@ from ram_studio.algorithm.scaling import RULES, has_lambda
 from ram_studio.algorithm.verdict import find_lost_agents
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
-from ram_studio.app.session.session import LoadedModels, MergedModel, Session
+from ram_studio.app.session.session import LoadedModels, MergedModel
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -135,7 +135,6 @@ def result_html(merged: MergedModel, settings: Settings) -> Markup:
     )
 
 
-def hide_paths(text: str, session: Session, settings: Settings) -> str:
-    """Return a message without the session's folder in it, on a Space, in the form's words."""
-    text = text.replace(OPTION_WORDS["other base"], "tick “Merge although …” in the form")
-    return text.replace(f"{session.folder}/", "") if settings.is_public else text
+def in_form_words(text: str) -> str:
+    """Return a message with the option as the form names it."""
+    return text.replace(OPTION_WORDS["other base"], "tick “Merge although …” in the form")

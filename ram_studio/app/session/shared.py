@@ -174,15 +174,11 @@ class PageContext:
         """The settings of this run of the app."""
         return self.workspace.settings
 
-    def session(self, request: gr.Request) -> Session:
-        """Return the session of whoever asks."""
-        return self.workspace.session_of(request)
-
     def with_session(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         """Return a handler of an event: ``handle(*inputs, session)`` for whoever asks."""
 
         def handler(request: gr.Request, *inputs: Any) -> Any:
-            return handle(*inputs, self.session(request))
+            return handle(*inputs, self.workspace.session_of(request))
 
         return handler
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ram_studio.algorithm.analysis import BASE
 from ram_studio.app.asking.limits import SUITE, asking_effort
-from ram_studio.app.check.work import BASE
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session.answers import memory_folder, open_answers
 from ram_studio.app.session.jobs import Report, Work, check_weights, costing
