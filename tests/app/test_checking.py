@@ -300,6 +300,8 @@ def test_a_finished_check_says_how_many_answers_are_new() -> None:
     assert finished_text(Scoring(("base", "ram"), cells)) == (
         "Done: 2 models, 2,050 new answers, 150 reused."
     )
+    one = {("base", "code"): Cell(1, 1, 0)}
+    assert finished_text(Scoring(("base",), one)) == "Done: 1 model, 1 new answer."
 
 
 def test_filters_find_where_base_and_merge_part() -> None:

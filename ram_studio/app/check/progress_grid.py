@@ -77,9 +77,10 @@ def progress_html(event: Scoring | None) -> str:
 
 def finished_text(last: Scoring) -> str:
     """Return what an evaluation did, after its last moment."""
-    new = f"{last.done - last.reused:,} new answers"
+    new = last.done - last.reused
+    answers = f"{new:,} new answer{'' if new == 1 else 's'}"
     reused = f", {last.reused:,} reused" if last.reused else ""
-    return f"Done: {plural(len(last.models), 'model')}, {new}{reused}."
+    return f"Done: {plural(len(last.models), 'model')}, {answers}{reused}."
 
 
 def grid_html(event: Scoring | None) -> str:

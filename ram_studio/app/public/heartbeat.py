@@ -70,9 +70,3 @@ class Heartbeats:
         """Return when a client's last stream closed: None while one is open, -inf if none was."""
         with self._lock:
             return None if client in self._open else self._closed_at.get(client, -math.inf)
-
-    @property
-    def count(self) -> int:
-        """How many clients are there."""
-        with self._lock:
-            return len(self._open)
