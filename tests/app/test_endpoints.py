@@ -18,6 +18,7 @@ import pytest
 from http_user import HttpUser, RefusedError, tell
 
 from ram_studio.app.api import asking
+from ram_studio.app.api.arguments import Client
 from ram_studio.app.check import work as check_work
 from ram_studio.app.session.sets import load_set
 from ram_studio.errors import SettingsError
@@ -198,6 +199,12 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -
         assert {"value", "low", "high", "reason"} == set(found["retained_gain"])
         # One agent was evaluated: it was not chosen by its answers.
         assert (found["specialist"], found["chosen_on"]) == ("coder", 0)
+
+
+def test_an_analysis_named_as_a_set_is_ones_own(session, workspace) -> None:
+    own = replace(load_set("independent"), title="dense", set_name=None)
+    session.load(own)
+    assert Client(workspace)._find_models("dense", session) is own
 
 
 def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None:

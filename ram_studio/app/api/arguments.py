@@ -182,19 +182,20 @@ class Client:
         return await run_in_threadpool(lambda: describe_result(session, job.result()))
 
     def _find_loaded(self, analysis: str, session: Session) -> LoadedModels:
+        """Return a shipped set, or what this client analyzed, by its name."""
         # It comes as whatever JSON a caller sent.
         analysis = str(analysis)
+        if session.loaded is not None and analysis == session.loaded.title:
+            return session.loaded
         if analysis in TITLES:
             return load_set(analysis)
-        if session.loaded is None or analysis != session.loaded.title:
-            raise SettingsError(
-                f"There is no analysis {analysis[:80]!r}; use {', '.join(TITLES)}, or "
-                "what /analyze returned to this client last."
-            )
-        return session.loaded
+        raise SettingsError(
+            f"There is no analysis {analysis[:80]!r}; use {', '.join(TITLES)}, or "
+            "what /analyze returned to this client last."
+        )
 
     def _find_models(self, analysis: str, session: Session) -> LoadedModels:
-        """Return what is asked for with its weights, loaded: merges of other models are dropped."""
+        """Return what ``_find_loaded`` finds, for work that needs its weights, and load it."""
         loaded = check_weights(self._find_loaded(analysis, session))
         if session.loaded is not loaded:
             session.load(loaded)
