@@ -216,10 +216,10 @@ def test_a_sweep_gets_no_half_hour(server: SharedServer) -> None:
     server.wait_for((0, 0), 6)
 
 
-async def preview(user: HttpUser, client: str) -> None:
-    """Ask for a preview as somebody else, of an invented name."""
+async def load_a_set(user: HttpUser, client: str) -> None:
+    """Load models as somebody else, of an invented name."""
     user.hash = client
-    await user.call("preview")
+    await user.press("use-dense")
 
 
 @pytest.mark.parametrize("address", [2, 3], ids=["of one's own address", "of another"])
@@ -235,7 +235,7 @@ def test_invented_clients_evict_no_work(server: SharedServer, monkeypatch, addre
         await reader.press("use-dense")
         await bot.open()
         for number in range(12):
-            await preview(bot, f"invented{number}by{address}")
+            await load_a_set(bot, f"invented{number}by{address}")
         # Nothing was merged in it, but its page is open.
         await reader.press("merge")
         scores = await owner.call("evaluate", models=["base", merged["merge"]], limit=1)
@@ -256,7 +256,7 @@ def test_a_page_works_when_gradio_forgot_it(server: SharedServer, monkeypatch) -
 
         async def press(element: str) -> None:
             # Whoever comes between makes Gradio forget what it told this page.
-            await preview(other, "another")
+            await load_a_set(other, "another")
             await user.press(element)
 
         await press("use-dense")
