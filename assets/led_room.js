@@ -6,14 +6,14 @@ const KEY = "room";
 const LIFE = 2 * 3600 * 1000;
 
 /** @returns {{ code: string, token: string, until: number } | null} */
-export const heldRoom = () => {
+export const ledRoom = () => {
   const room = browserMemory.readJson(KEY);
   return room?.until > Date.now() ? room : null;
 };
 
 /** @param {string} code @param {string} token */
-export const holdRoom = (code, token) => {
-  if (heldRoom()?.code === code) return;
+export const leadRoom = (code, token) => {
+  if (ledRoom()?.code === code) return;
   browserMemory.write(KEY, JSON.stringify({ code, token, until: Date.now() + LIFE }));
 };
 

@@ -10,7 +10,7 @@ import { accept, choose, hold, onChange, onPaint, redraw, setPin, shown, state }
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";
 import { copyText, download } from "./keep.js";
-import { heldRoom } from "./led_room.js";
+import { ledRoom } from "./led_room.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { onSent } from "./nodes.js";
@@ -46,7 +46,7 @@ export const mount = (element, props, watch) => {
         ...pictures,
         { text: "This page as a file", id: "save-page", run: savePage },
       ] },
-      ...(heldRoom() ? [{ at: "verdict", text: "Ask the class", id: "ask-class", run: askClass }] : []),
+      ...(ledRoom() ? [{ at: "verdict", text: "Ask the class", id: "ask-class", run: askClass }] : []),
       { at: "verdict", text: "Next: merge", css: "cv-main next", "data-open": "merge" },
     ],
   });

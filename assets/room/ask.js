@@ -7,7 +7,7 @@ import { exactRow } from "../canvas/model/nearest.js";
 import { listText } from "../canvas/model/words.js";
 import { figure, figureText } from "../lesson/figures.js";
 import { call } from "./api.js";
-import { heldRoom } from "../led_room.js";
+import { ledRoom } from "../led_room.js";
 
 /** The query that opens Tune with these settings. @param {any} profile @param {any} settings */
 export const canvasLink = (profile, settings) =>
@@ -34,7 +34,7 @@ const canvasQuestion = (profile, settings) => {
 
 /** Ask it now; returns what to tell the teacher. @param {any} profile @param {any} settings @returns {Promise<string>} */
 export const askClass = async (profile, settings) => {
-  const room = heldRoom();
+  const room = ledRoom();
   if (!room) return "No room is open in this browser.";
   const question = canvasQuestion(profile, settings);
   if (!question) return "Only measured settings of the shipped agents can be asked: move to one.";

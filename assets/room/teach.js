@@ -3,7 +3,7 @@
 import { put, putButton, write } from "../nodes.js";
 import { call, follow, textOf } from "./api.js";
 import { drawAnswers } from "./cloud.js";
-import { holdRoom, leaveRoom } from "../led_room.js";
+import { leadRoom, leaveRoom } from "../led_room.js";
 import { lessonQuestions } from "./questions.js";
 import { CLASS, rehearse } from "./rehearse.js";
 import { drawReport } from "./report.js";
@@ -166,7 +166,7 @@ const renew = (name, shown, paint) => {
 const draw = (answer) => {
   state = answer;
   const { phase, place, question, expected, rounds, counts, present, joined } = state;
-  holdRoom(code, token);
+  leadRoom(code, token);
   headline(`Room ${code}, teacher`, state.is_rehearsal);
   main().dataset.phase = phase;
   tellConnection("");
