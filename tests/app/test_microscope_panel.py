@@ -183,7 +183,7 @@ def test_what_cannot_be_shown_is_said(show, panel: ScopePanel) -> None:
     assert NEED_LOAD in shown[panel.status]
     assert shown[panel.view] == {}
     shown = show(dtype="int8")
-    assert "dtype: Input should be" in shown["status"]
+    assert "dtype: should be" in shown["status"]
     assert shown["view"] == {}
 
 

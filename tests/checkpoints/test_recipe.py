@@ -231,8 +231,11 @@ def test_a_missing_recipe_is_named_and_problems_are_counted(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="cannot be written"):
         dump_recipe(make_recipe({"base": "b", "agents": {"a": "x"}}), tmp_path / "file" / "r.yaml")
-    with pytest.raises(SettingsError, match=r"^recipe: .*; and 2 more$"):
+    with pytest.raises(SettingsError, match=r"^recipe: .*; and 2 more\.$"):
         make_recipe({"v": 1, "w": 2, "x": 3, "base": "b", "agents": {}, "seed": "?"})
+    told = r"^recipe: settings: should be a valid mapping, not 3; filters: should be a valid list, "
+    with pytest.raises(SettingsError, match=told):
+        make_recipe({"base": "b", "agents": {"a": "x"}, "filters": {}, "settings": 3})
 
 
 def test_dotted_sources_are_found_beside_the_recipe(tmp_path, monkeypatch):

@@ -224,7 +224,7 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
         if isinstance(method, str) and method not in METHODS:  # else told only after all the rest
             close = did_you_mean(method, METHODS)
             problem = f"there is no method {printable(method, 60)!r}{close}; {problem}"
-        raise SettingsError(f"{where}: {problem}") from error
+        raise SettingsError(f"{where}: {problem.removesuffix('.')}.") from error
     except SettingsError as error:
         raise SettingsError(f"{where}: {printable(error, 600)}") from error
     return recipe.model_copy(update={"settings": settings})
@@ -259,7 +259,11 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
         elif problem["type"] == "too_short":
             message = "give at least one"
         elif message.startswith("Input should"):
-            message += f", not {printable(repr(problem['input']), 60)}"
+            # As YAML calls them.
+            wanted = message.replace("tuple", "list").replace("dictionary", "mapping")
+            message = (
+                f"{wanted.removeprefix('Input ')}, not {printable(repr(problem['input']), 60)}"
+            )
         lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
     shown = "; ".join(lines[:3])
     return shown if len(lines) <= 3 else f"{shown}; and {len(lines) - 3} more"
