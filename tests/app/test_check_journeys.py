@@ -58,7 +58,7 @@ def test_merge_download_check_ask_and_compare_with_the_past(example) -> None:
     assert page.is_hidden("#scores .empty-state"), "the progress says it"
     answered = ".progress-grid i:not([style='width:0']):not([style='width:0.0%'])"
     it.stop("#stop-evaluate", "#check-status", after=answered)
-    page.wait_for_selector("#check-status:has-text('answers are stored')")
+    page.wait_for_selector("#check-status:has-text('answers stored')")
     said = page.text_content("#check-status")
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0

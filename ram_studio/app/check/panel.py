@@ -52,6 +52,7 @@ from ram_studio.app.session.shared import CheckForm, PageContext
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
+from ram_studio.checkpoints.read.describe import plural
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.settings import EvalSettings
@@ -311,7 +312,7 @@ class CheckPanel:
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:
             why = "Stopped: the evaluation took longer than this server allows."
             done = job.latest.done if isinstance(job.latest, Scoring) else 0
-            stored = f"{done:,} answers are stored; evaluate again to continue."
+            stored = f"{plural(done, 'answer')} stored; evaluate again to continue."
             return failure(error, f"{'Stopped.' if job.cancel.is_cancelled else why} {stored}")
 
         def finish(report: EvalReport) -> Updates:
