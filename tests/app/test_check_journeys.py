@@ -256,7 +256,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
 
     agents = ["coding", "tool", "memory"]
     chance = "chance level"
-    merges = ["task-arithmetic (scale 1)", "ram", "ram+"]
+    merges = ["sum", "ram", "ram+"]
     *told, control, last = column(0)
     assert (told, last) == (["base", *agents, *merges], chance)
     assert control.startswith("norm-matched ")

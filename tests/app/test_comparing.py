@@ -83,7 +83,8 @@ def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
     plus = next(r for r in rows.values() if r.method == "ram+")
     assert {k: plus.settings[k] for k in tuned} == tuned
     assert rows["ties"].settings == {}
-    assert rows["task-arithmetic (scale 1)"].settings == {"scale": 1.0}
+    assert rows["sum"].settings == {"scale": 1.0}
+    assert [*rows][:3] == ["average", "sum", "ties"]
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_methods_are_compared_without_a_folder(client) -> None:
     assert table["reference"] == "ram+ (r 0.2)"
     names = [row["label"] for row in table["rows"]]
     sources = ["base", "coding", "tool", "memory"]
-    assert names[:-1] == [*sources, "task-arithmetic", "ties", "ram+ (r 0.2)"]
+    assert names[:-1] == [*sources, "average", "ties", "ram+ (r 0.2)"]
     assert names[-1].removeprefix("norm-matched ") in sources[1:]
     last = table["rows"][-2]
     assert last["settings"]["r"] == 0.2

@@ -103,8 +103,13 @@ def rows_for(
         raise SettingsError(f"There is no row {unknown[0][:80]!r}; use {', '.join(CHOICES)}.")
     if not chosen:
         raise SettingsError(NO_METHOD)
-    picked = [choice for name, choice in CHOICES.items() if name in chosen]
-    return rows_of(plain, [(choice.method, choice.settings(tuned)) for choice in picked])
+    picked = {name: choice for name, choice in CHOICES.items() if name in chosen}
+    made = rows_of(plain, [(choice.method, choice.settings(tuned)) for choice in picked.values()])
+    # Average and sum are one method; their rows are called as their boxes are.
+    return {
+        name if name in PLACES else label: recipe
+        for name, (label, recipe) in zip(picked, made.items(), strict=True)
+    }
 
 
 def compare_work(
