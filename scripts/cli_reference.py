@@ -36,7 +36,7 @@ line a second; `ram-studio --log-level warning COMMAND` logs only warnings and e
 | --- | --- |
 | 0 | done |
 | 1 | a fault of RAM Studio's own, or the reader of its output went away |
-| 2 | wrong usage, or an unknown setting |
+| 2 | wrong usage, an unknown setting, or a sweep of which nothing could be merged |
 | 65 | files that are refused; one line says what was found, what was expected and what to do |
 | 69 | the Hub, object storage or a model server refused, was too busy, or could not be reached |
 | 75 | try again: a source changed meanwhile, or another run writes there |

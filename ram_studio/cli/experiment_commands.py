@@ -116,7 +116,7 @@ class Running:
             print_experiment(result)
         if result.ending == "stopped":
             raise storing.stopped_error()
-        if all(row.status == "failed" for row in result.rows):
+        if result.rows and all(row.status == "failed" for row in result.rows):
             raise typer.Exit(2)  # settings that no agents here can be merged with
 
 

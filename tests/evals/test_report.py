@@ -17,6 +17,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer
+from ram_studio.evals.report import comparison
 from ram_studio.evals.report.comparison import PairedCounts, holm, paired_counts
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import (
@@ -140,6 +141,14 @@ def test_the_exact_mcnemar_p_is_that_of_statsmodels():
     for wins, losses in ((1, 0), (5, 1), (12, 3), (40, 38), (0, 9)):
         expected = mcnemar([[7, wins], [losses, 3]], exact=True).pvalue
         assert PairedCounts(wins, losses, 10).p_value == pytest.approx(expected)
+
+
+def test_millions_of_differences_are_tested_without_a_list_of_them(monkeypatch):
+    """A model card states them; one by one they would take hours and gigabytes."""
+    monkeypatch.setattr(comparison, "flip_test", None)
+    counts = PairedCounts(5_000_000, 4_995_000, 0)
+    expected = 2 * norm.sf(4_999 / math.sqrt(9_995_000))  # continuity corrected
+    assert counts.p_value == pytest.approx(expected, rel=1e-3)
 
 
 def test_holm_corrects_as_published():

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from ram_studio.evals.experiment.race import ERROR, level_for, loss_to, stage_shares
 from ram_studio.evals.question import CLUSTER
-from ram_studio.evals.report.comparison import flip_test
+from ram_studio.evals.report.comparison import flip_test, sign_test
 
 
 def answers(**marks: str) -> dict:
@@ -22,6 +22,7 @@ def answers(**marks: str) -> dict:
 def test_the_test_is_the_one_sided_exact_sign_test(wins, losses):
     both = wins + losses
     expected = binomtest(losses, both, 0.5, alternative="greater").pvalue if both else 1.0
+    assert sign_test(losses, wins) == pytest.approx(expected)
     assert flip_test([-1] * wins + [1] * losses) == pytest.approx(expected)
 
 

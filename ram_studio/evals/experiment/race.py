@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ram_studio.evals.question import Answer
-from ram_studio.evals.report.comparison import flip_test, paired_counts
+from ram_studio.evals.report.comparison import flip_test, paired_counts, sign_test
 
 ERROR = 0.05
 SHARES = (0.25, 0.5, 1.0)
@@ -64,5 +64,8 @@ def loss_to(
     """
     both = [item for item in own if item in theirs]
     pairs = paired_counts([own[item] for item in both], [theirs[item] for item in both])
-    p = flip_test([-sum(alike) for alike in pairs.differences])
+    if pairs.clusters is None:
+        p = sign_test(pairs.losses, pairs.wins)
+    else:
+        p = flip_test([-sum(cluster) for cluster in pairs.clusters])
     return Loss(rival, pairs.n, pairs.wins, pairs.losses, p, level) if p <= level else None

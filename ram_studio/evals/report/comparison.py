@@ -3,8 +3,8 @@
 Pairs of models on the same questions are compared by the exact McNemar test (only the questions on
 which they disagree say anything), and all pairs of a report are corrected together by Holm's
 method. Where questions share documents, all differences of a document change sign together in the
-test, and intervals are cluster-robust, as those of scores are. Written out: scipy's `stats`, and
-statsmodels, take longer to import than a check whose answers are stored.
+test, and intervals are cluster-robust, as those of scores are. Of scipy only `special` is used: its
+`stats`, and statsmodels, take longer to import than a check whose answers are stored.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class PairedCounts:
         parts = tuple(parts)
         clusters = None
         if any(part.clusters for part in parts):
-            clusters = tuple(chain.from_iterable(part.differences for part in parts))
+            clusters = tuple(chain.from_iterable(part._differences for part in parts))
         wins, losses, ties = (
             sum(getattr(part, name) for part in parts) for name in ("wins", "losses", "ties")
         )
         return PairedCounts(wins, losses, ties, clusters=clusters)
 
     @property
-    def differences(self) -> tuple[tuple[int, ...], ...]:
-        """The first's mark less the second's by cluster; where there are none, of each question."""
+    def _differences(self) -> tuple[tuple[int, ...], ...]:
+        """The differences by cluster; where there are none, of each question."""
         alone = (((1,),) * self.wins) + (((-1,),) * self.losses) + (((0,),) * self.ties)
         return self.clusters or alone
 
@@ -101,7 +101,10 @@ class PairedCounts:
 
         With clusters how often it does by turning round what a whole cluster shows.
         """
-        sums = [sum(own) for own in self.differences]
+        worse, better = sorted((self.wins, self.losses))
+        if self.clusters is None:
+            return min(1.0, 2.0 * sign_test(better, worse))
+        sums = [sum(own) for own in self.clusters]
         return min(1.0, 2.0 * flip_test(sums if sum(sums) > 0 else [-one for one in sums]))
 
     def difference(self) -> tuple[float, float, float]:
@@ -183,6 +186,16 @@ def paired_counts(first: Sequence[Answer], second: Sequence[Answer]) -> PairedCo
     pairs = answered_by_all([first, second])
     clusters = (a.facts.get(CLUSTER, place) for place, (a, _) in enumerate(pairs))
     return PairedCounts.of(((a.is_correct, b.is_correct) for a, b in pairs), clusters)
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Return how likely a fair coin gives at least `wins` of `wins + losses`.
+
+    It is `flip_test` of as many ones, at once: a model card may state millions of questions.
+    """
+    from scipy.special import bdtr
+
+    return float(bdtr(losses, wins + losses, 0.5))
 
 
 def flip_test(differences: Sequence[int]) -> float:
