@@ -143,7 +143,7 @@ def test_the_exact_mcnemar_p_is_that_of_statsmodels():
         assert PairedCounts(wins, losses, 10).p_value == pytest.approx(expected)
 
 
-def test_millions_of_differences_are_tested_without_a_list_of_them(monkeypatch):
+def test_millions_of_differences_are_tested_without_a_list(monkeypatch):
     """A model card states them; one by one they would take hours and gigabytes."""
     monkeypatch.setattr(comparison, "flip_test", None)
     counts = PairedCounts(5_000_000, 4_995_000, 0)
