@@ -93,11 +93,11 @@ def expected(method: str, values: dict, base: np.ndarray, agents: np.ndarray) ->
     p = chosen.get("drop_rate", 0.0)
     scale = 1 / len(agents) if chosen["scale"] is None else chosen["scale"]
     taus = expected_taus(method, base, agents, chosen.get("density", 1.0), p)
-    rescaled = [[tau / (1 - p) for tau in left] for left in taus]
+    scale /= 1 - p
     if method in ("ties", "dare-ties"):
-        merged = map(method_reference.elect, base.tolist(), rescaled, [scale] * len(base))
+        merged = map(method_reference.elect, base.tolist(), taus, [scale] * len(base))
     else:
-        merged = (x + scale * sum(left) for x, left in zip(base.tolist(), rescaled, strict=True))
+        merged = (x + scale * sum(left) for x, left in zip(base.tolist(), taus, strict=True))
     return [Fraction(value) for value in merged]
 
 
