@@ -18,14 +18,13 @@ from statsmodels.stats.contingency_tables import mcnemar
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer
 from ram_studio.evals.report import comparison
-from ram_studio.evals.report.comparison import PairedCounts, holm, paired_counts
+from ram_studio.evals.report.comparison import PairedCounts, holm, interval_size, paired_counts
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import (
     Average,
     DomainScore,
     as_json,
     effective_size,
-    interval_size,
     paraphrase_scores,
     sample_rows,
     sample_scores,
@@ -206,15 +205,27 @@ def test_unknown_names_are_refused():
             report.compare_all(**options)
 
 
-def effective(clusters):
-    """Return how many questions give as wide an interval, by leaving out each cluster in turn."""
+def jackknifed(clusters):
+    """Return how many questions have the error that is seen by leaving out each cluster in turn."""
     every = np.concatenate([np.array(own, float) for own in clusters])
     n, groups = len(every), len(clusters)
     others = [np.concatenate([np.array(own, float) for i, own in enumerate(clusters) if i != left])
               for left in range(groups)]  # fmt: skip
     jackknife = (groups - 1) / groups * sum((own.mean() - every.mean()) ** 2 for own in others)
-    wider = (norm.ppf(0.975) / student.ppf(0.975, groups - 1)) ** 2
-    return max(1, min(n, every.var() / jackknife) * wider)
+    return min(n, every.var() / jackknife)
+
+
+def of_scores(clusters):
+    """Return the same beside two clusters of the usual size, one right and one wrong."""
+    repeated = [own * len(clusters) for own in clusters]
+    n = sum(map(len, clusters))
+    found = jackknifed([*repeated, [True] * n, [False] * n])
+    return max(1, min(n, found * len(clusters) / (len(clusters) + 2)))
+
+
+def of_differences(clusters):
+    wider = (norm.ppf(0.975) / student.ppf(0.975, len(clusters) - 1)) ** 2
+    return max(1, jackknifed(clusters) * wider)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -228,23 +239,15 @@ def test_errors_are_cluster_robust_over_shared_documents(seed):
     y = np.array([answer.is_correct for answer in answers], float)
     groups = [int(answer.facts[CLUSTER]) for answer in answers]
     plain = DomainScore(score.n, score.correct)
-    assert score.effective_n == pytest.approx(effective(clusters))
+    assert score.effective_n == pytest.approx(of_scores(clusters))
     assert score.stderr == pytest.approx(math.sqrt(y.var() / score.effective_n))
     assert score.ci95[1] - score.ci95[0] >= plain.ci95[1] - plain.ci95[0]
     # Of one question each, nothing changes.
     assert DomainScore.of([replace(a, facts={}) for a in answers]) == plain
-    # Of several samples too, over documents and two more of their usual size.
+    # Several samples tell no more than one where they are alike.
     twice = [replace(a, facts={**a.facts, SAMPLES: [a.is_correct] * 2}) for a in answers]
-    added = len(y) / len(clusters)
-    sizes = np.array([*map(len, clusters), added, added])
-    right = np.array([*map(sum, clusters), added, 0.0])
-    n, middle, parts = sum(sizes), sum(right) / sum(sizes), len(sizes)
-    without = (n * middle - right) / (n - sizes)
-    together = ((parts - 1) / parts) ** 2 * sum((without - middle) ** 2)
-    alone = sum((y - middle) ** 2) + added**2 * (middle**2 + (1 - middle) ** 2)
-    half = 1.96 * math.sqrt(max(together, alone / n**2))
-    ends = max(0, middle - half), min(1, middle + half)
-    assert sample_scores(twice).ci95 == pytest.approx(ends)
+    assert sample_scores(twice).ci95 == pytest.approx(score.ci95)
+    assert DomainScore.over_draws([[one] for one in twice]).ci95 == sample_scores(twice).ci95
     # Five documents that are all right say as much as five questions.
     assert effective_size([[True] * 4] * 5) == interval_size([[True] * 4] * 5) == 5
     # Of documents of one size the error is the usual cluster-robust one.
@@ -275,9 +278,12 @@ def test_models_with_fewer_samples_of_all_questions_have_none():
 
 
 @pytest.mark.parametrize("samples", [1, 4])
-def test_intervals_cover_beside_one_large_document(samples):
-    # One of 50 documents holds a third of the questions.
-    held = document_coverage(0.5, 50, "one large", 0.5, 400, samples=samples)
+@pytest.mark.parametrize(
+    ("score", "documents", "kind", "alike"),
+    [(0.5, 50, "one large", 0.5), (0.95, 20, "5 each", 0.9)],
+)
+def test_intervals_cover_where_documents_are_alike(score, documents, kind, alike, samples):
+    held = document_coverage(score, documents, kind, alike, 400, samples=samples)
     assert held >= 0.92
 
 
@@ -291,7 +297,7 @@ def test_paired_differences_are_cluster_robust(seed):
                      for side in (0, 1))  # fmt: skip
     counts = paired_counts(first, second)
     groups = len(clusters)
-    assert counts.effective_n == pytest.approx(effective(clusters))
+    assert counts.effective_n == pytest.approx(of_differences(clusters))
     value, low, high = counts.difference()
     assert value == pytest.approx(sum(map(sum, clusters)) / len(marks))
     alone = replace(counts, clusters=None)

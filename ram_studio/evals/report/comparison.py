@@ -3,8 +3,8 @@
 Pairs of models on the same questions are compared by the exact McNemar test (only the questions on
 which they disagree say anything), and all pairs of a report are corrected together by Holm's
 method. Where questions share documents, all differences of a document change sign together in the
-test, and intervals are cluster-robust, as those of scores are. Of scipy only `special` is used: its
-`stats`, and statsmodels, take longer to import than a check whose answers are stored.
+test, and intervals are cluster-robust. Of scipy only `special` is used: its `stats`, and
+statsmodels, take longer to import than a check whose answers are stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from ram_studio.checkpoints.read.describe import plural
 from ram_studio.evals.question import CLUSTER, Answer
-from ram_studio.evals.report.score import Z95, interval_size
+from ram_studio.evals.report.score import Z95, effective_size
 
 SIGNIFICANCE = 0.05
 """A difference with a larger p than this may well be chance."""
@@ -158,6 +158,13 @@ class Comparison:
             return "inconclusive"
         return self.counts.outcome(self.p_adjusted)
 
+    @property
+    def cell(self) -> str:
+        """The outcome as a table has it, with what it rests on."""
+        outcome = self.outcome.replace("inconclusive", "no significant difference")
+        p = "< 0.001" if self.p_adjusted < 0.001 else f"{self.p_adjusted:.3f}"
+        return f"{outcome} · +{self.counts.wins} −{self.counts.losses}, p {p}"
+
     def sentence(self) -> str:
         """Say the outcome in one sentence, with what it rests on."""
         counts = self.counts
@@ -186,6 +193,22 @@ def paired_counts(first: Sequence[Answer], second: Sequence[Answer]) -> PairedCo
     pairs = answered_by_all([first, second])
     clusters = (a.facts.get(CLUSTER, place) for place, (a, _) in enumerate(pairs))
     return PairedCounts.of(((a.is_correct, b.is_correct) for a, b in pairs), clusters)
+
+
+def interval_size(clusters: Sequence[Sequence[int]]) -> float:
+    """Return how many questions of their own would give as wide a 95 % interval.
+
+    It is `effective_size` by (z / t)^2, t with one degree of freedom less than there are clusters:
+    few clusters estimate their own error badly (Korn and Graubard, Survey Methodology 24, 1998). At
+    least 1. Where all answers are alike no error was estimated, and `effective_size` is no more
+    than the number of clusters.
+    """
+    found = effective_size(clusters)
+    if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
+        return found
+    from scipy.special import stdtrit
+
+    return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -39,7 +39,7 @@ class DomainScore:
     """How many of `n` answers are right, and how far chance alone could move that.
 
     effective_n: how many questions of their own would give as wide an interval, where some share a
-    document; None where none do.
+    document or have several answers; None where none do.
     """
 
     n: int
@@ -69,14 +69,22 @@ class DomainScore:
 
     @staticmethod
     def of_clusters(marks: Iterable[tuple[Hashable, Sequence[bool]]]) -> DomainScore:
-        """Return the score of answers, right or wrong, with what those that are alike share."""
+        """Return the score of answers, right or wrong, with what those that are alike share.
+
+        `effective_n` counts two more clusters, as large as others are: one all right, one all
+        wrong. Few clusters, or such as are all right, would else hide their own error.
+        """
         clusters: dict[Hashable, list[bool]] = {}
         for cluster, own in marks:
             clusters.setdefault(cluster, []).extend(own)
-        sizes = [len(own) for own in clusters.values()]
         alike = [own for own in clusters.values() if own]
-        effective = interval_size(alike) if max(sizes, default=0) > 1 else None
-        return DomainScore(sum(sizes), sum(map(sum, alike)), effective_n=effective)
+        n, right, effective = sum(map(len, alike)), sum(map(sum, alike)), None
+        if max(map(len, alike), default=0) > 1:
+            added = n / len(alike)
+            mean, variance = _jackknife([*_sums(alike), (added, added), (added, 0.0)])
+            size = mean * (1.0 - mean) / variance * n / (n + 2 * added)
+            effective = max(1.0, min(float(n), size))
+        return DomainScore(n, right, effective_n=effective)
 
     @computed_field
     @property
@@ -89,7 +97,7 @@ class DomainScore:
     def stderr(self) -> float:
         """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: use `ci95` there. NaN for n = 0.
 
-        Where questions share documents it is that of `effective_n`.
+        Where answers are alike it is that of `effective_n`.
         """
         return math.sqrt(self.score * (1.0 - self.score) / self._weight) if self.n else math.nan
 
@@ -124,22 +132,6 @@ class DomainScore:
         return dict(zip(("score", "low95", "high95"), values, strict=True))
 
 
-def interval_size(clusters: Sequence[Sequence[int]]) -> float:
-    """Return how many questions of their own would give as wide a 95 % interval.
-
-    It is `effective_size` by (z / t)^2, t with one degree of freedom less than there are clusters:
-    few clusters estimate their own error badly (Korn and Graubard, Survey Methodology 24, 1998). At
-    least 1. Where all answers are alike no error was estimated, and `effective_size` is no more
-    than the number of clusters.
-    """
-    found = effective_size(clusters)
-    if len({mark for own in clusters for mark in own}) == 1 or len(clusters) < 2:
-        return found
-    from scipy.special import stdtrit
-
-    return max(1.0, found * (Z95 / float(stdtrit(len(clusters) - 1, 0.975))) ** 2)
-
-
 def effective_size(clusters: Sequence[Sequence[int]]) -> float:
     """Return how many questions of their own would have the mean's standard error.
 
@@ -156,14 +148,24 @@ def effective_size(clusters: Sequence[Sequence[int]]) -> float:
     n, groups = sum(map(len, clusters)), len(clusters)
     if groups < 2:
         return float(groups)
-    mean = sum(map(sum, clusters)) / n
+    mean, variance = _jackknife(_sums(clusters))
     spread = sum(mark * mark for own in clusters for mark in own) / n - mean * mean
-    shifts = [(sum(own) - len(own) * mean) / (n - len(own)) for own in clusters]
-    variance = (groups - 1) / groups * math.fsum(shift * shift for shift in shifts)
     if not variance:
         # Clusters that are each half right at a mean of one half hide no error either.
         return float(n if spread else groups)
     return max(1.0, min(float(n), spread / variance))
+
+
+def _sums(clusters: Iterable[Sequence[int]]) -> list[tuple[float, float]]:
+    return [(len(own), sum(own)) for own in clusters]
+
+
+def _jackknife(clusters: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the mean and its squared error, of clusters (how many marks, their sum)."""
+    groups, n = len(clusters), math.fsum(size for size, _ in clusters)
+    mean = math.fsum(total for _, total in clusters) / n
+    shifts = ((total - size * mean) / (n - size) for size, total in clusters)
+    return mean, (groups - 1) / groups * math.fsum(shift * shift for shift in shifts)
 
 
 @dataclass(frozen=True)
@@ -217,11 +219,8 @@ class SampleScores:
     """What several samples of each question show.
 
     samples: of a question; questions: those with all of their samples answered, which alone count.
-    mean: share of right answers. ci95: its normal interval over questions as if there were two
-    more, one always right and one always wrong (after Agresti and Coull), so that it has a width
-    where all are right; cut at 0 and 1. Where questions share documents its error is that of the
-    jackknife over documents, as in `effective_size`, and the two are documents of as many questions
-    as others have. pass_at: by k, "1", "2", "4", ... and samples.
+    mean: share of right answers. ci95: its interval, see `DomainScore`; answers to one question are
+    alike. pass_at: by k, "1", "2", "4", ... and samples.
     """
 
     samples: int
@@ -289,27 +288,9 @@ def _whole(answers: Iterable[Answer], what: str) -> list[tuple[Sequence[bool], H
     return [row for row in rows if len(row[0]) == most > 1]
 
 
-def _interval(rows: Sequence[tuple[Sequence[bool], Hashable]]) -> tuple[float, float]:
-    """Return the interval of the mean share of right answers, see `SampleScores`.
-
-    It is cluster-robust where that is wider; a document's questions may all be alike, so that what
-    is added weighs as much as one of the clusters.
-    """
-    clusters: dict[Hashable, list[float]] = {}
-    for marks, cluster in rows:
-        clusters.setdefault(cluster, []).append(sum(marks) / len(marks))
-    added = len(rows) / len(clusters)
-    parts = [*((len(own), math.fsum(own)) for own in clusters.values()), (added, added), (added, 0)]
-    n = len(rows) + 2 * added
-    middle = math.fsum(right for _, right in parts) / n
-    squares = math.fsum((share - middle) ** 2 for own in clusters.values() for share in own)
-    squares += added**2 * (middle**2 + (1 - middle) ** 2)
-    # Of clusters of one question the jackknife's error is that of the questions.
-    shifts = ((right - size * middle) / (n - size) for size, right in parts)
-    fewer = 1 - 1 / len(parts)
-    variance = max(squares / n**2, fewer**2 * math.fsum(shift**2 for shift in shifts))
-    half = 1.96 * math.sqrt(variance)
-    return max(0.0, middle - half), min(1.0, middle + half)
+def _interval(rows: Iterable[tuple[Sequence[bool], Hashable]]) -> tuple[float, float]:
+    """Return the interval of the mean share of right answers; those to one question are alike."""
+    return DomainScore.of_clusters((cluster, marks) for marks, cluster in rows).ci95
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic.dataclasses import dataclass
 
 from ram_studio.errors import EvalSettingsError
-from ram_studio.evals.report.comparison import SIGNIFICANCE, holm, paired_counts
+from ram_studio.evals.report.comparison import SIGNIFICANCE, holm, interval_size, paired_counts
 from ram_studio.evals.report.eval_report import EvalReport
-from ram_studio.evals.report.score import Z95, DomainScore, effective_size, interval_size
+from ram_studio.evals.report.score import Z95, DomainScore, effective_size
 from ram_studio.evals.suites.demo.tasks import AGENT_DOMAINS
 
 if TYPE_CHECKING:
