@@ -157,7 +157,7 @@ def run_command(*words: object) -> str:
     """Return what a command prints, which ends well."""
     done = CliRunner().invoke(commands, [str(word) for word in words], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 @dataclass(frozen=True)

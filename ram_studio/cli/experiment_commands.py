@@ -258,7 +258,7 @@ def _outcome(row: Row, result: ExperimentResult) -> str:
     if row.label in (result.winner, result.reference):
         text = "best" if result.is_sweep else "reference"
     elif row.versus is not None:
-        text = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
+        text = row.versus.cell
     elif not result.is_sweep and row.status == "finished":
         text = "-"
     if row.loss is not None and row.status == "dropped":

@@ -269,7 +269,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     page.wait_for_selector(f":nth-match({names}, 1):has-text('ram')")
     averages = [float(text.split(" ")[0]) for text in column(4)[:8]]
     assert averages == sorted(averages, reverse=True)
-    assert "not significantly different from" in page.text_content("#comparison .statement")
+    assert "Not significantly different from" in page.text_content("#comparison .statement")
     assert page.locator("#compare-chart .scatterlayer .trace").count() == 5
     kinds = [row["kind"] for row in _rows(it.download("#compare-csv"))]
     assert kinds == ["base", *["agent"] * 3, *["merge"] * 4]

@@ -100,7 +100,8 @@ def test_the_page_says_what_is_inconclusive_and_escapes_names() -> None:
     html = view.found_html(RESULT)
     assert not any(text in html for text in ("<b>ties</b>", "<i>ram+</i>"))
     for said in (
-        "&lt;b&gt;ties&lt;/b&gt; is not significantly different from",
+        "Not significantly different from &lt;i&gt;ram+&lt;/i&gt; on all skill questions: "
+        "&lt;b&gt;ties&lt;/b&gt;.",
         "1.200 → <b>1.150</b>",
         "Reproducibility: 4 questions",
     ):

@@ -98,11 +98,7 @@ def _outcome(row: Row, result: ExperimentResult) -> Cell:
     if row.label == result.reference:
         return Cell("1", "reference")
     if row.versus is not None:
-        counts, p = row.versus.counts, row.versus.p_adjusted
-        status = row.versus.outcome.replace("inconclusive", STATUS_TEXTS["finished"])
-        shown = "< 0.001" if p < 0.001 else f"{p:.3f}"
-        text = f"{status} · +{counts.wins} −{counts.losses}, p {shown}"
-        return Cell(f"{p:.6f}", text, row.versus.outcome)
+        return Cell(f"{row.versus.p_adjusted:.6f}", row.versus.cell, row.versus.outcome)
     if not result.is_sweep and row.status == "finished":
         return Cell("2", "–")
     status, tone = STATUS_TEXTS[row.status], "worse" if row.is_out else ""

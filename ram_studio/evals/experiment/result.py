@@ -56,6 +56,11 @@ STATUS_TEXTS: dict[Status, str] = {
     "failed": "failed",
 }
 Ending = Literal["running", "done", "out_of_time", "stopped"]
+_AGAINST = {
+    "better": "Better than",
+    "worse": "Worse than",
+    "inconclusive": "Not significantly different from",
+}
 _MOST_NAMED = 6
 _STOPPED = "the comparison was stopped; run the same again to continue."
 
@@ -327,25 +332,20 @@ def _ends(score: DomainScore) -> list[tuple[str, float | None]]:
 
 
 def _comparison_sentences(result: ExperimentResult) -> list[str]:
-    """Return how each other merge, and the best agent alone, compare with the reference."""
+    """Return which other merges, and the best agent alone, differ from the reference."""
     rows = {row.label: row.domains for row in result.rows}
     # The control is one agent alone.
     merges = [row.domains for row in result.rows if len(row.merged_agents) > 1]
     lost = find_inherited(result.damage, rows.get(BASE, {}), merges)
     sentences = [one.sentence() for one in lost]
-    best = result.best_agent
+    best, named = result.best_agent, dict[str, list[str]]()
     for row in result.rows:
-        found = row.versus
-        if found is None or (row.kind != "merge" and row is not best):
-            continue
-        words = {"inconclusive": "not significantly different from"}
-        outcome = words.get(found.outcome, f"{found.outcome} than")
-        who = f"{row.label}, the best single agent," if row is best else row.label
-        sentences.append(
-            f"{who} is {outcome} {result.reference}: on {found.n} skill questions "
-            f"{found.counts.wins} gained, {found.counts.losses} lost (adjusted p "
-            f"{found.p_adjusted:.2g})."
-        )
+        if row.versus is not None and (row.kind == "merge" or row is best):
+            who = f"{row.label} (the best single agent)" if row is best else row.label
+            named.setdefault(row.versus.outcome, []).append(who)
+    for outcome, words in _AGAINST.items():
+        if who := ", ".join(named.get(outcome, ())):
+            sentences.append(f"{words} {result.reference} on all skill questions: {who}.")
     if usual := [row.label for row in result.rows if row.is_default]:
         named = shown_list(usual, _MOST_NAMED, ", ")
         sentences.append(f"At default settings, not tuned: {named}.")
