@@ -26,7 +26,7 @@ from ram_studio.cli import (
     history_command,
     progress,
 )
-from ram_studio.cli.look import (
+from ram_studio.cli.inspection import (
     analysis,
     analyze,
     diff,

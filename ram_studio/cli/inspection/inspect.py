@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.look.counts import print_shares
+from ram_studio.cli.inspection.counts import print_shares
 from ram_studio.cli.tables import print_table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from ram_studio.checkpoints.read.describe import shell_word
 from ram_studio.cli import options
-from ram_studio.cli.look.counts import (
+from ram_studio.cli.inspection.counts import (
     print_counts,
     print_parts,
     print_shares,

@@ -9,7 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.look.counts import print_agents, print_counts, print_retained, with_relations
+from ram_studio.cli.inspection.counts import (
+    print_agents,
+    print_counts,
+    print_retained,
+    with_relations,
+)
 
 
 def preview(
