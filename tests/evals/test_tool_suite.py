@@ -94,6 +94,16 @@ SPELLINGS = {
     "gemma": "<start_function_call>call:get_weather{city:<escape>Rome<escape>,days:2}"
     "<end_function_call>",
     "gemma 3": '```tool_code\nprint(get_weather(city="Rome", days=2))\n```',
+    "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n"
+    "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+    f"<|tool_call_argument_begin|>{ROME}<|tool_call_end|><|tool_calls_section_end|>",
+    "kimi without its marks": f"functions.get_weather:0{ROME}",
+    "gpt-oss": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+    f"{ROME}<|call|>",
+    "gpt-oss by role": "<|start|>assistant to=functions.get_weather<|channel|>commentary json"
+    f"<|message|>{ROME}",
+    "gpt-oss without its marks": f"commentary to=functions.get_weather json{ROME}",
     "mistral": f"[TOOL_CALLS]get_weather[ARGS]{ROME}",
     "mistral without its mark": f"get_weather{ROME}",
     "mistral with an id": f"[TOOL_CALLS]get_weather[CALL_ID]a1b2[ARGS]{ROME}",
@@ -119,6 +129,7 @@ def test_what_is_no_call_gives_none(text):
 
 
 def test_a_call_without_arguments_needs_none():
+    assert parse_calls("<tool_call>f</tool_call>") == [Call("f", {})]
     assert parse_calls('{"name": "f"}') == parse_calls('{"name": "f", "arguments": {}}')
     assert parse_calls('[{"type": "function", "function": "f", "id": "1"}]') == [Call("f", {})]
 
@@ -129,7 +140,10 @@ def test_constants_of_other_languages_and_nested_values_are_read():
     assert parse_calls("city.population(city='Lima')")[0].name == "city.population"
 
 
-@pytest.mark.parametrize("text", ["[" * 20_000, '{"a":' * 5000, "(" * 9000, "f(" * 5000])
+@pytest.mark.parametrize("text", [
+    "[" * 20_000, '{"a":' * 5000, "(" * 9000, "f(" * 5000, "functions." * 2000,
+    "functions.f " + "<|a|> " * 3000, "<tool_call>f" + "<arg_key>" * 2000,
+])  # fmt: skip
 def test_hostile_nesting_is_read_quickly(text):
     # Of this process alone: others may keep it waiting.
     start = time.process_time()

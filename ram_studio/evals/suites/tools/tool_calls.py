@@ -7,6 +7,9 @@
   with the word "function" and a fenced block;
 - Gemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`, or Python in
   a block `tool_code`, also inside `print(...)`;
+- GLM: `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`;
+- Kimi: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`;
+- gpt-oss: `to=functions.name<|channel|>commentary json<|message|>{...}<|call|>`, in either order;
 - Mistral: `[TOOL_CALLS] [...]`, `[TOOL_CALLS]name[ARGS]{...}`, `[TOOL_CALLS]name{...}`;
 - JSON: a call, a list of calls, several calls one after the other, alone or inside prose or a
   fenced block, arguments under "arguments", "parameters" or "args", also as a JSON text;
@@ -51,9 +54,11 @@ _NAMED = re.compile(
     # From a word's beginning only: else a long word is read again from each of its letters.
     r"|(?<![\w.\-])([\w.\-]+)<｜tool▁sep｜>\s*(?={)"
     r"|^function([\w.\-]+)\s*```json\s*(?={)"
+    r"|(?<![\w.\-])functions\.([\w.\-]++)(?::\d++)?(?:\s|<\|\w++\|>|commentary|json)*+(?={)"
     r"|\A\s*([\w.\-]+)(?:\[ARGS\])?(?={)",
     re.MULTILINE,
 )
+_NAME = re.compile(r"[\w.\-]+")
 _GEMMA = re.compile(r"call:([\w.\-]++)({.*})", re.DOTALL)
 _ESCAPED = re.compile(r"<escape>(.*?)<escape>", re.DOTALL)
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.\-]*)\s*:")
@@ -118,7 +123,7 @@ def _calls(text: str) -> list[Call]:
     text = _MARKERS.sub(" ", text[:MAX_ANSWER_CHARS]).strip()
     tagged = [part.strip() for part in _TAGGED.findall(text)]
     if tagged:
-        return [call for part in tagged for call in _part(part)]
+        return [call for part in tagged for call in _glm_calls(part) or _part(part)]
     fenced = [match.group(1).strip() for match in _FENCED.finditer(text)]
     for part in dict.fromkeys((text, *fenced, "\n".join(fenced))):
         calls = _part(part)
@@ -150,6 +155,18 @@ def _functions(text: str) -> list[Call]:
 
 def _until_last(end: str, text: str) -> str:
     return text[: text.rfind(end) + len(end)] if end in text else ""
+
+
+def _glm_calls(text: str) -> list[Call]:
+    name, *parts = text.split("<arg_key>")
+    if not _NAME.fullmatch(name.strip()) or not all("</arg_value>" in part for part in parts):
+        return []
+    given = {}
+    for part in parts:
+        key, _, value = part.partition("</arg_key>")
+        value = value.partition("<arg_value>")[2].partition("</arg_value>")[0]
+        given[key.strip()] = _loose(value.strip())
+    return [Call(name.strip(), given)]
 
 
 def _gemma_calls(text: str) -> list[Call]:
