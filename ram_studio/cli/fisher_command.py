@@ -15,7 +15,9 @@ from ram_studio.errors import SettingsError, raise_as
 
 def fisher(
     agent: options.Agents = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the Fisher files.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the Fisher files.")
+    ] = None,
     examples: Annotated[int, typer.Option(help="Prompts per agent.")] = 256,
     prompts: Annotated[
         Path | None, typer.Option(help="Text file, one prompt a line [default: the example's own].")

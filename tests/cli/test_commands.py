@@ -9,11 +9,13 @@ import shutil
 import pytest
 import yaml
 from safetensors import safe_open
+from typer.main import get_command
 from verdict_table import analysis_of, cases
 
 from ram_studio import __version__
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID
 from ram_studio.checkpoints.record.analysis_file import load_analysis
+from ram_studio.cli.main import commands
 from ram_studio.cli.options import parse_size
 from ram_studio.engine.merge_log import past_merges
 from ram_studio.evals.answering.local import LocalEngine
@@ -34,6 +36,18 @@ def test_version_and_help(cli):
     every = "app analyze preview inspect microscope merge verify recipe evaluate history"
     for command in (*every.split(), "compare", "sweep", "fisher"):
         assert f"\n  {command} " in out
+
+
+def test_every_output_has_the_same_short_option():
+    found, left = {}, [get_command(commands)]
+    while left:
+        command = left.pop()
+        left += getattr(command, "commands", {}).values()
+        for option in command.params:
+            if "--out" in option.opts:
+                found[command.name] = option.opts
+    assert {"merge", "fisher", "gallery", "compact", "recipe"} <= found.keys()
+    assert all("-o" in names for names in found.values()), found
 
 
 def test_analyze_says_what_epsilon_leaves_of_each_update(cli, tmp_path):

@@ -24,7 +24,7 @@ def add(
     files: Annotated[
         list[Path], typer.Argument(help="Analyses of parts, from `analyze --plan --part`.")
     ],
-    out: Annotated[Path, typer.Option(help="Analysis to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Analysis to write.")],
     as_json: options.Json = False,
 ) -> None:
     """Add the analyses of parts; with all parts it is exactly the analysis of the whole model."""
@@ -48,7 +48,7 @@ def add(
 @commands.command("compact")
 def compact(
     file: Annotated[Path, typer.Argument(help="An analysis, from `analyze --analysis`.")],
-    out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write (safetensors).")],
     as_json: options.Json = False,
 ) -> None:
     """Make an analysis small enough to share: for `preview` and the app, without any weights.

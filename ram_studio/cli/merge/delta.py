@@ -25,7 +25,7 @@ def make(
     base: Annotated[str, typer.Argument(help="Base model: folder or Hub id.")],
     agent: Annotated[str, typer.Argument(help="An agent of it, or a merge.")],
     *,
-    out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write (safetensors).")],
     reading: options.Reading,
     as_json: options.Json = False,
 ) -> None:
@@ -41,7 +41,7 @@ def make(
 def apply(
     base: Annotated[str, typer.Argument(help="The base the delta was made from.")],
     delta: Annotated[Path, typer.Argument(help="The delta.")],
-    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to create.")],
     as_json: options.Json = False,
 ) -> None:
     """Restore the agent bit for bit, with the base's config and tokenizer."""

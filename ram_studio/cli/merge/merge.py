@@ -90,7 +90,10 @@ class Fit:
 RecipeFile = Annotated[
     Path | None, typer.Argument(help="A recipe (YAML), or a provenance file (ram_studio.json).")
 ]
-Out = Annotated[str | None, typer.Option(help="Folder to create, or an fsspec URL (s3://...).")]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", "-o", help="Folder to create, or an fsspec URL (s3://...)."),
+]
 AnalysisFile = Annotated[
     Path | None, typer.Option(help="Analysis of the same files: saves the counting pass.")
 ]

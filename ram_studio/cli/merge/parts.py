@@ -19,7 +19,7 @@ from ram_studio.cli.tables import print_table
 def plan(
     recipe: Annotated[Path, typer.Argument(help="A recipe (YAML), or a provenance file.")],
     parts: Annotated[int, typer.Option(help="How many parts; at most one per output file works.")],
-    out: Annotated[Path, typer.Option(help="File to write (JSON).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write (JSON).")],
     max_shard_size: options.MaxShardSize = "5GB",
     hash_sources: options.Hash = True,
     as_json: options.Json = False,
@@ -67,7 +67,9 @@ def plan(
 
 def finish(
     plan: Annotated[Path, typer.Argument(help="The plan.")],
-    out: Annotated[str, typer.Option(help="The folder or URL that all parts were merged into.")],
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="The folder or URL that all parts were merged into.")
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Check merged parts and complete the model: index, card, provenance, config."""

@@ -31,7 +31,9 @@ def recipe(
         Literal["verl", "nemo-rl"] | None,
         typer.Option("--to-mopd", help="Write the agents as teachers for distillation."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; printed when left out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; printed when left out.")
+    ] = None,
 ) -> None:
     """Check a recipe and fill in its defaults, or convert it from or to other tools' settings."""
     if from_mergekit + to_mergekit + (to_mopd is not None) > 1:

@@ -105,10 +105,10 @@ def build_gallery(
     check_output(target, needed_bytes=SIDECAR_BYTES, sources=merges)
     entries, left_out = _entries(sources, store, dict(known or {}), check)
     if not entries:
-        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        why = printable(" ".join(left_out.values()), 400)
         raise EvaluationError(
-            f"None of the sources is a merge of RAM Studio ({printable(why, 400)}). Give folders "
-            "or Hub ids with a ram_studio.json."
+            f"No source is a merge of RAM Studio. {why} Give folders or Hub ids with a "
+            "ram_studio.json."
         )
     with reserved(target) as folder, plain_words(f"the gallery {printable(target)}"):
         (folder / "merges").mkdir()
