@@ -8,6 +8,7 @@ import re
 import shutil
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], LoadedModels]:
 
 def test_headers_tell_dtypes_configs_and_tokenizers_first(mixed) -> None:
     _, loaded = mixed
-    html = fit_html(load(loaded.base, loaded.agents), is_public=False)
+    html = fit_html(load(loaded.base, loaded.agents), is_public=False, merges=Path())
     assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
     assert re.search(r"tool /\S+ \d.\d MB bfloat16", words(html))
     assert "Verdict" not in html  # that takes a pass
@@ -76,10 +77,20 @@ def test_headers_tell_dtypes_configs_and_tokenizers_first(mixed) -> None:
     assert "holds the same files as the base" in told or "same tensors" in told
 
 
+def test_free_space_is_that_of_the_disk_of_merges(mixed, tmp_path, monkeypatch) -> None:
+    _, loaded = mixed
+    free = {tmp_path: 3_000_000}
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda folder: SimpleNamespace(free=free.get(folder, 10**12))
+    )
+    html = fit_html(load(loaded.base, loaded.agents), is_public=False, merges=tmp_path)
+    assert "3.0 MB are free" in words(html)
+
+
 def test_after_the_pass_densities_and_verdict_are_side_by_side(mixed) -> None:
     _, loaded = mixed
     fit = load(loaded.base, loaded.agents)
-    html = fit_html(fit, loaded.analysis, is_public=False)
+    html = fit_html(fit, loaded.analysis, is_public=False, merges=Path())
     preview = loaded.analysis.preview()
     stored, rounded = preview["agents"], preview["as_base_dtype"]["agents"]
     for name in loaded.agents:
