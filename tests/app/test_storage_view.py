@@ -175,6 +175,13 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
     ):
         assert rounding_caution(loaded, quiet, "bfloat16") == ""
     assert rounding_caution(loaded, recipe, "float32") == ""
+    # Weights are part of what is requested.
+    weighted = recipe_from(loaded, "ram+", {}, weights={"one": 0.5})
+    told = rounding_caution(loaded, weighted, "bfloat16")
+    assert "two 1.000 instead" in told
+    assert "one 1" not in told
+    over_layers = recipe_from(loaded, "ram+", {}, weights={"one": [0.5, 1.0]})
+    assert "can lose" in rounding_caution(loaded, over_layers, "bfloat16")
     # Layer by layer there is more than one lambda: what can happen is said instead.
     by_layer = recipe_from(loaded, "ram+", {"scope": "layer"})
     assert "can lose" in rounding_caution(loaded, by_layer, "bfloat16")
