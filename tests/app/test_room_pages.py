@@ -109,6 +109,13 @@ _STATE = {
 }  # fmt: skip
 
 
+def test_the_screen_names_the_address_of_the_link(room) -> None:
+    page = room("screen", "#ABCDFG")
+    state = {**_STATE, "code": "ABCDFG", "link": "http://192.168.1.7:7860/studio/room#ABCDFG"}
+    run(page, "(state) => answer('GET /ABCDFG', state)", state)
+    assert page.inner_text(".rm-foot") == "Join: ABCDFG at 192.168.1.7:7860/studio/room"
+
+
 def test_each_rehearsal_has_students_of_its_own(room) -> None:
     page = room("teach", f"#ABCDFG.{'a' * 24}")
     run(page, "(state) => answer('GET /ABCDFG/teacher', state)", _STATE)
