@@ -97,9 +97,19 @@ def test_the_screen_shows_the_whole_code_on_a_phone(browser) -> None:
     assert wide <= 0
 
 
+_SUBMIT = """() => new Promise((done) => {
+  window.addEventListener("hashchange", () => done(), { once: true });
+  document.querySelector("form").requestSubmit();
+})"""
+
+
 def test_an_address_without_a_code_asks_for_one(room) -> None:
     page = room("student", "#%")
     assert page.inner_text("#code-error") == "A code has six letters."
+    # As the screen shows it, or pasted.
+    page.fill("#code", " hjk mnp ")
+    page.evaluate(_SUBMIT)
+    assert paths(page) == ["POST /HJKMNP/join"]
 
 
 _STATE = {
