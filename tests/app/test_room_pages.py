@@ -119,6 +119,14 @@ _STATE = {
 }  # fmt: skip
 
 
+def test_a_student_who_was_refused_may_try_again(room) -> None:
+    page = room("student", "#QRSTVW")
+    page.evaluate("() => answer('POST /QRSTVW/join', { error: 'The room is full.' }, 429)")
+    assert page.inner_text("#code-error") == "The room is full."
+    page.click("text=Join >> nth=-1")
+    assert paths(page) == ["POST /QRSTVW/join"] * 2
+
+
 def test_the_screen_names_the_address_of_the_link(room) -> None:
     page = room("screen", "#ABCDFG")
     state = {**_STATE, "code": "ABCDFG", "link": "http://192.168.1.7:7860/studio/room#ABCDFG"}
