@@ -10,7 +10,8 @@ const code = window.location.hash.slice(1).toUpperCase();
 let link = /** @type {any} */ (null);
 let drawn = "";
 
-const address = () => `${window.location.host}${new URL("room", document.baseURI).pathname}`;
+/** What students type, of their link. @param {string} to */
+const address = (to) => { const { host, pathname } = new URL(to); return `${host}${pathname}`; };
 
 const draw = (state) => {
   headline(`Room ${state.code}`, state.is_rehearsal);
@@ -24,7 +25,7 @@ const draw = (state) => {
     else if (state.phase === "done") put(main(), "h1", {}, PHASES.done);
     else drawAsked(state);
     const how = put(main(), "p", { class: "rm-foot" });
-    write(how, ["Join: ", [state.code], ` at ${address()}`]);
+    write(how, ["Join: ", [state.code], ` at ${address(state.link)}`]);
   }
   tellCounts(state);
 };

@@ -35,16 +35,20 @@ const drawForm = (error = "") => {
   const form = put(main(), "form", { class: "rm-join" });
   put(form, "label", { for: "code" }, "Code of six letters");
   const input = put(form, "input", {
-    id: "code", maxlength: "6", required: "", autocomplete: "off", autocapitalize: "characters", spellcheck: "false", "aria-describedby": "code-error",
+    id: "code", maxlength: "20", required: "", autocomplete: "off", autocapitalize: "characters", spellcheck: "false", "aria-describedby": "code-error",
+    value: error && code,
   });
   put(form, "p", { id: "code-error", class: "rm-bad", role: "alert" }, error);
   put(form, "button", { type: "submit", class: "rm-main" }, "Join");
   put(main(), "p", { class: "rm-muted" }, "No name, no account. Your answers stay anonymous.");
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    window.location.hash = input.value.trim().toUpperCase();
+    const wanted = `#${input.value.replace(/\s/g, "").toUpperCase()}`; // the screen shows it spaced
+    if (wanted === window.location.hash.toUpperCase()) enter(); // once more: nothing changes there
+    else window.location.hash = wanted;
   });
   input.focus();
+  input.select();
 };
 
 const enter = async () => {

@@ -72,6 +72,7 @@ BASE = {"models": ["base"], "limit": 2}
         ("analyze", NONE, "/nowhere"),
         ("merge", {"method": "blend"}, "blend"),
         ("merge", {"method": "ram", "settings": {"temperature": 1}}, "temperature"),
+        ("merge", {"other_base": "no"}, "other_base is 'no'; it must be true or false"),
         ("evaluate", {**BASE, "suites": ["chess"]}, "no suite 'chess'"),
         # The example's context has no room for them.
         (

@@ -69,7 +69,7 @@ def test_an_analysis_of_the_hub_stores_no_weights(hub, tmp_path) -> None:
     assert np.array_equal(found.analysis.counts.shared, set_name.analysis.counts.shared)
     session = Session("s", tmp_path / "session", loaded=found.as_loaded("models"))
     (tmp_path / "session").mkdir()
-    said = fit_html(found.fit, found.analysis, is_public=False)
+    said = fit_html(found.fit, found.analysis, is_public=False, merges=Path())
     assert "they were read there and not stored" in said
     commits = {name: hub.repositories[f"lab/{name}"].branches["main"] for name in ("base", *AGENTS)}
     assert session.models.base == f"lab/base@{commits['base']}", "later reads are of these files"

@@ -252,6 +252,16 @@ _COMES_TO_REST = """async () => {
 }"""
 
 
+_IS_ABOVE_LOADER = """() => {
+  const loader = document.createElement("div");
+  loader.style = "position: fixed; inset: 0; z-index: 30";
+  document.querySelector("gradio-app").append(loader);
+  const isAbove = Boolean(document.elementFromPoint(700, 400).closest("#first-view"));
+  loader.remove();
+  return isAbove;
+}"""
+
+
 @pytest.mark.browser
 def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     it = visit(reduced_motion="no-preference")
@@ -300,6 +310,7 @@ def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
         # Looked at before all is loaded: on a slow machine the app may have come by then.
         page.goto(it.url, wait_until="domcontentloaded")
         assert page.is_visible("#first-view")
+        assert page.evaluate(_IS_ABOVE_LOADER), "Gradio's loader shows through"
 
 
 # The places of a few things in every frame, where they differ from the first ones.

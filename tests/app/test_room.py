@@ -548,6 +548,7 @@ def test_pages_and_code_lead_to_this_app(school: School) -> None:
         f"http://192.168.1.7:7860/room#{school.code}",
         True,
     )
+    assert school.http.get(school.at).json()["link"] == seen["link"], "the screen has the same"
     picture = school.http.get(f"{school.at}/qr.svg")
     assert picture.headers["content-type"] == "image/svg+xml"
     assert b"<path" in picture.content

@@ -97,9 +97,19 @@ def test_the_screen_shows_the_whole_code_on_a_phone(browser) -> None:
     assert wide <= 0
 
 
+_SUBMIT = """() => new Promise((done) => {
+  window.addEventListener("hashchange", () => done(), { once: true });
+  document.querySelector("form").requestSubmit();
+})"""
+
+
 def test_an_address_without_a_code_asks_for_one(room) -> None:
     page = room("student", "#%")
     assert page.inner_text("#code-error") == "A code has six letters."
+    # As the screen shows it, or pasted.
+    page.fill("#code", " hjk mnp ")
+    page.evaluate(_SUBMIT)
+    assert paths(page) == ["POST /HJKMNP/join"]
 
 
 _STATE = {
@@ -107,6 +117,21 @@ _STATE = {
     "present": 0, "joined": 0, "is_rehearsal": True, "is_reachable": True, "link": "", "links": [],
     "shown": None, "plan": [], "questions": 1,
 }  # fmt: skip
+
+
+def test_a_student_who_was_refused_may_try_again(room) -> None:
+    page = room("student", "#QRSTVW")
+    page.evaluate("() => answer('POST /QRSTVW/join', { error: 'The room is full.' }, 429)")
+    assert page.inner_text("#code-error") == "The room is full."
+    page.click("text=Join >> nth=-1")
+    assert paths(page) == ["POST /QRSTVW/join"] * 2
+
+
+def test_the_screen_names_the_address_of_the_link(room) -> None:
+    page = room("screen", "#ABCDFG")
+    state = {**_STATE, "code": "ABCDFG", "link": "http://192.168.1.7:7860/studio/room#ABCDFG"}
+    run(page, "(state) => answer('GET /ABCDFG', state)", state)
+    assert page.inner_text(".rm-foot") == "Join: ABCDFG at 192.168.1.7:7860/studio/room"
 
 
 def test_each_rehearsal_has_students_of_its_own(room) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], LoadedModels]:
 
 def test_headers_tell_dtypes_configs_and_tokenizers_first(mixed) -> None:
     _, loaded = mixed
-    html = fit_html(load(loaded.base, loaded.agents), is_public=False)
+    html = fit_html(load(loaded.base, loaded.agents), is_public=False, merges=Path())
     assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
     assert re.search(r"tool /\S+ \d.\d MB bfloat16", words(html))
     assert "Verdict" not in html  # that takes a pass
@@ -76,10 +77,20 @@ def test_headers_tell_dtypes_configs_and_tokenizers_first(mixed) -> None:
     assert "holds the same files as the base" in told or "same tensors" in told
 
 
+def test_free_space_is_that_of_the_disk_of_merges(mixed, tmp_path, monkeypatch) -> None:
+    _, loaded = mixed
+    free = {tmp_path: 3_000_000}
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda folder: SimpleNamespace(free=free.get(folder, 10**12))
+    )
+    html = fit_html(load(loaded.base, loaded.agents), is_public=False, merges=tmp_path)
+    assert "3.0 MB are free" in words(html)
+
+
 def test_after_the_pass_densities_and_verdict_are_side_by_side(mixed) -> None:
     _, loaded = mixed
     fit = load(loaded.base, loaded.agents)
-    html = fit_html(fit, loaded.analysis, is_public=False)
+    html = fit_html(fit, loaded.analysis, is_public=False, merges=Path())
     preview = loaded.analysis.preview()
     stored, rounded = preview["agents"], preview["as_base_dtype"]["agents"]
     for name in loaded.agents:
@@ -164,6 +175,13 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
     ):
         assert rounding_caution(loaded, quiet, "bfloat16") == ""
     assert rounding_caution(loaded, recipe, "float32") == ""
+    # Weights are part of what is requested.
+    weighted = recipe_from(loaded, "ram+", {}, weights={"one": 0.5})
+    told = rounding_caution(loaded, weighted, "bfloat16")
+    assert "two 1.000 instead" in told
+    assert "one 1" not in told
+    over_layers = recipe_from(loaded, "ram+", {}, weights={"one": [0.5, 1.0]})
+    assert "can lose" in rounding_caution(loaded, over_layers, "bfloat16")
     # Layer by layer there is more than one lambda: what can happen is said instead.
     by_layer = recipe_from(loaded, "ram+", {"scope": "layer"})
     assert "can lose" in rounding_caution(loaded, by_layer, "bfloat16")

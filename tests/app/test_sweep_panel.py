@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
 from app_parts import built, tuned
 
@@ -19,7 +20,7 @@ from ram_studio.app.experiment.work import count_text
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
 from ram_studio.app.session.answers import open_answers
-from ram_studio.app.session.jobs import LOADED
+from ram_studio.app.session.jobs import LOADED, Job, JobDisplay
 from ram_studio.app.session.session import Experiment, Session
 from ram_studio.app.session.sets import load_set
 from ram_studio.app.session.workspace import Workspace
@@ -34,6 +35,7 @@ from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.store import RunKey
 
 OFF = (False, 0.0, 1.0, 3)
+OPEN = {"open": True, "__type__": "update"}
 
 
 @pytest.fixture(scope="module")
@@ -343,3 +345,19 @@ def test_a_sweep_shows_nothing_among_other_models(session, panel):
     assert session.experiments == {}
     assert "other models were loaded" in told[-1][panel.controls.status]
     assert all(panel.chart not in update for update in told)
+
+
+def test_a_job_found_again_opens_its_folded_panel(panel):
+    session = panel.shared.workspace.session("tab")
+    session.load(load_set("shared-style"))
+    job = Job(session, lambda report, cancel: None)
+    job.display = JobDisplay(panel.controls, lambda event: "", lambda result: {}, None)
+    page = panel.controls.start.parent
+    while page.parent is not None:
+        page = page.parent
+    [button] = [box for box in page.blocks.values() if box.elem_id == "resume-sweep-start"]
+    [again] = [event for event in page.fns.values() if (button._id, "click") in event.targets]
+    request = gr.Request(session_hash="tab")
+    opened = [box for updates in again.fn(request) for box in updates if updates[box] == OPEN]
+    assert [box.elem_id for box in opened] == ["sweep-panel"]
+    assert set(opened) <= set(again.outputs)

@@ -77,6 +77,12 @@ def test_another_method_keeps_its_own_defaults():
     assert (sums["scale"], ties) == (None, {"density": 0.3})
 
 
+def test_a_scale_that_was_left_out_reads_as_one_by_n():
+    start = space("scale=0.2,0.4", "weight=0,1", method="task-arithmetic").start()
+    assert start.label == "task-arithmetic (scale 1/N, one x 1, two x 1)"
+    assert start.values["scale"] is None
+
+
 def test_weights_and_ramps_are_axes_an_agents_own_first():
     made = space("weight=0,1", "ramp.two=0.5,1", "rule=ram,region", weights={"two": (0.2, 0.8)})
     found = {c.label: c.recipe.weights for c in made.grid()}

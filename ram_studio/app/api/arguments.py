@@ -80,6 +80,16 @@ def whole_between(name: str, value: Any, low: int, high: int) -> int:
     return int(found)
 
 
+def yes_or_no(name: str, value: Any) -> bool:
+    """Return an argument that is true or false.
+
+    Raises: SettingsError for anything else: "no" would count as yes.
+    """
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is {str(value)[:80]!r}; it must be true or false.")
+    return value
+
+
 def name_list(what: str, values: Any) -> list[str]:
     """Return an argument that is a list of names.
 

@@ -9,7 +9,14 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.algorithm.epsilon_grid import EPSILON_GRID, snap
-from ram_studio.app.api.arguments import between, name_list, number, object_of, with_error_messages
+from ram_studio.app.api.arguments import (
+    between,
+    name_list,
+    number,
+    object_of,
+    with_error_messages,
+    yes_or_no,
+)
 from ram_studio.app.api.asking import AskingEndpoints
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
@@ -159,7 +166,7 @@ class Endpoints(AskingEndpoints):
                 dtype=dtype,
                 rounding=rounding,
                 seed=seed,
-                other_base=other_base,
+                other_base=yes_or_no("other_base", other_base),
             )
             return merge_work(recipe, session, self._settings, device=str(device))
 

@@ -259,7 +259,7 @@ class LoadPanel:
             sources, options = self._read(data)
             with acting_as(session.token):
                 fit = work.inspect_sources(sources, options, settings)
-                report = fit_html(fit, is_public=settings.is_public)
+                report = self._fit_html(fit)
         except RamStudioError as error:
             return self._with_options({self.job.status: templates.callout(str(error), "bad")})
         pins = work.pinned_sources(fit)
@@ -279,7 +279,7 @@ class LoadPanel:
 
         def finish(found: work.FreshAnalysis) -> Updates:
             session.load(found.as_loaded(", ".join(found.sources.agents)))
-            fit = fit_html(found.fit, found.analysis, is_public=shared.settings.is_public)
+            fit = self._fit_html(found.fit, found.analysis)
             return {**shared.loaded.updates(session), status: fit, self._target: "tune"}
 
         yield {self._target: ""}
@@ -292,6 +292,10 @@ class LoadPanel:
             needs_loaded=False,
         )
         yield from map(self._with_options, updates)
+
+    def _fit_html(self, *found: Any) -> str:
+        shared = self.shared
+        return fit_html(*found, is_public=shared.settings.is_public, merges=shared.workspace.root)
 
     def _with_options(self, updates: Updates) -> Updates:
         """Return updates that also open the options where the status says to choose there."""

@@ -58,12 +58,12 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
 
 
 def fit_html(
-    fit: CompatibilityReport, analysis: Analysis | None = None, *, is_public: bool
+    fit: CompatibilityReport, analysis: Analysis | None = None, *, is_public: bool, merges: Path
 ) -> Markup:
     """Return the compatibility report: that they fit, what is stored, where it comes from.
 
     analysis: of the same checkpoints, once they were analyzed. is_public: name no path of this
-    machine.
+    machine. merges: a folder of the disk that merges are written to.
     """
     models = fit.checkpoints
     stored = storage_report(fit, analysis)
@@ -79,7 +79,7 @@ def fit_html(
         missing=sum(model.nbytes for model in models if not model.is_local),
         counted=analysis is not None,
         pins=[f"{source[:-40]}{source[-40:-32]}" for source in pinned_sources(fit).values()],
-        free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
+        free=shutil.disk_usage(merges).free,
         stored=storage_html(stored),
         sampled={name: own.changed for name, own in sampled.items()},
         sources=[

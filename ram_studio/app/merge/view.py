@@ -99,12 +99,15 @@ def rounding_caution(loaded: LoadedModels, recipe: Recipe, dtype: str) -> str:
     is_exposed = recipe.rounding == "nearest" and dtype != "float32" and own.get("r", 0) > 0
     if recipe.method not in RESCALING or not is_exposed:
         return ""
-    analysis = loaded.analysis
-    if analysis.steps is None or own["scope"] != "global":
+    analysis, weights = loaded.analysis, recipe.weights
+    is_one = own["scope"] == "global" and not any(isinstance(w, tuple) for w in weights.values())
+    if analysis.steps is None or not is_one:
         return _TRAP.format(dtype=dtype)
     point, tuned = snap(own["epsilon"]), [own[name] for name in ("r", "alpha") if name in own]
     agents = analysis.preview(point, recipe.method, *tuned)["agents"]
-    factors = {name: numbers["lambda"] for name, numbers in agents.items()}
+    factors = {name: own["lambda"] * weights.get(name, 1.0) for name, own in agents.items()}
+    # The meter knows what is scaled up.
+    factors = {name: factor for name, factor in factors.items() if factor >= 1}
     rounding = rounding_preview(analysis, point, factors)
     assert rounding is not None, "the analysis has steps"
     return rounding_warning(analysis, rounding, dtype)

@@ -190,7 +190,8 @@ class RoomRoutes:
         student = request.headers.get("room-student")
         now = self.rooms.clock()
         if student is None:
-            return self._state(request, views.screen_view(room, now))
+            view = views.screen_view(room, now)
+            return self._state(request, {**view, "link": self.students_link(request, room.code)})
         room.note(student, now)
         return self._state(request, views.student_view(room, student))
 

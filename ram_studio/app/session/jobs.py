@@ -356,10 +356,14 @@ def connect(
         job = session.job
         if isinstance(job, Job) and job.display is not None and job.display.controls is controls:
             job.clients.add(session.client)
+            if folds:
+                yield {fold: gr.update(open=True) for fold in folds}
             yield from _show(job, job.display)
         else:
             yield {controls.status: ""}
 
+    # A reloaded page has them folded.
+    folds = [box for box in _around(controls.start) if isinstance(box, gr.Accordion)]
     # Shown at once by the browser, until the job's first word: it may have to wait.
     waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
     controls.start.click(fn=None, js=waiting, outputs=controls.status)
@@ -367,5 +371,11 @@ def connect(
     every = list(dict.fromkeys([*controls, *outputs]))
     # Pressed by a reloaded page, see page.js.
     again = gr.Button(visible="hidden", elem_id=f"resume-{controls.start.elem_id}")
-    again.click(resume, None, every, **HEAVY)
+    again.click(resume, None, [*every, *folds], **HEAVY)
     return controls.start.click(start, inputs, every, **HEAVY)
+
+
+def _around(component: Any) -> Iterator[Any]:
+    """Yield what a component lies in, the innermost first."""
+    while (component := component.parent) is not None:
+        yield component

@@ -372,7 +372,10 @@ def setting_label(method: str, values: Mapping[str, Any], digits: int = 4) -> st
     def text(value: Any) -> str:
         return shown_value(value, digits)
 
-    shown = [f"{k} {text(value)}" for k, value in values.items() if not _is_weight(k)]
+    # A scale that was left out.
+    left_out = {"scale": "1/N"} if values.get("scale", 1) is None else {}
+    own = {k: value for k, value in {**values, **left_out}.items() if not _is_weight(k)}
+    shown = [f"{k} {text(value)}" for k, value in own.items()]
     for agent, weight in weights_of(values).items():
         ends = weight if isinstance(weight, tuple) else (weight,)
         shown.append(f"{agent} x {' to '.join(map(text, ends))}")
