@@ -173,7 +173,7 @@ def test_rows_come_out_again_and_those_of_other_weights_do_not(copied, tmp_path)
     torch.manual_seed(1)
     other = {name: torch.randn_like(value) for name, value in weights.items()}
     save_file(other, copied / "base" / "model.safetensors", {"format": "pt"})
-    wrong, _ = ship.differing(copied, out, 2)
+    wrong, _ = ship.differing(copied, out, 9)
     assert wrong > 0
 
 
