@@ -25,10 +25,10 @@ def coding_engine() -> Iterator[LocalEngine]:
 
 @pytest.fixture(scope="module")
 def quick(request) -> Iterator[Worker]:
-    """Let the worker of the module that a test file names ASKS take half a second."""
+    """Let the worker of the module that a test file names ASKS take three tenths of a second."""
     module = request.module.ASKS
     with pytest.MonkeyPatch.context() as patch:
-        made = replace(module.WORKER, seconds=0.5)
+        made = replace(module.WORKER, seconds=0.3)
         patch.setattr(module, "WORKER", made)
         with closing(made):
             yield made

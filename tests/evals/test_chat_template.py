@@ -52,7 +52,7 @@ def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(template, reason
 
 def test_a_model_whose_template_hangs_does_not_hang_the_engine(tmp_path):
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=ENDLESS))
-    with pytest.raises(EvaluationError, match=r"chat template .* longer than 0.5 s"):
+    with pytest.raises(EvaluationError, match=r"chat template .* longer than 0.3 s"):
         list(engine.answer([HELLO]))
     assert "Grüße" in render_chat(TEMPLATE, SAID)
 

@@ -15,7 +15,7 @@ from ram_studio.errors import EvaluationError, ServerError, Stopped
 from ram_studio.evals.answering import endpoint
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import reason_of
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.report.comparison import PairedCounts
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.history import stored_report
@@ -45,6 +45,13 @@ def question(text: str = "Say hi.", **more: object) -> Question:
 def ask(engine: EndpointEngine, *questions: Question) -> list:
     replies = {q.id: r for batch in engine.answer(questions) for q, r in batch}
     return [replies[q.id] for q in questions]
+
+
+def reply_to(body: object) -> Reply:
+    """Return what an engine makes of one response body."""
+    with serve(lambda _: body) as server:
+        (reply,) = ask(EndpointEngine(server.url), question())
+    return reply
 
 
 def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
@@ -113,9 +120,7 @@ def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path, mon
         assert [a.is_correct for a in mended.models["one"].answers["math"]].count(True) == 1
 
 
-def test_a_busy_server_is_asked_again_and_a_failing_one_left_out(
-    monkeypatch,
-):
+def test_a_busy_server_is_asked_again_and_a_failing_one_left_out(monkeypatch):
     monkeypatch.setattr(endpoint, "PAUSE_SECONDS", 0.001)
     replies = [(503, b"loading"), (429, b"slow down"), "Answer: 61"]
     with serve(lambda _: replies.pop(0)) as server:
@@ -161,8 +166,7 @@ def cut(content: str | None) -> dict:
     ],
 )
 def test_what_is_no_whole_answer_is_told_apart_and_final(body, finish, note):
-    with serve(lambda _: body) as server:
-        (reply,) = ask(EndpointEngine(server.url), question())
+    reply = reply_to(body)
     assert reply.finish == finish
     assert re.fullmatch(note, reply.note)
     # Calls that a server parsed itself count as calls.
@@ -183,25 +187,20 @@ def test_a_count_of_tokens_that_cannot_be_is_none(tokens, tmp_path):
     assert (answer.text, answer.tokens) == ("hi", None)
 
 
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        ({"content": TEXT}, "So: hi"),
-        ({"content": [*THINKING, *TEXT]}, "<think>Hm.</think>So: hi"),
-        ({"content": "hi", "reasoning": "Hm."}, "<think>Hm.</think>hi"),
-        ({"content": "hi", "reasoning_content": "Hm.", "reasoning": None}, "<think>Hm.</think>hi"),
-        ({"content": [{"type": "image_url", "image_url": {}}]}, None),
-        ({"content": None, "refusal": "I can't help."}, "I can't help."),
-        ({"content": [{"type": "refusal", "refusal": "I can't."}]}, "I can't."),
-    ],
-    ids=[
-        *("parts", "thinking in a part", "reasoning", "reasoning_content", "no text"),
-        *("a refusal", "a refusal as a part"),
-    ],
-)
+CONTENTS = [
+    ({"content": TEXT}, "So: hi"),
+    ({"content": [*THINKING, *TEXT]}, "<think>Hm.</think>So: hi"),
+    ({"content": "hi", "reasoning": "Hm."}, "<think>Hm.</think>hi"),
+    ({"content": "hi", "reasoning_content": "Hm.", "reasoning": None}, "<think>Hm.</think>hi"),
+    ({"content": [{"type": "image_url", "image_url": {}}]}, None),
+    ({"content": None, "refusal": "I can't help."}, "I can't help."),
+    ({"content": [{"type": "refusal", "refusal": "I can't."}]}, "I can't."),
+]
+
+
+@pytest.mark.parametrize(("message", "text"), CONTENTS, ids=range(len(CONTENTS)))
 def test_content_in_parts_and_reasoning_are_read(message, text):
-    with serve(lambda _: {"choices": [{"message": message}]}) as server:
-        (reply,) = ask(EndpointEngine(server.url), question())
+    reply = reply_to({"choices": [{"message": message}]})
     assert reply.text == (text or "")
     assert reply.finish == ("end" if text else "failed")
 
@@ -373,13 +372,8 @@ def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
             evaluate({"one": source}, "math", limit=2, store=store)
         report = evaluate({"one": source}, "math", limit=2, store=store)
         assert server.requests[0][1]["Authorization"] == f"Bearer {secret}"
-        shown = (
-            json.dumps(as_json(EvalResult.of(report)))
-            + repr(source)
-            + str(source)
-            + repr(store.runs())
-        )
-    assert secret not in shown + str(error.value)
+        shown = [json.dumps(as_json(EvalResult.of(report))), source, str(source), store.runs()]
+    assert secret not in f"{shown}{error.value}"
     for file in tmp_path.iterdir():
         assert secret.encode() not in file.read_bytes()
     out, err = capfd.readouterr()

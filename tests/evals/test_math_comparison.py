@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,14 +45,13 @@ def test_nine_in_ten_hard_pairs_are_judged_rightly():
 
 @pytest.fixture(scope="module")
 def quick_worker():
-    made = replace(COMPARER, seconds=0.5)
-    yield made
-    made.close()
+    """Compare for half a second at most."""
+    with closing(replace(COMPARER, seconds=0.5)) as made:
+        yield made
 
 
 @pytest.fixture
 def quick(monkeypatch, quick_worker):
-    """Let comparisons take half a second."""
     monkeypatch.setattr(math500, "COMPARER", quick_worker)
     return quick_worker
 
@@ -102,29 +102,29 @@ REFUSED = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def trying(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def trying(tmp_path_factory):
     """Give what evaluates code where answers are compared, with everything that is loaded there."""
-    folder = tmp_path / "sandbox"
+    folder = tmp_path_factory.mktemp("trying") / "sandbox"
     subprocess.run(["cp", "-r", str(worker.FOLDER), str(folder)], check=True)
     module = folder / "inside" / "mathematics.py"
     module.write_text(module.read_text() + TRYING)
-    monkeypatch.setattr(worker, "FOLDER", folder)
-    made = replace(COMPARER, seconds=5)
-    yield lambda code: made.ask({"code": code})
-    made.close()
+    with closing(replace(COMPARER, seconds=5)) as made:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "FOLDER", folder)
+            patch.setenv("HF_TOKEN", "secret-token")
+            assert made.ask({"code": "1 + 1"}) == {"value": "2"}
+        yield lambda code: made.ask({"code": code})
 
 
 @sealed
 def test_the_worker_reaches_no_file_network_or_process(trying):
-    assert trying("1 + 1") == {"value": "2"}
     assert [trying(code).get("error") for code in REFUSED] == ["PermissionError"] * len(REFUSED)
     # Its libraries load what they need.
     assert "value" in trying("__import__('sympy.physics.units.systems').__name__")
 
 
-def test_the_worker_has_neither_torch_nor_secrets(trying, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "secret-token")
+def test_the_worker_has_neither_torch_nor_secrets(trying):
     loaded = "sorted({'sympy', 'torch', 'gradio', 'ram_studio'} & set(__import__('sys').modules))"
     assert trying(loaded) == {"value": "['sympy']"}
     assert "HF_TOKEN" not in trying("dict(__import__('os').environ)")["value"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -14,6 +15,7 @@ import yaml
 from engine_zoo import Zoo, make_zoo
 from loopback_hub import LoopbackHub, Repository
 
+from ram_studio.algorithm.analysis import Analysis
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.opening import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
@@ -68,9 +70,26 @@ def hub(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
     return hub
 
 
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("publish") / "zoo", 2)
+
+
+@pytest.fixture(scope="module")
+def plain(zoo: Zoo) -> Path:
+    """The zoo's agents merged by RAM+."""
+    return merge(zoo.recipe(), zoo.base_path.parent / "merged").out
+
+
 @pytest.fixture
-def zoo(tmp_path: Path) -> Zoo:
-    return make_zoo(tmp_path / "zoo", 2)
+def merged(plain: Path, tmp_path: Path) -> Path:
+    """A copy of that merge, which a test may change."""
+    return shutil.copytree(plain, tmp_path / "merged")
+
+
+@pytest.fixture(scope="module")
+def compact(zoo: Zoo) -> Analysis:
+    return zoo.analyze().compact()
 
 
 @pytest.fixture
@@ -166,27 +185,29 @@ def test_a_gallery_reads_what_a_push_brings(
     assert not (unchecked.folder / "ram_studio.analysis").exists()
 
 
-def test_merges_say_what_was_not_checked(zoo: Zoo, tmp_path: Path) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "merged")
-    assert merged.provenance.not_checked == tuple(SKILL_CHECKS)
-    assert read_provenance(merged.out).not_checked == not_checked(["tool", "demo"])
+def rewritten(merged: Path, change: Callable[[dict], object]) -> None:
+    """Change a merge's provenance, with a checksum that fits."""
+    told = json.loads((merged / "ram_studio.json").read_text())
+    change(told)
+    told["checksum"] = checksum_of(told)
+    (merged / "ram_studio.json").write_text(json.dumps(told))
+
+
+def test_merges_say_what_was_not_checked(merged: Path) -> None:
+    assert read_provenance(merged).not_checked == tuple(SKILL_CHECKS)
+    assert read_provenance(merged).not_checked == not_checked(["tool", "demo"])
     assert not_checked(["lm-eval:piqa", "ifeval", "tool"]) == ("refusal", "tool-loop")
     known = {*ALL_SUITES, *HARNESS_SUITES["forgetting"]}
     assert known.issuperset(set().union(*(names for _, names in SKILL_CHECKS.values())))
     # A provenance of an earlier version is read too.
-    told = json.loads((merged.out / "ram_studio.json").read_text())
-    del told["not_checked"]
-    told["checksum"] = checksum_of(told)
-    (merged.out / "ram_studio.json").write_text(json.dumps(told))
-    assert read_provenance(merged.out).not_checked == ()
+    rewritten(merged, lambda told: told.pop("not_checked"))
+    assert read_provenance(merged).not_checked == ()
 
 
-def test_a_provenance_with_other_numbers_gets_no_badge(zoo: Zoo, tmp_path: Path) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "merged").out
-    told = json.loads((merged / "ram_studio.json").read_text())
-    told["agents"]["agent0"]["retained"]["total"] += 0.01
-    told["checksum"] = checksum_of(told)
-    (merged / "ram_studio.json").write_text(json.dumps(told))
+def test_a_provenance_with_other_numbers_gets_no_badge(merged: Path, tmp_path: Path) -> None:
+    retained = read_provenance(merged).agents["agent0"].retained.total
+    more = {"total": retained + 0.01}
+    rewritten(merged, lambda told: told["agents"]["agent0"]["retained"].update(more))
     (unchecked,) = build_gallery([str(merged)], tmp_path / "site").entries
     assert unchecked.verified is None
     with pytest.raises(EvaluationError, match="says retained is"):
@@ -194,9 +215,8 @@ def test_a_provenance_with_other_numbers_gets_no_badge(zoo: Zoo, tmp_path: Path)
 
 
 def test_only_whole_benchmarks_go_to_a_leaderboard(
-    hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path
+    hub: LoopbackHub, store: AnswerStore, merged: Path
 ) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "merged").out
     with pytest.raises(EvaluationError, match=r"has no scores of .*ram-studio evaluate"):
         push_files(merged, "me/x", store=store, analysis=None)
     rows = list(ALL_SUITES["gsm8k"].questions(SuiteSettings(len)))
@@ -218,10 +238,9 @@ def test_only_whole_benchmarks_go_to_a_leaderboard(
 
 @pytest.mark.parametrize("card", [b"---\n{\n---\n", b"---\n- a\n---\n", b"\xff", None])
 def test_scores_of_a_card_that_cannot_be_read_are_refused(
-    hub: LoopbackHub, zoo: Zoo, store: AnswerStore, tmp_path: Path, card: bytes | None
+    hub: LoopbackHub, store: AnswerStore, merged: Path, card: bytes | None
 ) -> None:
     """One that its owner had broken ended in a traceback."""
-    merged = merge(zoo.recipe(), tmp_path / "merged").out
     answer_all(store, merged, "tool", questions("tool", 3), 1)
     (merged / "README.md").unlink()
     if card is not None:
@@ -230,18 +249,18 @@ def test_scores_of_a_card_that_cannot_be_read_are_refused(
         push_files(merged, "me/x", store=store, analysis=None)
 
 
-def test_mergekits_recipe_says_what_differs_or_is_left_out(zoo: Zoo, tmp_path: Path) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "ramplus").out
-    (text,) = mergekit_file(read_provenance(merged)).values()
+def test_mergekits_recipe_says_what_differs_or_is_left_out(
+    zoo: Zoo, plain: Path, tmp_path: Path
+) -> None:
+    (text,) = mergekit_file(read_provenance(plain)).values()
     assert b"# mergekit looks for rho in each tensor" in text
-    assert str(tmp_path).encode() not in text
+    assert str(plain.parent).encode() not in text
     assert yaml.safe_load(text)["merge_method"] == "ramplus_tl"
     other = merge(zoo.recipe(method="ram+s", settings={}), tmp_path / "ramplus-s").out
     assert mergekit_file(read_provenance(other)) == {}
 
 
-def test_an_analysis_of_other_sources_shows_no_canvas(zoo: Zoo, tmp_path: Path) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "merged").out
+def test_an_analysis_of_other_sources_shows_no_canvas(merged: Path, tmp_path: Path) -> None:
     strange = make_zoo(tmp_path / "strange", 2, seed=1).analyze()
     file = save_analysis(strange, tmp_path / "strange.safetensors")
     with pytest.raises(AnalysisError, match="is not of the checkpoints that were merged: `agent0`"):
@@ -256,31 +275,23 @@ def test_an_analysis_of_other_sources_shows_no_canvas(zoo: Zoo, tmp_path: Path) 
     assert str(tmp_path) not in note
 
 
-def rewritten(merged: Path, **recipe: object) -> None:
-    """Change a merge's recipe in its provenance, with a checksum that fits."""
-    told = json.loads((merged / "ram_studio.json").read_text())
-    told["recipe"] |= recipe
-    told["checksum"] = checksum_of(told)
-    (merged / "ram_studio.json").write_text(json.dumps(told))
-
-
 @pytest.mark.parametrize("settings", [{"epsilon": 10**400}, {"r": 10**400}, {"epsilon": -1}])
 def test_no_number_of_one_entry_stops_the_others(
-    zoo: Zoo, tmp_path: Path, settings: dict[str, object]
+    merged: Path, compact: Analysis, tmp_path: Path, settings: dict[str, object]
 ) -> None:
-    merged, other = (merge(zoo.recipe(), tmp_path / name).out for name in ("merged", "other"))
-    save_analysis(zoo.analyze().compact(), merged / "ram_studio.analysis")
-    rewritten(merged, settings=settings)
+    other = shutil.copytree(merged, tmp_path / "other")
+    save_analysis(compact, merged / "ram_studio.analysis")
+    rewritten(merged, lambda told: told["recipe"].update(settings=settings))
     built = build_gallery([str(merged), str(other)], tmp_path / "site")
     assert [entry.title for entry in built.entries] == ["merged", "other"]
     assert (tmp_path / "site/merges/merged.html").stat().st_size > 10_000
 
 
-def test_a_gallery_row_has_weights_and_filters(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_gallery_row_has_weights_and_filters(zoo: Zoo, compact: Analysis, tmp_path: Path) -> None:
     kept = ({"match": ["norms"], "keep": "base"},)
     recipe = zoo.recipe(weights={"agent0": 0.5}, filters=kept)
     merged = merge(recipe, tmp_path / "merged").out
-    save_analysis(zoo.analyze().compact(), merged / "ram_studio.analysis")
+    save_analysis(compact, merged / "ram_studio.analysis")
     page = build_gallery([str(merged)], tmp_path / "site").page.read_text()
     # Its canvas opens with them.
     canvas = (tmp_path / "site/merges/merged.html").read_text()
@@ -333,8 +344,8 @@ def test_only_rams_methods_have_a_lambda(zoo: Zoo, tmp_path: Path) -> None:
         assert "| rho |" in card
 
 
-def test_a_gallery_shows_a_stored_lambda_of_zero(zoo: Zoo, tmp_path: Path) -> None:
-    entry = read_entry(str(merge(zoo.recipe(), tmp_path / "merged").out))
+def test_a_gallery_shows_a_stored_lambda_of_zero(plain: Path) -> None:
+    entry = read_entry(str(plain))
     agents = {
         name: agent.model_copy(update={"effective_scaling_factor": 0.0})
         for name, agent in entry.provenance.agents.items()
@@ -352,24 +363,23 @@ def test_a_gallery_refuses_another_list_of_what_was_verified(tmp_path: Path) -> 
         load_verified(file)
 
 
-def test_a_gallery_within_a_merge_is_refused(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_gallery_within_a_merge_is_refused(merged: Path) -> None:
     """The merge was not what its provenance says any more."""
-    folder = merge(zoo.recipe(), tmp_path / "merged").out
     with pytest.raises(OutputError, match="lies inside"):
-        build_gallery([str(folder)], folder / "site")
-    verify(folder)
+        build_gallery([str(merged)], merged / "site")
+    verify(merged)
 
 
-def test_merges_of_equal_names_have_pages_of_their_own(zoo: Zoo, tmp_path: Path) -> None:
+def test_merges_of_equal_names_have_pages_of_their_own(plain: Path, tmp_path: Path) -> None:
     places = ("one/same", "two/Same", "three/same.2")
-    folders = [merge(zoo.recipe(), tmp_path / place).out for place in places]
+    folders = [shutil.copytree(plain, tmp_path / place) for place in places]
     built = build_gallery([str(folder) for folder in folders], tmp_path / "site")
     assert [entry.key for entry in built.entries] == ["same", "Same.2", "same.2.2"]
 
 
-def test_regexes_of_others_are_never_run(zoo: Zoo, tmp_path: Path) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "merged").out
-    rewritten(merged, filters=[{"match": ["re:((.*)*)*!"], "keep": "base"}])
+def test_regexes_of_others_are_never_run(merged: Path, tmp_path: Path) -> None:
+    filters = [{"match": ["re:((.*)*)*!"], "keep": "base"}]
+    rewritten(merged, lambda told: told["recipe"].update(filters=filters))
     (entry,) = build_gallery([str(merged)], tmp_path / "site", check=True).entries
     assert entry.verified is None
     assert entry.notes[-1].startswith("Not verified: its filters have regexes")
@@ -378,9 +388,8 @@ def test_regexes_of_others_are_never_run(zoo: Zoo, tmp_path: Path) -> None:
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def test_untrusted_entries_are_escaped_bounded_or_left_out(zoo: Zoo, tmp_path: Path) -> None:
-    place = tmp_path / "x <img src=x onerror=alert(3)>"
-    merged = merge(zoo.recipe(), place).out
+def test_untrusted_entries_are_escaped_bounded_or_left_out(plain: Path, tmp_path: Path) -> None:
+    merged = shutil.copytree(plain, tmp_path / "x <img src=x onerror=alert(3)>")
     told = StatedScore("tool", DomainScore(8, 5), f"version 1 {HOSTILE}")
     card = {
         "model-index": [
@@ -468,17 +477,14 @@ def test_a_score_counts_only_where_its_counts_can_be(text: object) -> None:
         "no front matter",
     ],
 )
-def test_a_card_that_is_none_states_no_score(zoo: Zoo, tmp_path: Path, card: str) -> None:
-    merged = merge(zoo.recipe(), tmp_path / "merged").out
+def test_a_card_that_is_none_states_no_score(merged: Path, card: str) -> None:
     (merged / "README.md").write_text(card)
     (merged / ".eval_results").mkdir()
     (merged / ".eval_results" / "x.yaml").write_text("- dataset: {id: openai/gsm8k}\n  notes: []")
     assert read_entry(str(merged)).scores == ()
 
 
-def test_of_several_runs_the_newest_and_fullest_counts(
-    store: AnswerStore,
-) -> None:
+def test_of_several_runs_the_newest_and_fullest_counts(store: AnswerStore) -> None:
     for version, settings, n in ((1, {}, 9), (2, {"temperature": 1.0}, 3), (2, {}, 4)):
         run = store.open_run(RunKey("f" * 32, "tool", version, settings), model="m")
         store.record(run, [(q, Answer("x", True, seconds=0.1)) for q in questions("tool", n)])

@@ -317,12 +317,7 @@ def test_three_documents_show_no_more_than_three_questions():
     report = marked_report(rows)
     assert {c.outcome for c in report.compare_all(base="base")} == {"better", "inconclusive"}
     assert skill_verdicts(report, {"qa": "agent"}, "base")[0].verdict == "damaged"
-    models = {
-        name: replace(row, answers={"qa": tuple(
-            replace(a, facts={CLUSTER: str(i // 4)}) for i, a in enumerate(row.answers["qa"]))})
-        for name, row in report.models.items()
-    }  # fmt: skip
-    shared = replace(report, models=models)
+    shared = marked_report(rows, document=4)
     assert {c.outcome for c in shared.compare_all(base="base")} == {"inconclusive"}
     counts = shared.compare("agent", "base")
     assert (counts["qa"].p_value, counts["qa"].effective_n) == (0.25, 3)

@@ -9,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -259,7 +260,7 @@ def test_packages_beside_the_library_cannot_be_read():
     installed = [Path(pytest.__file__)]
     # Inside the library's own folder, where Python's packages are not Debian's.
     inside = (Path(os.__file__).parent / "site-packages").rglob("*")
-    installed += [path for path in inside if path.is_file()][:1]
+    installed += islice((path for path in inside if path.is_file()), 1)
     for path in installed:
         result = run_program(f"print(open({str(path)!r}, 'rb').read())")
         assert (result.output, result.last_line[:15]) == ("", "PermissionError")

@@ -14,9 +14,8 @@ from scipy.special import ndtri, stdtr
 from ram_studio.app.check.verdicts import judge_merges
 from ram_studio.app.check.view import report_html
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import CLUSTER, Answer
 from ram_studio.evals.report.damage import damages, find_inherited
-from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
+from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.export import as_html
 from ram_studio.evals.report.score import DomainScore, as_json
@@ -32,9 +31,9 @@ from ram_studio.evals.report.skill_verdict import (
 from training.shipped.build import FULL_PLAN
 
 
-def report(**marks: str) -> EvalReport:
-    """Return a report of one domain, by model its marks."""
-    return marked_report({name: {"code": row} for name, row in marks.items()})
+def report(*, document: int = 0, **marks: str) -> EvalReport:
+    """Return a report of one domain, by model its marks; document: as in `marked_report`."""
+    return marked_report({name: {"code": row} for name, row in marks.items()}, document=document)
 
 
 # base, specialist, merge on 100 questions: what is to be said.
@@ -203,20 +202,13 @@ def test_tables_at_the_margin_are_wrong_in_5_percent(best, n):
 def test_few_documents_with_rare_losses_seldom_err():
     # Of 20 documents of 10 questions, whose fates are alike; the merge is exactly 5 points below.
     rng, tables, wrong = np.random.default_rng(7), 250, 0
-    facts = [{CLUSTER: str(place // 10)} for place in range(200)]
     for _ in range(tables):
         shared, own = (rng.choice(3, size, p=[0.07, 0.03, 0.9]) for size in (20, 200))
         fate = np.where(rng.random(200) < 0.3**0.5, np.repeat(shared, 10), own)
-        agent = rng.random(200) < 0.8
-        merge = np.where(fate == 0, False, np.where(fate == 1, True, agent))
-        marks = {"base": np.zeros(200, bool), "agent": agent, "merge": merge}
-        models = {
-            name: ModelAnswers(name, None, {"code": tuple(
-                Answer("", bool(mark), facts=fact) for mark, fact in zip(row, facts, strict=True)
-            )}, 0.0)
-            for name, row in marks.items()
-        }  # fmt: skip
-        found = replace(report(base="0" * 200), models=models)
+        right = rng.random(200) < 0.8
+        merged = np.where(fate == 0, False, np.where(fate == 1, True, right))
+        agent, merge = ("".join("01"[mark] for mark in row.astype(int)) for row in (right, merged))
+        found = report(base="0" * 200, agent=agent, merge=merge, document=10)
         (one,) = skill_verdicts(found, {"code": "agent"}, "base")
         wrong += one.verdict == "survived"
     assert wrong / tables <= 0.04
@@ -225,19 +217,11 @@ def test_few_documents_with_rare_losses_seldom_err():
 def test_few_documents_are_judged_by_t():
     """Every document loses one question of ten: as far below as chance alone would scatter."""
     marks = {"base": "1" + "0" * 9, "agent": "1" * 10, "merge": "10" + "1" * 8}
-
-    def p_of(facts):
-        models = {
-            name: ModelAnswers(name, None, {"code": tuple(
-                Answer("", m == "1", facts=own) for m, own in zip(row * 10, facts, strict=True)
-            )}, 0.0)
-            for name, row in marks.items()
-        }  # fmt: skip
-        found = replace(report(base="0" * 100), models=models)
-        return skill_verdicts(found, {"code": "agent"}, "base", margin=0.2)[0].p
-
-    alone = p_of([{}] * 100)
-    shared = p_of([{CLUSTER: str(place // 10)} for place in range(100)])
+    whole = {name: row * 10 for name, row in marks.items()}
+    alone, shared = (
+        skill_verdicts(report(**whole, document=size), {"code": "agent"}, "base", margin=0.2)[0].p
+        for size in (0, 10)
+    )
     assert shared == pytest.approx(2 * stdtr(9, ndtri(alone / 2)))
     assert alone < shared / 2
 

@@ -39,7 +39,7 @@ def verdicts(report, model: str) -> dict:
 
 def test_every_suite_completes_on_an_untrained_model(chat_model):
     suites = ("tool", "memory", "code", "math", "instructions")
-    options = {"limit": 2, "lengths": (1000,), "max_tokens": 40, "device": "cpu", "base": "model"}
+    options = {"limit": 2, "lengths": (1000,), "max_tokens": 9, "device": "cpu", "base": "model"}
     report = evaluate({"model": chat_model}, (*suites, "health"), **options)
     assert {d: len(q) for d, q in report.items.items()} == dict.fromkeys(suites, 2)
     for domain, answers in report.models["model"].answers.items():
@@ -62,7 +62,8 @@ def test_a_suite_beyond_the_context_is_refused_without_a_zero(tmp_path):
 
 def test_each_suite_has_its_limit_and_tokens_are_told(chat_model):
     heard, limits = [], {"math": 2, "instructions": 1}
-    report = evaluate({"model": chat_model}, "math,instructions", limit=limits, device="cpu")
+    how = {"limit": limits, "max_tokens": 4, "device": "cpu"}
+    report = evaluate({"model": chat_model}, "math,instructions", **how)
     assert {d: len(q) for d, q in report.items.items()} == limits
     with AnswerStore(":memory:") as store:
         evaluate({"base": BASE}, "demo", limit=2, device="cpu", store=store, on_tokens=heard.append)
@@ -98,7 +99,8 @@ def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
 
 def test_a_prompt_beyond_the_context_is_a_verdict(tmp_path):
     folder = make_chat_model(tmp_path / "m", context=1500)
-    report = evaluate({"m": folder}, "memory", lengths=(1000, 3000), limit=8, device="cpu")
+    how = {"lengths": (1000, 3000), "limit": 8, "max_tokens": 4, "device": "cpu"}
+    report = evaluate({"m": folder}, "memory", **how)
     answers = report.models["m"].answers["memory"]
     for item, answer in zip(report.items["memory"], answers, strict=True):
         assert answer.note.startswith("too long: ") == item.category.endswith("3000")
@@ -119,7 +121,7 @@ def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_
     engine = LocalEngine(silent, device="cpu")
     replies = [r for batch in engine.answer([question(prompt="<|x|>")]) for _, r in batch]
     assert replies[0].tokens == 1
-    report = evaluate({"m": silent}, "tool", limit=5, device="cpu")
+    report = evaluate({"m": silent}, "tool", limit=5, difficulty=1, device="cpu")
     for answer in report.models["m"].answers["tool"]:
         if not answer.text.strip():
             assert not answer.is_correct

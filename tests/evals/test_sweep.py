@@ -37,10 +37,14 @@ def outcome(state) -> tuple:
     return rows, state.recheck, state.winner
 
 
+def swept(start, axes, **options):
+    """Sweep with the shipped analysis."""
+    return sweep(start, axes, device="cpu", analysis=load_analysis(ANALYSIS), **options)
+
+
 def small_grid(store: AnswerStore, **more):
     axes = {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"}
-    options = {"limit": 20, "device": "cpu", "analysis": load_analysis(ANALYSIS), **more}
-    return sweep(recipe(r=0.5), axes, store=store, **options)
+    return swept(recipe(r=0.5), axes, limit=20, store=store, **more)
 
 
 @pytest.fixture(scope="module")
@@ -123,15 +127,8 @@ def _small(search: str, store, stop_after: int | None = None):
     axes = ["r=0:0.5:2", "rule=ram+,ram+s"] if search == "grid" else ["r=0:0.5"]
     options = {"limit": 3, "search": search, "trials": 3, "seed": 9, "batch_size": 5}
     polls = count()
-    state = sweep(
-        recipe(),
-        axes,
-        device="cpu",
-        analysis=load_analysis(ANALYSIS),
-        store=store,
-        should_stop=lambda: stop_after is not None and next(polls) >= stop_after,
-        **options,
-    )
+    options["should_stop"] = lambda: stop_after is not None and next(polls) >= stop_after
+    state = swept(recipe(), axes, store=store, **options)
     return state, sum(run.answered for run in store.runs())
 
 
@@ -183,9 +180,8 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
         clock.now += answered - done.get(label, 0)
         done[label] = answered if answered < of else 0
 
-    how = {"limit": 4, "minutes": 72 / 60, "early_stop": False, "device": "cpu"}
-    analysis = load_analysis(ANALYSIS)
-    state = sweep(recipe(r=0.5), ["r=0:0.5:6"], analysis=analysis, on_progress=tick, **how)
+    how = {"limit": 4, "minutes": 72 / 60, "early_stop": False}
+    state = swept(recipe(r=0.5), ["r=0:0.5:6"], on_progress=tick, **how)
     assert state.ending == "out_of_time"
     # 72 s less 2 x 16 held-out answers: three settings of 12 fit, the fourth is late.
     assert [row.status for row in state.rows].count("unfinished") == 3
@@ -195,8 +191,7 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
 
 
 def test_slim_asks_singles_pairs_and_its_best():
-    options = {"search": "slim", "limit": 2, "device": "cpu", "analysis": load_analysis(ANALYSIS)}
-    state = sweep(recipe(), {"weight": "0:1"}, **options)
+    state = swept(recipe(), {"weight": "0:1"}, search="slim", limit=2)
     assert (state.settings, len(state.surrogate.singles), len(state.surrogate.pairs)) == (8, 3, 3)
     assert state.rows[0].is_start
     weights = [tuple(row.weights.values()) for row in state.rows[1:7]]
@@ -219,8 +214,7 @@ def test_slim_fits_no_score_of_a_failed_merge(monkeypatch):
         return identify(self, candidate)
 
     monkeypatch.setattr(Answers, "identify", refused)
-    options = {"search": "slim", "limit": 1, "device": "cpu", "analysis": load_analysis(ANALYSIS)}
-    state = sweep(recipe(), {"weight": "0:1"}, **options)
+    state = swept(recipe(), {"weight": "0:1"}, search="slim", limit=1)
     (failed,) = (row for row in state.rows if row.status == "failed")
     assert (state.surrogate, len(state.measured), state.ending) == (None, 6, "done")
     told = f"it needs the scores of {failed.label}, which did not merge"
@@ -231,9 +225,7 @@ def test_slim_fits_no_score_of_a_failed_merge(monkeypatch):
 
 @pytest.mark.parametrize("start", [0.0, 0.001])
 def test_among_equals_the_start_is_the_best(start):
-    state = sweep(
-        recipe(r=start), ["r=0,0.001"], limit=1, device="cpu", analysis=load_analysis(ANALYSIS)
-    )
+    state = swept(recipe(r=start), ["r=0,0.001"], limit=1)
     assert state.rows[0].correct == state.rows[1].correct
     assert state.winner == f"ram+ (r {start:g})"
     assert state.best.is_start
@@ -265,23 +257,20 @@ def test_an_unmergeable_setting_is_a_row_with_its_reason():
 )
 def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):
     report = load(str(asset_path("independent", BASE)), AGENTS)
-    analysis = load_analysis(ANALYSIS)
-    digests, files = [], []
-    for number, (method, settings) in enumerate((one, other)):
-        made = recipe(method, **settings)
-        digests.append(identify(report, made, analysis=analysis, device="cpu").digest)
-        merge(made, tmp_path / str(number), analysis=analysis, device="cpu")
-        files.append((tmp_path / str(number) / "model.safetensors").read_bytes())
-    assert (digests[0] == digests[1]) is is_same
+    how = {"analysis": load_analysis(ANALYSIS), "device": "cpu"}
+    recipes = [recipe(method, **settings) for method, settings in (one, other)]
+    first, second = (identify(report, made, **how).digest for made in recipes)
+    assert (first == second) is is_same
     if is_same:
+        found = [merge(made, tmp_path / str(n), **how).out for n, made in enumerate(recipes)]
+        files = [(out / "model.safetensors").read_bytes() for out in found]
         # The header may name the recipe; the tensors come after it.
         tensors = [f[8 + int.from_bytes(f[:8], "little") :] for f in files]
         assert tensors[0] == tensors[1]
 
 
 def test_settings_alike_in_four_digits_have_labels_of_their_own():
-    own = {"device": "cpu", "held_out": 0, "analysis": load_analysis(ANALYSIS)}
-    found = sweep(recipe(r=0.1), {"r": [0.10001, 0.10002, 0.3]}, limit=1, **own)
+    found = swept(recipe(r=0.1), {"r": [0.10001, 0.10002, 0.3]}, limit=1, held_out=0)
     assert {row.label: row.values["r"] for row in found.rows} == {
         "ram+ (r 0.1)": 0.1,
         "ram+ (r 0.10001)": 0.10001,

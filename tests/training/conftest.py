@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from real_set_folder import make_base
+from real_set_folder import make_agents, make_answers, make_base
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Sums are added up in the same order whatever else the machine does."""
     before = torch.get_num_threads()
@@ -20,3 +20,11 @@ def one_thread():
 def base(tmp_path_factory):
     """A random bfloat16 model in the layout of the base."""
     return make_base(tmp_path_factory.mktemp("real-set") / "base")
+
+
+@pytest.fixture(scope="module")
+def folder(base, tmp_path_factory):
+    """What training and measuring leave."""
+    folder = make_agents(base, tmp_path_factory.mktemp("real-set") / "all")
+    make_answers(folder)
+    return folder

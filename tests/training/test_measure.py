@@ -21,7 +21,7 @@ from training.real_set.merges import Merge, merges
 from training.real_set.tasks import SKILLS, draw
 
 COUNTS = {"test": 3, "validation": 2}
-FEW = 3
+FEW = 2
 
 
 def ask_little(patch: pytest.MonkeyPatch) -> None:
@@ -30,23 +30,28 @@ def ask_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 3))
 
 
-@pytest.fixture
-def folder(base, tmp_path, monkeypatch):
-    """The base and three agents that moved every fifth, fourth and third element."""
-    ask_little(monkeypatch)
-    return make_agents(base, tmp_path)
-
-
 @pytest.fixture(scope="module")
 def measured(base, tmp_path_factory):
-    """A folder whose agents of two seeds were measured, and which agent each of seed 1 is."""
+    """A folder whose agents of two seeds were measured, and which agent each of seed 1 is.
+
+    Beside seed 0 is an agent that no merge takes, the same as `tool`.
+    """
     folder = make_agents(base, tmp_path_factory.mktemp("measured") / "all")
     turned = make_other_seed(folder)
+    for end in ("", "-float32"):
+        shutil.copytree(folder / "agents" / f"tool{end}", folder / "agents" / f"math-sft{end}")
     with pytest.MonkeyPatch.context() as patch:
         ask_little(patch)
         for seed in "01":
             run(measure, folder, *first_merges(FEW), "--processes", "1", "--seed", seed)
     return folder, turned
+
+
+@pytest.fixture
+def copied(measured, tmp_path, monkeypatch):
+    """A copy of that folder, of which few questions are asked."""
+    ask_little(monkeypatch)
+    return shutil.copytree(measured[0], tmp_path / "all")
 
 
 def test_merges_are_many_and_labels_differ():
@@ -55,48 +60,41 @@ def test_merges_are_many_and_labels_differ():
     assert Merge("ties", {"density": 0.2, "scale": 1.0}).label == "ties density=0.2 scale=1"
 
 
-def test_a_torn_file_is_completed_and_nothing_is_asked_twice(
-    measured, tmp_path, monkeypatch, capsys
-):
-    ask_little(monkeypatch)
-    folder = shutil.copytree(measured[0], tmp_path / "all")
-    file = folder / "measure" / "answers.jsonl"
+def test_a_torn_file_is_completed_and_nothing_is_asked_twice(copied, capsys):
+    file = copied / "measure" / "answers.jsonl"
     whole = file.read_bytes()
     lines = [json.loads(line) for line in whole.splitlines()]
     keys = [(x["model"], x["split"], x["skill"], x["question"]) for x in lines]
-    models = {"base", *SKILLS, *(merge.label for merge in merges()[:FEW])}
+    models = {"base", *SKILLS, "math-sft", *(merge.label for merge in merges()[:FEW])}
     wanted = {
         (m, s, k, i) for m in models for s in COUNTS for k in SKILLS for i in range(COUNTS[s])
     }
     assert set(keys) == wanted
     assert len(keys) == len(wanted)
 
-    run(measure, folder, *first_merges(FEW), "--processes", "1")
+    run(measure, copied, *first_merges(FEW), "--processes", "1")
     assert file.read_bytes() == whole
     # Torn in the middle of a line, and of a skill's answers.
     file.write_bytes(whole[: len(whole) * 2 // 5])
-    run(measure, folder, *first_merges(FEW), "--processes", "1")
+    for split in COUNTS:
+        run(measure, copied, *first_merges(FEW), "--split", split, "--processes", "1")
     again = {json.dumps(json.loads(line)) for line in file.read_bytes().splitlines()}
     assert again == {json.dumps(line) for line in lines}
 
     capsys.readouterr()
-    run(report, folder)
+    run(report, copied)
     assert "| ram+ |" in capsys.readouterr().out
-    results = json.loads((folder / "measure" / "results.json").read_text())
+    results = json.loads((copied / "measure" / "results.json").read_text())
     assert {row["model"] for row in results["rows"]} == models
 
 
-def test_agents_that_no_merge_takes_are_asked_too(folder):
-    for end in ("", "-float32"):
-        shutil.copytree(folder / "agents" / f"tool{end}", folder / "agents" / f"math-sft{end}")
-    run(measure, folder, *first_merges(1), "--split", "test", "--processes", "1")
-    lines = [json.loads(x) for x in (folder / "measure" / "answers.jsonl").read_text().splitlines()]
-    found = {
-        model: [(x["skill"], x["question"], x["answer"]) for x in lines if x["model"] == model]
-        for model in ("tool", "math", "math-sft")
-    }
+def test_agents_that_no_merge_takes_are_asked_too(measured):
+    lines = map(json.loads, (measured[0] / "measure" / "answers.jsonl").read_text().splitlines())
+    found = {"tool": [], "math": [], "math-sft": []}
+    for line in lines:
+        if line["model"] in found:
+            found[line["model"]].append((line["skill"], line["question"], line["answer"]))
     assert found["math-sft"] == found["tool"] != found["math"]
-    assert {x["model"] for x in lines} == {"base", *SKILLS, "math-sft", merges()[0].label}
 
 
 def test_agents_of_another_seed_are_measured_beside_the_first(measured, monkeypatch):
@@ -106,7 +104,8 @@ def test_agents_of_another_seed_are_measured_beside_the_first(measured, monkeypa
         AnswerFile(folder / name / "answers.jsonl") for name in ("measure", "measure-seed1")
     )
     labels = [merge.label for merge in merges()[:FEW]]
-    assert first.models("test") == second.models("test") == ["base", *SKILLS, *labels]
+    assert first.models("test") == ["base", *SKILLS, "math-sft", *labels]
+    assert second.models("test") == ["base", *SKILLS, *labels]
     densities = [
         {name: own["density"] for name, own in told["bfloat16"]["0"]["agents"].items()}
         for name in ("measure", "measure-seed1")
@@ -128,10 +127,10 @@ def test_a_question_is_one_cluster_over_seeds(tmp_path, monkeypatch):
     assert report.storing_tables(tmp_path) == ["ram+ against ram, seeds: 2: 6 : 0, p 0.25"]
 
 
-def test_a_search_of_weights_goes_on_and_asks_its_best(folder, capsys):
-    run(search, folder, "--trials", "2")
+def test_a_search_of_weights_goes_on_and_asks_its_best(copied, capsys):
+    run(search, copied, "--trials", "2")
     told = capsys.readouterr().out
-    file = folder / "measure" / "searched.jsonl"
+    file = copied / "measure" / "searched.jsonl"
     whole = file.read_bytes()
     lines = [json.loads(line) for line in whole.splitlines()]
     best = {line["model"] for line in lines if line["split"] == "test"}
@@ -139,7 +138,7 @@ def test_a_search_of_weights_goes_on_and_asks_its_best(folder, capsys):
     assert [f"Best: {name};" in told for name in best] == [True]
     # Torn, it proposes the same again.
     file.write_bytes(whole[: len(whole) // 2])
-    run(search, folder, "--trials", "2")
+    run(search, copied, "--trials", "2")
     assert file.read_bytes() == whole
     assert capsys.readouterr().out == told
 
@@ -160,22 +159,21 @@ def test_two_processes_answer_as_one(base, tmp_path):
 
 def test_a_process_that_dies_ends_in_an_error():
     with pytest.raises(BrokenProcessPool):
-        list(side_by_side(partial, (os._exit,), [1, 1, 1], processes=2))
+        list(side_by_side(partial, (os._exit,), [1], processes=2))
 
 
-def test_rows_come_out_again_and_those_of_other_weights_do_not(measured, tmp_path, monkeypatch):
-    ask_little(monkeypatch)
-    folder, out = shutil.copytree(measured[0], tmp_path / "all"), tmp_path / "real"
-    run(ship, folder, "--out", str(out), "--no-factors")
+def test_rows_come_out_again_and_those_of_other_weights_do_not(copied, tmp_path):
+    out = tmp_path / "real"
+    run(ship, copied, "--out", str(out), "--no-factors")
     tables = [load_table(ship.table_file(out, seed)) for seed in (0, 1)]
     assert tables[0]["answers"] != tables[1]["answers"]
     for seed in (0, 1):
-        assert ship.differing(folder, out, 9, seed) == (0, 7 * 3 * 3)
-    weights = load_file(folder / "base" / "model.safetensors")
+        assert ship.differing(copied, out, 9, seed) == (0, (4 + FEW) * 3 * 3)
+    weights = load_file(copied / "base" / "model.safetensors")
     torch.manual_seed(1)
     other = {name: torch.randn_like(value) for name, value in weights.items()}
-    save_file(other, folder / "base" / "model.safetensors", {"format": "pt"})
-    wrong, _ = ship.differing(folder, out, 9)
+    save_file(other, copied / "base" / "model.safetensors", {"format": "pt"})
+    wrong, _ = ship.differing(copied, out, 9)
     assert wrong > 0
 
 

@@ -6,23 +6,15 @@ import json
 
 import pytest
 from huggingface_hub import ModelCard
-from real_set_folder import COUNTS, make_agents, make_answers, run
+from real_set_folder import COUNTS, run
 
 import ram_studio as rs
 from training.real_set import publish
 from training.real_set.tasks import SKILLS
 
 
-@pytest.fixture(scope="module")
-def folder(base, tmp_path_factory):
-    """What training and measuring leave."""
-    folder = make_agents(base, tmp_path_factory.mktemp("real-set") / "all")
-    (folder / "base" / "README.md").write_text("---\nlicense: apache-2.0\n---\nA base.\n")
-    make_answers(folder)
-    return folder
-
-
 def test_card_states_license_scores_and_base_and_verifies(folder, capsys):
+    (folder / "base" / "README.md").write_text("---\nlicense: apache-2.0\n---\nA base.\n")
     run(publish, folder)
     said = capsys.readouterr().out
     out = folder / "merged" / "ram-plus"

@@ -19,20 +19,36 @@ from training.real_set.model import open_model
 from training.real_set.tasks import SKILLS, SPLITS, Question, draw, is_right, split_of
 
 
+def be_lenient(patch):
+    """Have a judge that a random model pleases now and then."""
+    pleases = lambda _, text: len(set(text.lower())) % 2 == 0  # noqa: E731
+    patch.setattr(grpo, "is_right", pleases)
+    patch.setattr(grpo, "reward", lambda *asked: float(pleases(*asked)))
+    patch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 6))
+
+
 @pytest.fixture
 def lenient(monkeypatch):
-    """A judge that a random model pleases now and then."""
-    pleases = lambda _, text: len(set(text.lower())) % 2 == 0  # noqa: E731
-    monkeypatch.setattr(grpo, "is_right", pleases)
-    monkeypatch.setattr(grpo, "reward", lambda *asked: float(pleases(*asked)))
-    monkeypatch.setattr(grpo, "MAX_NEW_TOKENS", dict.fromkeys(SKILLS, 6))
+    be_lenient(monkeypatch)
 
 
 SETTINGS = Settings(
     "math", learning_rate=2e-3, prompts=2, group=4, max_steps=4, check_every=2, validation=4, kl=0.1
 )
+ALL_STEPS = replace(SETTINGS, stop_at=2.0)
 
 
+@pytest.fixture(scope="module")
+def whole(base, tmp_path_factory):
+    """A folder with an agent of a run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        be_lenient(patch)
+        train.train(ALL_STEPS, base, folder)
+    return folder
+
+
+ONE_CALL = '[{"name": "f", "arguments": {"n": 1}}]'
 CALL = '{"name": "f", "arguments": {"x": 1.0, "y": "z"}}'
 OTHER = '{"name": "g", "arguments": {}}'
 
@@ -70,24 +86,9 @@ def test_judge_refuses_solutions_of_others(skill):
         ("math", "24", "124", False),
         ("math", "24", "-24", False),
         ("math", "24", "24.5", False),
-        (
-            "tool",
-            '[{"name": "f", "arguments": {"n": 1}}]',
-            '[{"arguments":{"n":1},"name":"f"}]',
-            True,
-        ),
-        (
-            "tool",
-            '[{"name": "f", "arguments": {"n": 1}}]',
-            '[{"name":"f","arguments":{"n":"1"}}]',
-            False,
-        ),
-        (
-            "tool",
-            '[{"name": "f", "arguments": {"n": 1}}]',
-            '[{"name":"f","arguments":{"n":true}}]',
-            False,
-        ),
+        ("tool", ONE_CALL, '[{"arguments":{"n":1},"name":"f"}]', True),
+        ("tool", ONE_CALL, '[{"name":"f","arguments":{"n":"1"}}]', False),
+        ("tool", ONE_CALL, '[{"name":"f","arguments":{"n":true}}]', False),
         ("tool", "[1]", "```json\n[1]\n```", False),
         ("tool", "[1]", "Here it is: [1]", False),
         ("tool", "[1]", "[" * 9999, False),
@@ -193,10 +194,7 @@ def test_reward_goes_up_where_the_judge_wants_one_letter(base, monkeypatch):
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.5, rewards
 
 
-def test_resume_is_bit_identical(base, tmp_path, lenient):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    settings = replace(SETTINGS, stop_at=2.0)
-    train.train(settings, base, whole)
+def test_resume_is_bit_identical(base, whole, tmp_path, lenient):
     taken = 0
 
     class Interrupted(Exception):
@@ -213,19 +211,18 @@ def test_resume_is_bit_identical(base, tmp_path, lenient):
         patch.setattr(train, "save_state", interrupt)
         for _ in range(3):
             with pytest.raises(Interrupted):
-                train.train(settings, base, parts, save_seconds=0.0)
-        train.train(settings, base, parts, save_seconds=0.0)
+                train.train(ALL_STEPS, base, tmp_path, save_seconds=0.0)
+        train.train(ALL_STEPS, base, tmp_path, save_seconds=0.0)
     for name in ("math", "math-float32"):
-        one, other = (load_file(f / "agents" / name / "model.safetensors") for f in (whole, parts))
+        files = (folder / "agents" / name / "model.safetensors" for folder in (whole, tmp_path))
+        one, other = map(load_file, files)
         assert one.keys() == other.keys()
         assert all(torch.equal(one[key], other[key]) for key in one)
-    assert timeless(whole) == timeless(parts)
-    assert not list((parts / "state").iterdir())
+    assert timeless(whole) == timeless(tmp_path)
+    assert not list((tmp_path / "state").iterdir())
 
 
-def test_terminated_run_saves_its_step_and_goes_on(base, tmp_path, lenient, monkeypatch):
-    settings = replace(SETTINGS, stop_at=2.0)
-    train.train(settings, base, tmp_path / "whole")
+def test_terminated_run_saves_its_step_and_goes_on(base, whole, tmp_path, lenient, monkeypatch):
     take_step, before = Trainer.take_step, signal.getsignal(signal.SIGTERM)
 
     def take_and_be_terminated(trainer):
@@ -237,10 +234,10 @@ def test_terminated_run_saves_its_step_and_goes_on(base, tmp_path, lenient, monk
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "take_step", take_and_be_terminated)
         with pytest.raises(SystemExit, match="stopped after step 2"):
-            train.train(settings, base, tmp_path / "parts")
+            train.train(ALL_STEPS, base, tmp_path)
     assert signal.getsignal(signal.SIGTERM) is before
-    train.train(settings, base, tmp_path / "parts")
-    assert timeless(tmp_path / "whole") == timeless(tmp_path / "parts")
+    train.train(ALL_STEPS, base, tmp_path)
+    assert timeless(whole) == timeless(tmp_path)
 
 
 def timeless(folder):
@@ -251,14 +248,14 @@ def timeless(folder):
     ]
 
 
-def test_log_and_checkpoints_tell_the_same(base, tmp_path, lenient):
-    agent = train.train(replace(SETTINGS, stop_at=2.0), base, tmp_path)
+def test_log_and_checkpoints_tell_the_same(base, whole):
+    agent = whole / "agents" / "math"
     own, exact = (load_file(f"{agent}{end}/model.safetensors") for end in ("", "-float32"))
     stored = load_file(base / "model.safetensors")
     changed = sum(int((own[key] != stored[key]).sum()) for key in stored)
     density = changed / sum(value.numel() for value in stored.values())
     # The agent is what its best check saw, the later of equal ones.
-    checks = [point for point in timeless(tmp_path) if "validation" in point]
+    checks = [point for point in timeless(whole) if "validation" in point]
     last = max(reversed(checks), key=lambda point: point["validation"])
     assert 0 < density < 1
     assert last["density"] == density

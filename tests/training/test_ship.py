@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 import pytest
-from real_set_folder import COUNTS, make_agents, make_answers, run
+from real_set_folder import COUNTS, make_agents, run
 from safetensors.torch import load_file
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
@@ -23,14 +23,8 @@ from training.real_set.tasks import SKILLS, draw
 from training.shipped.table_factors import has_formula
 
 N = COUNTS["test"]
-
-
-@pytest.fixture(scope="module")
-def folder(base, tmp_path_factory):
-    """What training and measuring leave."""
-    folder = make_agents(base, tmp_path_factory.mktemp("real-set") / "all")
-    make_answers(folder)
-    return folder
+UNCHANGED = ("scores", "merges", "evaluation", "rival", "agents")
+"""What a record says of the set itself, whatever was measured beside it."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +33,21 @@ def shipped(folder):
     options = ("--note", "Nothing else.", "--processes", "1")
     run(ship, folder, "--out", str(folder / "real"), *options)
     return folder / "real"
+
+
+@pytest.fixture
+def again(folder, tmp_path):
+    """A copy of what was measured and logged; the set made of it goes to `real` beside these."""
+    for part in ("measure", "log"):
+        shutil.copytree(folder / part, tmp_path / part)
+    return tmp_path
+
+
+def ship_again(again):
+    """Make the set of a changed copy, without factors; return its record and table."""
+    out = again / "real"
+    run(ship, again, "--out", str(out), "--no-factors")
+    return json.loads((out / "record.json").read_text()), load_table(out / "skills.json.gz")
 
 
 def test_table_holds_every_answer_beside_its_question(folder, shipped):
@@ -145,72 +154,54 @@ def test_record_says_how_it_was_made_and_what_was_not(shipped):
     assert not [text for text in record["not_done"] if "forgetting" in text]
 
 
-def test_agents_by_sft_are_recorded_beside_the_set(folder, shipped, tmp_path):
-    for part in ("measure", "log"):
-        shutil.copytree(folder / part, tmp_path / part)
-    shutil.copy(folder / "log" / "math.jsonl", tmp_path / "log" / "math-sft.jsonl")
-    file = tmp_path / "measure" / "answers.jsonl"
+def test_agents_by_sft_are_recorded_beside_the_set(shipped, again):
+    shutil.copy(again / "log" / "math.jsonl", again / "log" / "math-sft.jsonl")
+    file = again / "measure" / "answers.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     own = [x for x in lines if json.loads(x)["model"] == "math"]
     file.write_text("".join([*lines, *(x.replace('"math"', '"math-sft"', 1) for x in own)]))
-    run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
-    before, after = (
-        json.loads((place / "record.json").read_text()) for place in (shipped, tmp_path / "real")
-    )
+    after, table = ship_again(again)
+    before = json.loads((shipped / "record.json").read_text())
     assert after["others"] == {"math-sft": before["scores"]["math"]}
     assert after["training"]["math-sft"] == before["training"]["math"]
     assert [text for text in before["not_done"] if "SFT" in text]
     assert not [text for text in after["not_done"] if "SFT" in text]
-    same = ("scores", "merges", "evaluation", "rival", "agents")
-    assert {key: after[key] for key in same} == {key: before[key] for key in same}
-    old, new = (load_table(place / "skills.json.gz") for place in (shipped, tmp_path / "real"))
-    assert [row["right"] for row in old["rows"]] == [row["right"] for row in new["rows"]]
+    assert {key: after[key] for key in UNCHANGED} == {key: before[key] for key in UNCHANGED}
+    rows = load_table(shipped / "skills.json.gz")["rows"]
+    assert [row["right"] for row in rows] == [row["right"] for row in table["rows"]]
 
 
-def test_agents_of_another_seed_are_recorded_beside_the_set(folder, shipped, tmp_path):
-    for part in ("measure", "log"):
-        shutil.copytree(folder / part, tmp_path / part)
-    shutil.copytree(folder / "measure", tmp_path / "measure-seed1")
-    run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
-    before, after = (
-        json.loads((place / "record.json").read_text()) for place in (shipped, tmp_path / "real")
-    )
+def test_agents_of_another_seed_are_recorded_beside_the_set(shipped, again):
+    shutil.copytree(again / "measure", again / "measure-seed1")
+    after, first = ship_again(again)
+    before = json.loads((shipped / "record.json").read_text())
     parts = ("agents", "scores", "others", "merges")
     assert after["other_seeds"] == {"1": {part: after[part] for part in parts}}
-    first, second = (load_table(ship.table_file(tmp_path / "real", seed)) for seed in (0, 1))
+    second = load_table(ship.table_file(again / "real", 1))
     assert [row["answers"] for row in second["rows"]] == [row["answers"] for row in first["rows"]]
     assert [text for text in before["not_done"] if "second seed" in text]
     assert not [text for text in after["not_done"] if "second seed" in text]
-    for unchanged in ("scores", "merges", "evaluation", "rival", "agents"):
-        assert after[unchanged] == before[unchanged]
+    assert {key: after[key] for key in UNCHANGED} == {key: before[key] for key in UNCHANGED}
 
 
-def test_skills_that_were_asked_more_give_their_first_questions(folder, tmp_path):
-    (tmp_path / "measure").mkdir()
-    for name in ("bfloat16-compact.analysis", "updates.json"):
-        (tmp_path / "measure" / name).write_bytes((folder / "measure" / name).read_bytes())
-    lines = (folder / "measure" / "answers.jsonl").read_text().splitlines(keepends=True)
+def test_skills_that_were_asked_more_give_their_first_questions(again):
+    file = again / "measure" / "answers.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
     few = [x for x in lines if (o := json.loads(x))["skill"] != "memory" or o["question"] < 5]
     # A merge that was stopped in the middle is left out.
     few = [x for x in few if (o := json.loads(x))["model"] != "ram" or o["question"] < 2]
-    (tmp_path / "measure" / "answers.jsonl").write_text("".join(few))
-    run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
-    table = load_table(tmp_path / "real" / "skills.json.gz")
+    file.write_text("".join(few))
+    record, table = ship_again(again)
     assert (table["n"], len(table["prompts"])) == (5, 15)
     assert len(table["rows"]) == 4 + len(merges()) - 1
-    record = json.loads((tmp_path / "real" / "record.json").read_text())
     assert record["evaluation"]["asked"] == {"math": N, "tool": N, "memory": 5}
 
 
-def test_answers_to_other_questions_are_refused(folder, tmp_path):
-    (tmp_path / "measure").mkdir()
-    for name in ("bfloat16-compact.analysis", "updates.json"):
-        (tmp_path / "measure" / name).write_bytes((folder / "measure" / name).read_bytes())
-    text = (folder / "measure" / "answers.jsonl").read_text()
-    changed = text.replace('"right": true', '"right": false', 1)
-    (tmp_path / "measure" / "answers.jsonl").write_text(changed)
+def test_answers_to_other_questions_are_refused(again):
+    file = again / "measure" / "answers.jsonl"
+    file.write_text(file.read_text().replace('"right": true', '"right": false', 1))
     with pytest.raises(SystemExit, match="judged otherwise"):
-        run(ship, tmp_path, "--out", str(tmp_path / "real"), "--no-factors")
+        ship_again(again)
 
 
 def test_the_rival_is_chosen_on_validation_questions():
