@@ -83,7 +83,7 @@ def _checked_modules() -> list[str]:
     return [name for name in names if not name.endswith("__init__")]
 
 
-install_import_hook(_checked_modules(), "beartype.beartype")
+install_import_hook(_checked_modules(), "array_checks.checked")
 
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 # Processes that tests start import the package from here, too.

@@ -150,5 +150,5 @@ def test_without_an_agent_the_parts_are_not_known():
     assert factors(block).keep_agents([0, 2]) is None
     base = stored_as(np.zeros(2), "F32")
     moved = stored_as([1.0, 1.0], "F32")
-    alone = factors(ElementBlock(base, (moved, base)))
-    assert np.isnan(alone.sum).tolist() == [[False, True], [True, True]]
+    alone = factors(ElementBlock(base, (moved, base, base)))
+    assert np.isnan(alone.sum).tolist() == [[False, True], [True, True], [True, True]]

@@ -133,12 +133,13 @@ def test_an_adapter_is_what_peft_merges(base, tmp_path, options):
 
 def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base, trained, tmp_path):
     adapter, expected = trained
-    sources = {"base": str(base), "agents": {"a": str(adapter)}}
+    # Loops for three agents are compiled already.
+    sources = {"base": str(base), "agents": {"a": str(adapter), "b": str(base), "c": str(base)}}
     recipe = make_recipe({**sources, "method": "task-arithmetic", "settings": {"scale": 1.0}})
     merge(recipe, tmp_path / "out")
     for name, tensor in load_file(tmp_path / "out" / "model.safetensors").items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
-    assert verify(tmp_path / "out", with_sources=True, full=True).source_files == 2
+    assert verify(tmp_path / "out", with_sources=True, full=True).source_files == 4
 
 
 def test_an_applied_adapter_is_a_whole_model(base, trained):
@@ -358,12 +359,13 @@ OWN = {"peft": "rank-major", "unsloth": "expert-major"}
 
 
 def test_each_agent_may_have_its_own_column_order(orders, tmp_path):
-    agents = {name: orders[name] for name in OWN}
-    asked = {"base": str(orders["base"]), "agents": {n: str(p) for n, p in agents.items()}}
+    agents, base = {name: orders[name] for name in OWN}, str(orders["base"])
+    three = {**{name: str(path) for name, path in agents.items()}, "still": base}
+    asked = {"base": base, "agents": three}
     asked |= {"method": "task-arithmetic", "settings": {"scale": 1}, "experts_packing": OWN}
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(make_recipe(asked)))
     merge(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "merged")
-    alone = {"agents": {"peft": str(agents["peft"])}, "experts_packing": OWN["peft"]}
+    alone = {"agents": {**three, "unsloth": base}, "experts_packing": OWN["peft"]}
     merge(make_recipe(asked | alone), tmp_path / "single")
     both, one = (load_file(tmp_path / n / "model.safetensors")[STACK] for n in ("merged", "single"))
     torch.testing.assert_close(both - 1, 2 * (one - 1))
@@ -385,7 +387,7 @@ def test_each_agent_may_have_its_own_column_order(orders, tmp_path):
 
 def test_commands_take_a_column_order_by_agent(orders, tmp_path):
     base, peft, unsloth = map(str, orders.values())
-    agents = [f"--agent=peft={peft}", f"--agent=unsloth={unsloth}"]
+    agents = [f"--agent=peft={peft}", f"--agent=unsloth={unsloth}", f"--agent=still={base}"]
     packing = [f"--experts-packing={name}={order}" for name, order in OWN.items()]
     delta = ["--out", str(tmp_path / "a.safetensors"), "--experts-packing", "expert-major"]
     own = ["--experts-packing=model=expert-major", "--experts-packing=adapter=rank-major"]

@@ -207,6 +207,6 @@ def test_a_merge_from_another_layout_verifies(tmp_path):
     base = write_checkpoint(tmp_path / "base", tensors, config=CONFIG)
     tensors["model.layers.0.mlp.experts.1.up_proj.weight"] += 1
     agent = write_checkpoint(tmp_path / "agent", stacked(tensors, turned=True), config=CONFIG)
-    recipe = make_recipe({"base": str(base), "agents": {"a": str(agent)}, "method": "ties"})
+    recipe = make_recipe({"base": str(base), "agents": {"a": str(agent)}, "method": "ram+"})
     out = merge(recipe, tmp_path / "out").out
     assert verify(out, with_sources=True, full=True).source_files == 2

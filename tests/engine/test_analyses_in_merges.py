@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,16 @@ def test_an_analysis_comes_back_from_disk_as_it_was(tmp_path, options):
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    return save_analysis(make_zoo(folder / "zoo", 2).analyze(), folder / "a.analysis")
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    return save_analysis(make_zoo(tmp_path / "zoo", 2).analyze(), tmp_path / "a.analysis")
+def saved(whole: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copy(whole, tmp_path))
 
 
 @pytest.mark.parametrize("keep", [0, 7, 200, -1])

@@ -12,6 +12,7 @@ from engine_zoo import DTYPES, NAMES, bits_of, read_folder
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 
+AGENTS = ("a", "b", "c")
 SMALL = {
     "vocab_size": 64,
     "hidden_size": 16,
@@ -27,7 +28,7 @@ SMALL = {
 
 
 def save_models(folder: Path, kind: str, *, tied: bool, dtype: torch.dtype) -> None:
-    """Write a base and two agents as transformers itself would."""
+    """Write a base and three agents as transformers itself would."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
@@ -38,7 +39,7 @@ def save_models(folder: Path, kind: str, *, tied: bool, dtype: torch.dtype) -> N
     model = model_type(config_type(**SMALL, tie_word_embeddings=tied)).to(dtype)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.save_pretrained(folder / "base", max_shard_size="8KB")
-    for number, agent in enumerate(("a", "b")):
+    for number, agent in enumerate(AGENTS):
         rng = torch.Generator().manual_seed(number)
         for name, tensor in model.state_dict().items():
             change = torch.randn(tensor.shape, generator=rng) * 0.01
@@ -64,7 +65,7 @@ def test_a_merged_model_loads_and_generates(tmp_path, kind, tied, dtype, output)
     recipe = make_recipe(
         {
             "base": str(tmp_path / "base"),
-            "agents": {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")},
+            "agents": {agent: str(tmp_path / agent) for agent in AGENTS},
             "dtype": output and NAMES[output],
         }
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,13 +57,20 @@ def test_dtypes_and_rounding_are_the_recipes(zoo, tmp_path, device, dtype):
     assert_same_tensors(result.tensors, read_folder(merge(result.recipe, tmp_path / "out").out))
 
 
-@everywhere
-def test_nothing_is_read_again(tmp_path, device, monkeypatch):
-    zoo = make_zoo(tmp_path / "zoo", 3, shapes=BIG, agent_dtypes=("BF16", "F32", "BF16"), seed=9)
-    expected = {
-        epsilon: merge(zoo.recipe(settings={"epsilon": epsilon}), tmp_path / str(epsilon)).out
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Zoo, dict[float, Path]]:
+    """A zoo of several blocks, and its merges by epsilon."""
+    folder, dtypes = tmp_path_factory.mktemp("big"), ("BF16", "F32", "BF16")
+    zoo = make_zoo(folder / "zoo", 3, shapes=BIG, agent_dtypes=dtypes, seed=9)
+    return zoo, {
+        epsilon: merge(zoo.recipe(settings={"epsilon": epsilon}), folder / str(epsilon)).out
         for epsilon in (1e-5, 1.3e-5)  # the second is off the epsilon grid: counted anew
     }
+
+
+@everywhere
+def test_nothing_is_read_again(big, device, monkeypatch):
+    zoo, expected = big
     resident = load(zoo, device)
     original = Sources.read_into
 

@@ -18,10 +18,12 @@ from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
 from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate, stochastic_error
 from ram_studio.algorithm.verdict import verdict
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.record.analysis_file import load_analysis
-from ram_studio.engine.analyze import analyze, load
+from ram_studio.engine.analyze import analyze
 from ram_studio.engine.in_memory import TensorSink
-from ram_studio.engine.job import MergeJob
+from ram_studio.engine.job import MergeJob, recipe_of
+from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError
 from ram_studio.resources import asset_path
@@ -57,13 +59,14 @@ def ulp_zoo(folder, dtype: str, reach: int, size: int = 3000, seed: int = 5) -> 
     return Zoo.write(folder, {NAME: base}, moved)
 
 
-def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: object) -> list[float]:
+def measured(
+    report: CompatibilityReport, factor: float, epsilon: float, dtype: str, **changes: object
+) -> list[float]:
     """Return the effective factors of a merge that asks for ``factor`` everywhere."""
-    settings = {"epsilon": epsilon, "factors": dict.fromkeys(zoo.agents, factor)}
-    recipe = zoo.recipe(method="ram+", settings={"epsilon": epsilon}, dtype=NAMES[dtype], **changes)
-    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
+    recipe = recipe_of(report, "ram+", {"epsilon": epsilon}, dtype=NAMES[dtype], **changes)
+    job = MergeJob(report, recipe, RunOptions.of(threads=1))
     plan = job.plan()
-    plan.prepared.factors[:] = settings["factors"]["a"] if "a" in zoo.agents else factor
+    plan.prepared.factors[:] = factor
     return [found.effective_scaling_factor for found in job.run(plan, TensorSink({}, {})).values()]
 
 
@@ -73,12 +76,12 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
 )
 def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
     zoo = ulp_zoo(tmp_path, stored, reach)
-    analysis = zoo.analyze()
+    report, analysis = zoo.load(), zoo.analyze()
     widths = []
-    for point in (0, DEFAULT_INDEX):
+    for point, factors in ((0, FACTORS), (DEFAULT_INDEX, (1.2, 2.0))):
         for dtype in rounding_meter.DTYPES:
-            for factor in FACTORS:
-                found = measured(zoo, factor, EPSILON_GRID[point], dtype)
+            for factor in factors:
+                found = measured(report, factor, EPSILON_GRID[point], dtype)
                 for t, value in enumerate(found):
                     curve = analysis.steps.curve(t, point, dtype)
                     assert (curve is None) == (value is None)
@@ -99,10 +102,10 @@ def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
 )
 def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
     zoo = make_zoo(tmp_path, len(agents), dtype=base, agent_dtypes=agents, seed=4)
-    analysis = zoo.analyze()
+    report, analysis = zoo.load(), zoo.analyze()
     for dtype in rounding_meter.DTYPES:
         for factor in (1.0, 1.2, 1.5):
-            for t, value in enumerate(measured(zoo, factor, 0.0, dtype)):
+            for t, value in enumerate(measured(report, factor, 0.0, dtype)):
                 curve = analysis.steps.curve(t, 0, dtype)
                 assert (curve is None) == (value is None)
                 if curve is not None:
@@ -111,21 +114,21 @@ def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
 
 
 @pytest.fixture(scope="module")
-def one_place(tmp_path_factory) -> tuple[Zoo, Analysis]:
+def one_place(tmp_path_factory) -> tuple[CompatibilityReport, Analysis]:
     """Agents that moved by one bfloat16 place, and their analysis."""
     zoo = ulp_zoo(tmp_path_factory.mktemp("one"), "BF16", 1, size=40_000)
-    return zoo, zoo.analyze()
+    return zoo.load(), zoo.analyze()
 
 
 def test_stochastic_rounding_keeps_a_fifth_of_one_ulp(one_place):
-    zoo, analysis = one_place
-    for t, value in enumerate(measured(zoo, 1.2, 0.0, "BF16", seed=3)):
+    report, analysis = one_place
+    for t, value in enumerate(measured(report, 1.2, 0.0, "BF16", seed=3)):
         curve = analysis.steps.curve(t, 0, "BF16")
         # All but the few updates towards zero off a power of two, where places are half as large.
         assert estimate(curve, 1.2).value == pytest.approx(1.0, abs=0.02)
         assert value == pytest.approx(estimate(curve, 1.2).value, abs=1e-6)
         assert rounding_meter.lost_rescaling({"it": (1.2, value)})
-    for t, value in enumerate(measured(zoo, 1.2, 0.0, "F32")):
+    for t, value in enumerate(measured(report, 1.2, 0.0, "F32")):
         curve = analysis.steps.curve(t, 0, "F32")
         # A place of bfloat16 is 2**16 of float32's, and half of one of those may be lost.
         assert estimate(curve, 1.2).value == pytest.approx(1.2, abs=2.0**-17)
@@ -133,11 +136,11 @@ def test_stochastic_rounding_keeps_a_fifth_of_one_ulp(one_place):
 
 
 def test_stochastic_rounding_keeps_lambda_in_its_stated_error(one_place):
-    zoo, analysis = one_place
+    report, analysis = one_place
     # The effective factor is a sum of thousands of independent bounded terms; seeds are fixed, and
     # six of its standard errors are exceeded with probability 2e-9.
     for seed in range(3):
-        found = measured(zoo, 1.2, 0.0, "BF16", rounding="stochastic", seed=seed)
+        found = measured(report, 1.2, 0.0, "BF16", rounding="stochastic", seed=seed)
         for t, value in enumerate(found):
             error = stochastic_error(analysis.steps.curve(t, 0, "BF16"), 1.2)
             assert error < 0.02
@@ -145,9 +148,9 @@ def test_stochastic_rounding_keeps_lambda_in_its_stated_error(one_place):
 
 
 def test_stochastic_roundings_error_is_that_of_many_seeds(one_place):
-    zoo, analysis = one_place
+    report, analysis = one_place
     found = np.array(
-        [measured(zoo, 1.3, 0.0, "BF16", rounding="stochastic", seed=s) for s in range(24)]
+        [measured(report, 1.3, 0.0, "BF16", rounding="stochastic", seed=s) for s in range(24)]
     )
     stated = stochastic_error(analysis.steps.curve(0, 0, "BF16"), 1.3)
     spread = float(np.sqrt(np.mean((found[:, 0] - 1.3) ** 2)))
@@ -198,8 +201,6 @@ def test_what_is_stored_of_lambda_is_one_number(name):
 
 def test_the_meter_sees_what_the_files_hold(tmp_path):
     """The effective factor again, from nothing but the stored numbers."""
-    from ram_studio.engine.merge import merge
-
     zoo = ulp_zoo(tmp_path, "BF16", 1)
     recipe = zoo.recipe(method="ram+", settings={"epsilon": 0.0, "r": 0.1})
     result = merge(recipe, tmp_path / "out")

@@ -27,7 +27,7 @@ TENSOR = "model.layers.0.mlp.up_proj.weight"
 
 def poisoned(folder: Path, who: str, dtype: str, bad: dict[tuple[int, ...], float]) -> Zoo:
     """Return a zoo in which one checkpoint holds numbers that are not finite."""
-    made = make_zoo(folder / "made", 2, dtype=dtype, seed=1)
+    made = make_zoo(folder / "made", 3, dtype=dtype, seed=1)
     everyone = {"base": made.base, **made.agents}
     tensor = everyone[who][TENSOR].clone()
     for index, value in bad.items():
@@ -84,7 +84,8 @@ def with_nan(tensor: torch.Tensor, place: int) -> torch.Tensor:
     ids=["a single number", "both F32", "both BF16", "a later block"],
 )
 def test_what_is_not_finite_is_placed_in_its_tensor(tmp_path, base, agent, said):
-    zoo = Zoo.write(tmp_path, {"w": base}, {"a": {"w": agent}})
+    agents = {"a": agent, "b": base, "c": base}
+    zoo = Zoo.write(tmp_path, {"w": base}, {name: {"w": own} for name, own in agents.items()})
     for run in (
         lambda: zoo.analyze(),
         *(
@@ -123,22 +124,17 @@ def at_block(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "named"),
+    ("options", "named"),
     [
-        ({"method": "averaging"}, {}, "averaging"),
-        ({"settings": {"r": -1}}, {}, "r is -1"),
-        ({"settings": {"color": 1}}, {}, "color"),
-        ({"settings": {"epsilon": "big"}}, {}, "epsilon"),
-        ({"method": "ram", "settings": {"r": 0.1}}, {}, "ram has no setting 'r'"),
-        ({}, {"threads": 0}, "threads is 0"),
-        ({}, {"device": "abacus"}, "abacus"),
-        ({}, {"max_shard_bytes": 0}, "0 bytes"),
+        ({"threads": 0}, "threads is 0"),
+        ({"device": "abacus"}, "abacus"),
+        ({"max_shard_bytes": 0}, "0 bytes"),
     ],
 )
-def test_wrong_settings_are_refused_before_any_work(tmp_path, changes, options, named):
+def test_wrong_options_are_refused_before_any_work(tmp_path, options, named):
     zoo = make_zoo(tmp_path / "zoo", 1)
     with refused(SettingsError, tmp_path / "out", named) as caught:
-        merge(zoo.recipe(**changes), tmp_path / "out", **options)
+        merge(zoo.recipe(), tmp_path / "out", **options)
     assert "\n" not in str(caught.value)
 
 

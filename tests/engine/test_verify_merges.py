@@ -209,8 +209,6 @@ def test_bytes_not_given_by_the_sources_are_found(zoo, tmp_path, change, said):
     known = {**stored, **change}
     if known["arithmetic"] == "other":
         known["arithmetic"] = {"float32": "float64", "float64": "float32"}[stored["arithmetic"]]
-    elif known["arithmetic"] is None:
-        del known["arithmetic"]  # as older versions left it out
     write_forged(out, json.dumps(known))
     verify(out)
     with pytest.raises(VerificationError, match=r"`model.layers.0.w`.*byte 1000 .*" + said):

@@ -180,6 +180,10 @@ def test_rows_of_one_method_name_what_they_differ_in() -> None:
     ]
 
 
+FEW = {"limit": 1, "max_tokens": 2}
+"""Settings where answers are of no interest."""
+
+
 @pytest.fixture(scope="module")
 def table():
     recipe = example_recipe("coding", "tool")
@@ -246,7 +250,7 @@ def test_a_control_that_does_not_merge_costs_no_row(monkeypatch) -> None:
 
     monkeypatch.setattr(Answers, "ask", asked)
     rows = rows_of(example_recipe("coding", "tool"), [("ram+", {})])
-    found = compare_methods(rows, limit=1, device="cpu")
+    found = compare_methods(rows, **FEW, device="cpu")
     assert [row.status for row in found.rows] == [*["finished"] * 4, "failed"]
     assert found.statements[-1] == f"No score for {found.rows[-1].label}: Beyond float16."
 
@@ -302,19 +306,19 @@ def test_a_repeat_of_a_stopped_comparison_goes_on(tmp_path, monkeypatch) -> None
         "ram at r 0": changed(settings={"r": 0.0}),
         "ram": changed(method="ram", settings={}),
     }
-    whole = compare_methods(rows, limit=4)
+    whole = compare_methods(rows, **FEW)
     with AnswerStore(tmp_path / "s") as store:
 
         def asked() -> int:
             return sum(run.answered for run in store.runs())
 
         with pytest.raises(Stopped, match="before a merge was scored"):
-            compare_methods(rows, limit=4, store=store, should_stop=lambda: True)
+            compare_methods(rows, **FEW, store=store, should_stop=lambda: True)
         # Four rows are asked: base, two agents, ram+; then it is stopped.
         done = [0]
         part = compare_methods(
             rows,
-            limit=4,
+            **FEW,
             store=store,
             on_update=lambda found: done.append(sum(r.status == "finished" for r in found.rows)),
             should_stop=lambda: done[-1] >= 4,
@@ -323,14 +327,14 @@ def test_a_repeat_of_a_stopped_comparison_goes_on(tmp_path, monkeypatch) -> None
         assert list(part.report.models) == ["base", "coding", "tool", "ram+"]
         assert list(part.unfinished) == ["ram at r 0", "ram"]
         assert "No score for ram at r 0, ram: the comparison was stopped" in part.statements[-1]
-        assert asked() == 64
-        full = compare_methods(rows, limit=4, store=store)
+        assert asked() == 16
+        full = compare_methods(rows, **FEW, store=store)
         # Two rows of equal weights are asked once; the last one is the control.
-        assert asked() == 96
+        assert asked() == 24
         monkeypatch.setattr(
             "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
         )
-        again = compare_methods(rows, limit=4, store=store)
+        again = compare_methods(rows, **FEW, store=store)
         runs = {run.model: run for run in store.runs()}
     described = [as_json(table) for table in (whole, full, again)]
     for table in described:
@@ -349,25 +353,32 @@ def test_a_repeat_of_a_stopped_comparison_goes_on(tmp_path, monkeypatch) -> None
 
 def test_an_agents_row_shares_answers_with_its_evaluation(tmp_path) -> None:
     with AnswerStore(tmp_path / "s") as store:
-        evaluate({"mine": EXAMPLE / "coding"}, limit=4, store=store)
-        compare_methods({"ram+": example_recipe("coding", "tool")}, limit=4, store=store)
+        evaluate({"mine": EXAMPLE / "coding"}, **FEW, store=store)
+        compare_methods({"ram+": example_recipe("coding", "tool")}, **FEW, store=store)
         found = {run.model for run in store.runs() if not run.model.startswith("norm-matched")}
         assert found == {"base", "coding", "ram+", "tool"}
 
 
 def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) -> None:
     nobody = changed(method="region", settings={"agent": "search"})
-    table = compare_methods({"ram+": changed(), "nobody": nobody}, sources=False, limit=2)
+    table = compare_methods({"ram+": changed(), "nobody": nobody}, sources=False, **FEW)
     assert list(table.report.models) == ["ram+"]
     assert "of agent 'search'" in table.unfinished["nobody"]
     with pytest.raises(SettingsError, match="of agent 'search'"):
-        compare_methods({"nobody": nobody}, sources=False, limit=2)
+        compare_methods({"nobody": nobody}, sources=False, **FEW)
 
 
 def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
     agents = [f"--agent={name}={EXAMPLE / name}" for name in ("coding", "tool")]
-    asked = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "4"]
-    asked += ["--row", "ties:density=0.5,scope=tensor", "--csv", tmp_path / "t.csv"]
+    asked = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "1"]
+    asked += [
+        "--max-tokens",
+        "2",
+        "--row",
+        "ties:density=0.5,scope=tensor",
+        "--csv",
+        tmp_path / "t.csv",
+    ]
     asked += ["--store", tmp_path / "answers"]
     described = json.loads(run_command(*asked, "--json"))
     assert [row["label"] for row in described["rows"]][-3:-1] == [
@@ -397,5 +408,5 @@ def test_the_fisher_command_makes_what_merge_takes(tmp_path) -> None:
     recipe = example_recipe("coding", method="fisher", settings={"files": str(tmp_path / "f")})
     merge(recipe, tmp_path / "out")
     # One agent's weighted mean is that agent.
-    for name, tensor in read_folder(tmp_path / "out").items():
-        assert torch.equal(tensor, read_folder(EXAMPLE / "coding")[name])
+    merged, agent = read_folder(tmp_path / "out"), read_folder(EXAMPLE / "coding")
+    assert all(torch.equal(tensor, agent[name]) for name, tensor in merged.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_zoo import EMBEDDING, HEAD, read_folder
+from engine_zoo import EMBEDDING, HEAD, Zoo, read_folder
 from random_zoo import write_zoo
 from safetensors.torch import load_file, save_file
 
@@ -46,6 +46,14 @@ def example():
     return model, InMemoryMerger(model, load(EXAMPLE / "base", AGENTS))
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Zoo, torch.nn.Module, InMemoryMerger]:
+    """A zoo, and a model of its base: methods need no more."""
+    zoo = write_zoo(tmp_path_factory.mktemp("small"), 3)
+    model = module_of(zoo.base)
+    return zoo, model, InMemoryMerger(model, zoo.load())
+
+
 def snapshot(model) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -58,10 +66,10 @@ def assert_holds(model, folder) -> None:
 
 
 @pytest.mark.parametrize(("method", "values"), SETTINGS)
-def test_the_model_holds_what_would_have_been_written(method, values, example, tmp_path) -> None:
-    model, merger = example
+def test_the_model_holds_what_would_have_been_written(method, values, small, tmp_path) -> None:
+    zoo, model, merger = small
     before = snapshot(model)
-    recipe = recipe_for(method, settings=values, seed=4)
+    recipe = zoo.recipe(method=method, settings=values, seed=4)
     written = merge(recipe, tmp_path / "out")
     applied = merger.apply(recipe)
     assert_holds(model, tmp_path / "out")
@@ -71,23 +79,23 @@ def test_the_model_holds_what_would_have_been_written(method, values, example, t
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_stochastic_and_other_dtypes_too(example, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"rounding": "stochastic", "seed": 9}, {"dtype": "float32"}, {"dtype": "float16"}]
+)
+def test_a_loaded_model_may_store_the_merge_in_any_way(fields, example, tmp_path) -> None:
     model, merger = example
-    for number, fields in enumerate(
-        ({"rounding": "stochastic", "seed": 9}, {"dtype": "float32"}, {"dtype": "float16"})
-    ):
-        recipe = recipe_for("ram+", **fields)
-        merge(recipe, tmp_path / str(number))
-        merger.apply(recipe)
-        assert_holds(model, tmp_path / str(number))
+    recipe = recipe_for("ram+", **fields)
+    merge(recipe, tmp_path / "out")
+    merger.apply(recipe)
+    assert_holds(model, tmp_path / "out")
     merger.restore()
 
 
-def test_some_of_the_agents_in_another_order(example, tmp_path) -> None:
-    model, merger = example
-    agents = {name: AGENTS[name] for name in ("memory", "coding")}
+def test_some_of_the_agents_in_another_order(small, tmp_path) -> None:
+    zoo, model, merger = small
+    agents = {name: str(zoo.agent_paths[name]) for name in ("memory", "coding")}
     for method in ("ram+", "ties"):
-        recipe = recipe_for(method, agents)
+        recipe = zoo.recipe(method=method, agents=agents)
         merge(recipe, tmp_path / method)
         merger.apply(recipe)
         assert_holds(model, tmp_path / method)

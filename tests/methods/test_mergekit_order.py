@@ -136,13 +136,13 @@ def test_the_kth_magnitude_itself_is_the_threshold(threads, tmp_path) -> None:
     base = {name: torch.randn(n, generator=dice) for name in ("a", "b")}
     agents = {
         agent: {name: x + size * torch.randn(n, generator=dice) for name, x in base.items()}
-        for agent, size in (("one", 1e-2), ("two", 1e-3))
+        for agent, size in (("one", 1e-2), ("two", 1e-3), ("three", 1e-3))
     }
     recipe = Zoo.write(tmp_path, base, agents).recipe(
         method="ties",
         settings={"scope": "tensor", "normalize": False},
         densities={"one": 0.29, "two": 0.4},
-        weights={"one": 1.0, "two": 0.0},
+        weights={"one": 1.0, "two": 0.0, "three": 0.0},
         dtype="float32",
         other_base="accept",
     )

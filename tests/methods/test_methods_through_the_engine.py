@@ -112,9 +112,7 @@ def test_an_analysis_of_other_magnitudes_is_refused(tmp_path) -> None:
         ("tie", {}, "must be one of"),
     ],
 )
-def test_bad_settings_are_refused_before_any_work(method, values, said, tmp_path) -> None:
-    from ram_studio.algorithm.methods import make_settings
-
+def test_bad_settings_are_refused_before_any_work(method, values, said) -> None:
     with pytest.raises(SettingsError) as caught:
         make_settings(method, values)
     assert said in str(caught.value)
