@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from app_parts import MODULES, Clock, load_modules
+from app_parts import Clock, open_modules
 from app_process import running_app
 from http_user import HttpUser, tell
 from loopback_hub import LoopbackHub, serving
-
-from ram_studio.resources import asset_path
+from stage_page import mount_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_MS = 300_000
@@ -155,13 +154,7 @@ def context(browser: object) -> Iterator[object]:
 @pytest.fixture(scope="session")
 def module_page(browser: object) -> Iterator[object]:
     page = browser.new_page()  # type: ignore[attr-defined]
-    page.route(
-        f"{MODULES}**/*.*s",
-        lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(MODULES))),
-    )
-    styled = "<html><link rel=stylesheet href=canvas.css>"
-    page.route(MODULES, lambda route: route.fulfill(content_type="text/html", body=styled))
-    load_modules(page)
+    open_modules(page)
     yield page
     page.close()
 
@@ -172,6 +165,14 @@ def page(module_page: object) -> Iterator[object]:
     yield module_page
     # A canvas that was left behind is drawn again whenever anything changes.
     module_page.evaluate("() => document.body.replaceChildren()")  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def stage(page: object) -> object:
+    """A page with the stage alone, at the paper's setting of the default set."""
+    page.set_viewport_size({"width": 1280, "height": 800})  # type: ignore[attr-defined]
+    mount_stage(page, "shared-style")
+    return page
 
 
 # What is queued in a page is done before it is idle. After a click or a key Chromium calls no page
