@@ -193,20 +193,21 @@ def _axe_script() -> str:
     return Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 
 
-# Faults by axe-core's rules, in the theme that is shown; of the other one those of color.
-_FAULTS = """async (root) => {
+# Faults by axe-core's rules, in the theme that is shown; of the other one those of color. Where the
+# system forces its colors, which are the same in both, those of color alone.
+_FAULTS = """async ([root, isForced]) => {
   const isEndless = (a) => a.effect.getTiming().iterations === Infinity;
-  const still = () => Promise.all(document.getAnimations()
-    .filter((a) => !isEndless(a)).map((a) => a.finished.catch(() => {})));
-  const run = async (options) =>
-    (await axe.run(root, { resultTypes: ["violations"], ...options })).violations;
-  await still();
+  const run = async (options) => {
+    await Promise.all(document.getAnimations()
+      .filter((a) => !isEndless(a)).map((a) => a.finished.catch(() => {})));
+    return (await axe.run(root, { resultTypes: ["violations"], ...options })).violations;
+  };
+  const colors = { runOnly: { type: "tag", values: ["cat.color"] } };
+  if (isForced) return run(colors);
   const here = await run({});
   document.body.classList.toggle("dark");
-  await still();
-  const there = await run({ runOnly: { type: "tag", values: ["cat.color"] } });
+  const there = await run(colors);
   document.body.classList.toggle("dark");
-  await still();
   return [...here, ...there];
 }"""
 
@@ -241,13 +242,15 @@ _SMALL = """(root) => {
 }"""
 
 
-def _page_faults(page: object, root: str) -> list[tuple[str, list[object], str]]:
-    """Return what axe finds: rule, where, and how bad."""
+def _page_faults(
+    page: object, root: str, *, is_forced: bool = False
+) -> list[tuple[str, list[object], str]]:
+    """Return what axe finds: rule, where, and how bad; is_forced: by the system's colors."""
     if not page.evaluate("() => Boolean(window.axe)"):  # type: ignore[attr-defined]
         page.evaluate(_axe_script())  # type: ignore[attr-defined]
     return [
         (fault["id"], [node["target"] for node in fault["nodes"]], fault["impact"])
-        for fault in page.evaluate(_FAULTS, root)  # type: ignore[attr-defined]
+        for fault in page.evaluate(_FAULTS, [root, is_forced])  # type: ignore[attr-defined]
     ]
 
 
@@ -259,7 +262,7 @@ def _forced_faults(page: object, root: str) -> list[tuple[str, list[object], str
     faults = []
     for scheme in ("light", "dark"):
         media(forced_colors="active", color_scheme=scheme)
-        faults += _page_faults(page, root)
+        faults += _page_faults(page, root, is_forced=True)
     media(forced_colors="none", color_scheme=before)
     return faults
 
