@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,11 +22,16 @@ WAIT_MS = 300_000
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-def run_here(folder: Path, *flags: str, **more: str) -> contextlib.AbstractContextManager[str]:
-    """Run ``python app.py`` with a folder as its own, with flags and more environment."""
+def run_here(
+    folder: Path, *flags: str, by: Sequence[str] = (), **more: str
+) -> contextlib.AbstractContextManager[str]:
+    """Run ``python app.py`` with a folder as its own, with flags and more environment.
+
+    by: what Python runs to run it.
+    """
     environment = {**os.environ, "TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder / "gradio")}
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **more}
-    return running_app([sys.executable, ROOT / "app.py", *flags], folder, environment)
+    return running_app([sys.executable, *by, ROOT / "app.py", *flags], folder, environment)
 
 
 @pytest.fixture
@@ -85,9 +90,34 @@ OAUTH = {
 """What a Space has in its environment whose users can sign in."""
 
 
+# A step of the event loop counts as long as its own thread computed: where jobs, or others, take
+# the machine, the loop stands still through no fault of a request.
+WATCHED = """
+import asyncio, os, runpy, sys, time
+from ram_studio import app
+
+told = open("loop.log", "w", buffering=1)
+print("PID", os.getpid(), file=told)
+step, warm = asyncio.events.Handle._run, app._warm_up
+def timed(handle):
+    start = time.thread_time()
+    step(handle)
+    seconds = time.thread_time() - start
+    if seconds > 0.03:
+        print(f"HELD {seconds:.4f} {time.time():.4f}", file=told)
+def warmed(settings):
+    warm(settings)
+    print("WARM", file=told)
+asyncio.events.Handle._run, app._warm_up = timed, warmed
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script that launches the app, and writes in ``loop.log`` what holds its event loop."""
+
+
 @pytest.fixture(scope="session")
 def space_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the app of ``space_url`` works, with its ``app.log``."""
+    """Where the app of ``space_url`` works, with its ``app.log`` and ``loop.log``."""
     return tmp_path_factory.mktemp("space")
 
 
@@ -102,7 +132,7 @@ def space_hub() -> Iterator[LoopbackHub]:
 def space_url(space_folder: Path, space_hub: LoopbackHub) -> Iterator[str]:
     """The address of the app as it runs on a public Space whose owner is logged in.
 
-    Told to end, it leaves nothing but its log and the Hub's models.
+    Told to end, it leaves nothing but its logs and the Hub's models.
     """
     hub = space_folder / "hub"
     more = {
@@ -115,11 +145,11 @@ def space_url(space_folder: Path, space_hub: LoopbackHub) -> Iterator[str]:
         "HF_HOME": str(hub),
         "HF_HUB_DISABLE_XET": "1",
     }
-    with run_here(space_folder, **more) as url:
+    with run_here(space_folder, by=("-c", WATCHED), **more) as url:
         yield url
         tell(_begin_a_sweep(url))
         assert list(space_folder.glob("ram-studio*/app-*/*"))
-    left = [path for path in space_folder.rglob("*") if path.is_file() and path.name != "app.log"]
+    left = [path for path in space_folder.rglob("*") if path.is_file() and path.suffix != ".log"]
     assert [path for path in left if hub not in path.parents] == []
 
 
