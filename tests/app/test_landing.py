@@ -252,14 +252,20 @@ _COMES_TO_REST = """async () => {
 }"""
 
 
+# A scene's clock is the bar below its name.
+_FILL_THE_BAR = """() => document.getAnimations()
+  .find((one) => one.animationName === "movie-time").finish()"""
+
+
 @pytest.mark.browser
 def test_the_app_waits_for_a_pointer_and_comes_without_one(visit: Any) -> None:
     it = visit(reduced_motion="no-preference")
     page = it.page
     page.add_init_script(_COUNT_FRAMES)
     page.goto(it.url)
-    # It plays by itself, and stops at a press.
-    page.wait_for_selector(".movie.playing")
+    # It plays by itself, a scene until its bar is full, and stops at a press.
+    page.wait_for_selector(".movie.playing[data-scene='0']")
+    page.evaluate(_FILL_THE_BAR)
     page.wait_for_function(
         """() => {
           const scene = document.querySelector(".movie").dataset.scene;
