@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unittest import mock
 
-import gradio as gr
 import orjson
 import pytest
+
+# Gradio reads its own sources to write stubs of types beside them: half of its import.
+with mock.patch.object(inspect, "getfile", side_effect=OSError):
+    import gradio as gr
+
 
 from ram_studio.app.session.shared import PageContext, TuneComponent
 from ram_studio.app.session.workspace import Workspace
