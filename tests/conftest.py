@@ -106,7 +106,12 @@ TOGETHER = {
         "test_real_set_page",
         "test_classroom",
     ),
-    "space": ("test_public_space", "test_sign_in", "test_foreign_requests"),
+    "space": (
+        "test_public_space",
+        "test_sign_in",
+        "test_foreign_requests",
+        "test_hostile_requests",
+    ),
     "convert": ("test_convert", "test_advice", "test_sources_page"),
     "wheel": ("test_image", "test_wheel"),
 }

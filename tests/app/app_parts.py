@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unittest import mock
 
-import gradio as gr
 import orjson
 import pytest
 
+# Gradio reads its own sources to write stubs of types beside them: half of its import.
+with mock.patch.object(inspect, "getfile", side_effect=OSError):
+    import gradio as gr
+
+
 from ram_studio.app.session.shared import PageContext, TuneComponent
 from ram_studio.app.session.workspace import Workspace
+from ram_studio.resources import asset_path
 
 Panel = TypeVar("Panel")
 
@@ -57,10 +64,22 @@ class Clock:
 
 MODULES = "http://modules.test/"
 """Where a test serves the app's modules from assets/."""
+_PAGE = """<html><meta name=viewport content="width=device-width">
+<link rel=stylesheet href=canvas.css>"""
+
+
+def open_modules(page: Any) -> None:
+    """Open a page with the app's modules and nothing of Gradio, served from assets/."""
+    page.route(
+        f"{MODULES}**/*.*s",
+        lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(MODULES))),
+    )
+    page.route(MODULES, lambda route: route.fulfill(content_type="text/html", body=_PAGE))
+    load_modules(page)
 
 
 def load_modules(page: Any) -> None:
-    """Load the app's modules and nothing of Gradio into a page, anew."""
+    """Load the app's modules into such a page, anew."""
     page.goto(MODULES)
     page.reload()
     page.evaluate("() => import('./page.js').then(() => RAM.need()).then(() => true)")

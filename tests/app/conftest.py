@@ -6,16 +6,15 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from app_parts import MODULES, Clock, load_modules
+from app_parts import Clock, open_modules
 from app_process import running_app
 from http_user import HttpUser, tell
 from loopback_hub import LoopbackHub, serving
-
-from ram_studio.resources import asset_path
+from stage_page import mount_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_MS = 300_000
@@ -23,11 +22,16 @@ WAIT_MS = 300_000
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-def run_here(folder: Path, *flags: str, **more: str) -> contextlib.AbstractContextManager[str]:
-    """Run ``python app.py`` with a folder as its own, with flags and more environment."""
+def run_here(
+    folder: Path, *flags: str, by: Sequence[str] = (), **more: str
+) -> contextlib.AbstractContextManager[str]:
+    """Run ``python app.py`` with a folder as its own, with flags and more environment.
+
+    by: what Python runs to run it.
+    """
     environment = {**os.environ, "TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder / "gradio")}
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **more}
-    return running_app([sys.executable, ROOT / "app.py", *flags], folder, environment)
+    return running_app([sys.executable, *by, ROOT / "app.py", *flags], folder, environment)
 
 
 @pytest.fixture
@@ -86,9 +90,34 @@ OAUTH = {
 """What a Space has in its environment whose users can sign in."""
 
 
+# A step of the event loop counts as long as its own thread computed: where jobs, or others, take
+# the machine, the loop stands still through no fault of a request.
+WATCHED = """
+import asyncio, os, runpy, sys, time
+from ram_studio import app
+
+told = open("loop.log", "w", buffering=1)
+print("PID", os.getpid(), file=told)
+step, warm = asyncio.events.Handle._run, app._warm_up
+def timed(handle):
+    start = time.thread_time()
+    step(handle)
+    seconds = time.thread_time() - start
+    if seconds > 0.03:
+        print(f"HELD {seconds:.4f} {time.time():.4f}", file=told)
+def warmed(settings):
+    warm(settings)
+    print("WARM", file=told)
+asyncio.events.Handle._run, app._warm_up = timed, warmed
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script that launches the app, and writes in ``loop.log`` what holds its event loop."""
+
+
 @pytest.fixture(scope="session")
 def space_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the app of ``space_url`` works, with its ``app.log``."""
+    """Where the app of ``space_url`` works, with its ``app.log`` and ``loop.log``."""
     return tmp_path_factory.mktemp("space")
 
 
@@ -103,7 +132,7 @@ def space_hub() -> Iterator[LoopbackHub]:
 def space_url(space_folder: Path, space_hub: LoopbackHub) -> Iterator[str]:
     """The address of the app as it runs on a public Space whose owner is logged in.
 
-    Told to end, it leaves nothing but its log and the Hub's models.
+    Told to end, it leaves nothing but its logs and the Hub's models.
     """
     hub = space_folder / "hub"
     more = {
@@ -116,11 +145,11 @@ def space_url(space_folder: Path, space_hub: LoopbackHub) -> Iterator[str]:
         "HF_HOME": str(hub),
         "HF_HUB_DISABLE_XET": "1",
     }
-    with run_here(space_folder, **more) as url:
+    with run_here(space_folder, by=("-c", WATCHED), **more) as url:
         yield url
         tell(_begin_a_sweep(url))
         assert list(space_folder.glob("ram-studio*/app-*/*"))
-    left = [path for path in space_folder.rglob("*") if path.is_file() and path.name != "app.log"]
+    left = [path for path in space_folder.rglob("*") if path.is_file() and path.suffix != ".log"]
     assert [path for path in left if hub not in path.parents] == []
 
 
@@ -155,13 +184,7 @@ def context(browser: object) -> Iterator[object]:
 @pytest.fixture(scope="session")
 def module_page(browser: object) -> Iterator[object]:
     page = browser.new_page()  # type: ignore[attr-defined]
-    page.route(
-        f"{MODULES}**/*.*s",
-        lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(MODULES))),
-    )
-    styled = "<html><link rel=stylesheet href=canvas.css>"
-    page.route(MODULES, lambda route: route.fulfill(content_type="text/html", body=styled))
-    load_modules(page)
+    open_modules(page)
     yield page
     page.close()
 
@@ -172,6 +195,14 @@ def page(module_page: object) -> Iterator[object]:
     yield module_page
     # A canvas that was left behind is drawn again whenever anything changes.
     module_page.evaluate("() => document.body.replaceChildren()")  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def stage(page: object) -> object:
+    """A page with the stage alone, at the paper's setting of the default set."""
+    page.set_viewport_size({"width": 1280, "height": 800})  # type: ignore[attr-defined]
+    mount_stage(page, "shared-style")
+    return page
 
 
 # What is queued in a page is done before it is idle. After a click or a key Chromium calls no page
@@ -192,20 +223,21 @@ def _axe_script() -> str:
     return Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 
 
-# Faults by axe-core's rules, in the theme that is shown; of the other one those of color.
-_FAULTS = """async (root) => {
+# Faults by axe-core's rules, in the theme that is shown; of the other one those of color. Where the
+# system forces its colors, which are the same in both, those of color alone.
+_FAULTS = """async ([root, isForced]) => {
   const isEndless = (a) => a.effect.getTiming().iterations === Infinity;
-  const still = () => Promise.all(document.getAnimations()
-    .filter((a) => !isEndless(a)).map((a) => a.finished.catch(() => {})));
-  const run = async (options) =>
-    (await axe.run(root, { resultTypes: ["violations"], ...options })).violations;
-  await still();
+  const run = async (options) => {
+    await Promise.all(document.getAnimations()
+      .filter((a) => !isEndless(a)).map((a) => a.finished.catch(() => {})));
+    return (await axe.run(root, { resultTypes: ["violations"], ...options })).violations;
+  };
+  const colors = { runOnly: { type: "tag", values: ["cat.color"] } };
+  if (isForced) return run(colors);
   const here = await run({});
   document.body.classList.toggle("dark");
-  await still();
-  const there = await run({ runOnly: { type: "tag", values: ["cat.color"] } });
+  const there = await run(colors);
   document.body.classList.toggle("dark");
-  await still();
   return [...here, ...there];
 }"""
 
@@ -240,13 +272,15 @@ _SMALL = """(root) => {
 }"""
 
 
-def _page_faults(page: object, root: str) -> list[tuple[str, list[object], str]]:
-    """Return what axe finds: rule, where, and how bad."""
+def _page_faults(
+    page: object, root: str, *, is_forced: bool = False
+) -> list[tuple[str, list[object], str]]:
+    """Return what axe finds: rule, where, and how bad; is_forced: by the system's colors."""
     if not page.evaluate("() => Boolean(window.axe)"):  # type: ignore[attr-defined]
         page.evaluate(_axe_script())  # type: ignore[attr-defined]
     return [
         (fault["id"], [node["target"] for node in fault["nodes"]], fault["impact"])
-        for fault in page.evaluate(_FAULTS, root)  # type: ignore[attr-defined]
+        for fault in page.evaluate(_FAULTS, [root, is_forced])  # type: ignore[attr-defined]
     ]
 
 
@@ -258,7 +292,7 @@ def _forced_faults(page: object, root: str) -> list[tuple[str, list[object], str
     faults = []
     for scheme in ("light", "dark"):
         media(forced_colors="active", color_scheme=scheme)
-        faults += _page_faults(page, root)
+        faults += _page_faults(page, root, is_forced=True)
     media(forced_colors="none", color_scheme=before)
     return faults
 

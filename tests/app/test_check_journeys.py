@@ -188,8 +188,6 @@ def test_a_phone_shows_suites_chat_and_history_in_its_width(visit) -> None:
     it.settle()
     # Nothing to compare: no button.
     assert page.is_visible("#history-compare") == page.is_visible("#history-list table")
-    page.reload()
-    page.wait_for_selector("#step-history", state="visible")
     page.click("#to-tune")
     page.wait_for_selector("[data-agent]", state="visible")
     page.wait_for_function("() => !window.location.search.includes('step=')")

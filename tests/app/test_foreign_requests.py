@@ -60,8 +60,8 @@ class Served(NamedTuple):
         return (self.folder / "app.log").read_text(encoding="utf-8")
 
     def stored(self) -> list[Path]:
-        """Return all files of the app but its log."""
-        return [f for f in self.folder.rglob("*") if f.is_file() and f.name != "app.log"]
+        """Return all files of the app but its logs."""
+        return [f for f in self.folder.rglob("*") if f.is_file() and f.suffix != ".log"]
 
 
 @pytest.fixture(scope="module")

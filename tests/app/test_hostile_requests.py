@@ -6,17 +6,14 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
 import re
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from app_process import running_app
 from http_user import HttpUser, tell
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -36,42 +33,21 @@ ROUTES = ("queue/join", "call/{}", "call/v2/{}", "run/{}")
 AXES = ("r", "alpha", "epsilon", "scale", "density", "drop")
 FILE = '{"path":"/etc/passwd","url":null,"meta":{"_type":"gradio.FileData"}}'
 
-# A step of the loop counts as long as its own thread computed: where jobs, or others, take the
-# machine, the loop stands still through no fault of a request.
-SERVER = """
-import asyncio, threading, time
-from ram_studio.app import Settings, launch
-
-step = asyncio.events.Handle._run
-def timed(handle):
-    start = time.thread_time()
-    step(handle)
-    seconds = time.thread_time() - start
-    if seconds > 0.03:
-        print(f"HELD {seconds:.4f} {time.time():.4f}", flush=True)
-asyncio.events.Handle._run = timed
-
-def warmed():
-    while any(t.name == "warm" for t in threading.enumerate()):
-        time.sleep(0.1)
-    print("WARM", flush=True)
-
-blocks = launch(Settings.from_environment(), quiet=True, prevent_thread_lock=True)[0].blocks
-threading.Thread(target=warmed, daemon=True).start()
-blocks.block_thread()
-"""
-
 
 class Watched(NamedTuple):
-    """A public app whose event loop is watched, with its process."""
+    """A public app whose event loop is watched. log: what held it."""
 
     url: str
     log: Path
-    pid: int
+
+    @property
+    def process(self) -> Path:
+        """What the kernel tells of the app's process."""
+        return Path("/proc", re.search(r"^PID (\d+)$", self.log.read_text(), re.MULTILINE)[1])
 
     def memory(self, field: str = "VmRSS") -> int:
-        """Return the bytes that it holds; VmHWM: the most that it ever held."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
+        """Return the bytes that it holds; VmHWM: the most that it held."""
+        status = (self.process / "status").read_text()
         return 1024 * int(re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)[1])
 
     def held(self, since: float) -> list[float]:
@@ -81,18 +57,11 @@ class Watched(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    folder = tmp_path_factory.mktemp("watched")
-    root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder / "gradio")}
-    environment |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(root), "SPACE_ID": "owner/ram-studio"}
-    pids: list[int] = []
-    command = [sys.executable, "-c", SERVER]
-    with running_app(command, folder, environment, on_start=pids.append) as url:
-        made = Watched(url, folder / "app.log", *pids)
-        while "\nWARM\n" not in f"\n{made.log.read_text()}":
-            time.sleep(0.1)
-        yield made
+def watched(space_url: str, space_folder: Path) -> Watched:
+    log = space_folder / "loop.log"
+    while "\nWARM\n" not in log.read_text():
+        time.sleep(0.1)
+    return Watched(space_url, log)
 
 
 def hostile(size: int, values: int) -> dict[str, str]:
@@ -309,6 +278,7 @@ def test_twelve_bombs_at_once_take_a_bounded_memory(watched: Watched, tmp_path: 
             for user in users:
                 await stack.enter_async_context(user)
                 await user.open()
+            (watched.process / "clear_refs").write_text("5")  # the most from now on
             before.append(watched.memory("VmHWM"))
             return await asyncio.gather(*(open_analysis_file(user, bomb) for user in users))
 

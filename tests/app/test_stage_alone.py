@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 from app_parts import run
+from stage_page import settle, shipped
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
-from ram_studio.app.session.sets import build_profile
-from ram_studio.app.templates import render
-from ram_studio.checkpoints.record.analysis_file import load_analysis
-from ram_studio.evals.report.skill_table import load_table
-from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
 
-_FRAMES = """() => new Promise((done) =>
-  requestAnimationFrame(() => requestAnimationFrame(() => done())))"""
-
-_MOUNT = """async (html, profile, table) => {
-  document.body.innerHTML = "<div id=live></div>";
-  const live = document.getElementById("live");
-  live.innerHTML = html;
-  delete document.documentElement.dataset.panel;
-  const [canvas, store] = await Promise.all(
-    ["canvas", "store"].map((name) => import(`./canvas/${name}.js`)));
-  Object.assign(window, { canvas, store });
-  RAM.mount(live, { value: profile }, () => {});
-  canvas.setTable(profile, table);
-  canvas.reset();
-}"""
-
-
-@cache
-def shipped(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a shipped set's profile and its table of measured settings."""
-    folder = asset_path(name)
-    analysis = load_analysis(folder / "analysis.safetensors")
-    return build_profile(analysis), load_table(folder / "skills.json.gz")
-
-
 _SHOWN = """() => import("./canvas/model/methods.js").then(({ settingsText }) =>
   settingsText(store.state.settings, store.state.profile))"""
-
-
-def settle(page: Any) -> None:
-    """Wait until the stage has drawn what it shows."""
-    page.evaluate(_FRAMES)
 
 
 def choose(page: Any, **settings: Any) -> None:
@@ -61,15 +26,6 @@ def setting(page: Any, name: str) -> Any:
     """Return one of the settings that the stage shows, after a frame."""
     settle(page)
     return run(page, "(name) => store.state.settings[name]", name)
-
-
-@pytest.fixture
-def stage(page: Any) -> Any:
-    """A page with the stage alone, at the paper's setting of the default set."""
-    page.set_viewport_size({"width": 1280, "height": 800})
-    run(page, _MOUNT, render("tune/canvas.html.j2"), *shipped("shared-style"))
-    settle(page)
-    return page
 
 
 def test_a_typed_number_shows_the_value_that_is_used(stage) -> None:
