@@ -1,4 +1,4 @@
 """Ask, judge, store, report: suites of questions, strict checkers, honest intervals.
 
-`run.evaluate` asks models, `experiment.run` asks merges made in memory, `store` keeps every answer.
+`run.evaluate` asks models, `experiment.run` asks merges made in memory, `store` saves every answer.
 """

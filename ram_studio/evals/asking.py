@@ -1,4 +1,4 @@
-"""One model on one suite: asked, judged and stored batch by batch; what is stored is not asked."""
+"""One model on one suite: answers are judged and stored by batch, and reused where stored."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ from ram_studio.evals.suites import Suite, visible
 
 Progress = Callable[[str, str, int, int], None]
 OnMarks = Callable[[str, str, str], None]
-"""Told (model, domain, a letter for each question): see `marks_of`."""
+"""Callback for (model, domain, a letter for each question), see `marks_of`."""
 
 
 @dataclass
 class SuiteRun:
     """One model on one suite.
 
-    name, path: what the store calls the model; path None unless it is a folder. merge: how it was
-    merged, for History, see `AnswerStore.open_run`. settings: how it is asked; their seed is stored
-    with each answer beside the versions of the engine's software. rerun: forget stored answers.
-    baselines: judged on every question for the chance level; None leaves it out.
-    on_marks: told how a domain's questions stand, whenever answers to it came in.
-    wording: of the questions, 0 for their own, see `paraphrases`.
-    run: id in the store, None before `answers` or without a store; runs: all of several samples and
-    wordings, which what asks the wordings shares.
+    name, path: the model's name and folder in the store; path is None unless it is a folder. merge:
+    how it was merged, for History, see `AnswerStore.open_run`. settings: evaluation settings; their
+    seed is stored with each answer and the versions of the engine's software. rerun: forget stored
+    answers. baselines: judged on every question for the chance level; None leaves it out. on_marks:
+    called with a domain's marks whenever answers to it arrive. wording: index of the questions'
+    wording, 0 for their own, see `paraphrases`. run: id in the store, None before `answers` or
+    without a store; runs: the ids of all samples and wordings, shared by the runs of the wordings.
     """
 
     name: str
@@ -63,10 +62,10 @@ class SuiteRun:
     runs: dict[int, None] = field(default_factory=dict)
 
     def check(self, questions: Sequence[Question]) -> None:
-        """Raise EvaluationError for a suite of which the model can be asked nothing at all.
+        """Raise EvaluationError where no question of the suite fits the model's context.
 
-        What it was asked before, it can be asked: that needs no tokenizer. The engine is left as it
-        is for the first sample, whose room for thinking counts.
+        Stored answers are enough, without a tokenizer. The engine keeps the decoding of the first
+        sample, whose thinking tokens count.
         """
         self.engine.decoding = self.settings.decodings[0]
         if self.store is not None and not self.rerun and self.store.has_answers(self._key):
@@ -78,7 +77,7 @@ class SuiteRun:
             )
 
     def find_unanswered(self, questions: Sequence[Question]) -> list[Question]:
-        """Return the questions whose answers are not stored; with ``rerun`` all, and none is then.
+        """Return the questions whose answers are not stored; with ``rerun`` all: it deletes them.
 
         Raises: EvaluationError when the store cannot be used.
         """
@@ -105,7 +104,7 @@ class SuiteRun:
             if row is None:
                 continue
             got[question.id] = row.answer
-            # Another version of a benchmark's package may hold another answer right.
+            # Another version of a benchmark's package may judge answers differently.
             if row.question.gold != question.gold:
                 got[question.id] = self._judge(question, row.answer, row.answer.origin)
                 self._record([(question, got[question.id])])
@@ -138,7 +137,7 @@ class SuiteRun:
     ) -> dict[str, Answer]:
         """Judge and store replies; return the answers by question id.
 
-        software: versions of what gave the replies, see `Engine.software`.
+        software: versions that gave the replies, see `Engine.software`.
         """
         origin = {"software": dict(software), "seed": self.settings.seed}
         rows = [(q, self._judge(q, reply, origin)) for q, reply in replies]
@@ -204,7 +203,7 @@ class SuiteRun:
 
 
 def reader_of(engine: Engine, suite: Suite, settings: EvalSettings) -> Engine | Conversations:
-    """Return what is asked a suite's questions: the engine, or what leads conversations with it."""
+    """Return the engine for a suite's questions: as it is, or wrapped to lead conversations."""
     if pieces := settings.pieces_of(suite):
         return PieceReader(engine, pieces)
     if (converse := suite.converse) is None:
@@ -220,9 +219,9 @@ def ask_suites(
 ) -> list[tuple[Question, Answer]]:
     """Return one model's first answers to several suites, with the verdicts on all samples.
 
-    And on all wordings, where there are several.
+    Where there are several wordings, also with the verdicts on them.
 
-    Args: runs: of one model, all asked in one way. asked: questions by suite.
+    Args: runs: of one model, with equal settings. asked: questions by suite.
 
     Raises: what `SuiteRun.answers` raises.
     """
@@ -247,7 +246,7 @@ def ask_suites(
 
 
 def rounds_of(run: SuiteRun) -> list[tuple[Decoding, int]]:
-    """Return how a suite's questions are asked, one time after the other: how, in which wording."""
+    """Return the rounds of a suite's questions, each a decoding and an index of the wording."""
     drawn = run.settings.decodings[: 1 if run.suite.draws_samples else None]
     wordings = range(1, run.settings.paraphrases if run.suite.name in SUITES else 1)
     return [*((decoding, 0) for decoding in drawn), *((drawn[0], n) for n in wordings)]
@@ -258,7 +257,7 @@ def _of_all_rounds(
 ) -> Progress | None:
     """Return a callback for the progress of one round, which reports that of all rounds.
 
-    before: rounds that are whole. later: what is stored of those to come, by domain.
+    before: number of complete rounds. later: stored answers of later rounds, by domain.
     """
     if on_progress is None:
         return None
@@ -272,7 +271,7 @@ def _of_all_rounds(
 def _in_wording(
     run: SuiteRun, wording: int, asked: QuestionsBySuite
 ) -> tuple[SuiteRun, Sequence[Question]]:
-    """Return what asks a suite's questions in a wording, and the questions in it."""
+    """Return the run that asks a suite's questions in a wording, and the reworded questions."""
     questions = asked[run.suite.name]
     if not wording:
         return run, questions
@@ -283,9 +282,9 @@ def _in_wording(
 def _count_stored(
     run: SuiteRun, plan: Sequence[tuple[Decoding, int]], asked: QuestionsBySuite
 ) -> list[Counter[str]]:
-    """Return for each of several rounds how many answers are stored, by domain.
+    """Return the number of stored answers of each of several rounds, by domain.
 
-    Empty for a single round, whose own progress counts them, and where all are asked anew.
+    Empty for a single round, whose own progress counts them, and with ``rerun``.
     """
     if len(plan) == 1 or run.rerun:
         return []
@@ -301,7 +300,7 @@ def _count_stored(
 def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:
     """Return a letter for each question of a domain, in order.
 
-    "1" right, "0" wrong, "x" not asked or not answered, "." still open.
+    "1" right, "0" wrong, "x" not asked or not answered, "." pending.
     """
 
     def mark(answer: Answer | None) -> str:

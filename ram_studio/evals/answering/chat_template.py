@@ -1,11 +1,11 @@
-"""Chat templates of models, rendered where they can be ended.
+"""Chat templates of models, rendered in a process that can be stopped.
 
-A chat template comes with a model and is a program: nested loops in it run for ever, a repeated
-string fills the memory. transformers renders it (in Jinja's sandbox: it reaches no file), in a
-worker process with a limit on its computing time, memory and output: a machine that is busy with
-other things takes longer and makes no template a broken one. One worker serves all models of a
-process; it starts with the first template and takes some 0.1 ms a prompt from then on. A template
-that is slow at every prompt is ended by what its slow prompts take together.
+A chat template comes with a model and is a program: nested loops may run forever, a repeated string
+may fill the memory. transformers renders it (in Jinja's sandbox: it reaches no file), in a worker
+process with a limit on its computing time, memory and output. Computing time, since a template is
+not at fault when the machine is busy. One worker serves all models of a process; it starts with the
+first template and takes some 0.1 ms a prompt from then on. A template that is slow at every prompt
+fails when its slow prompts together take too long.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SlowPrompts:
 
 @contextmanager
 def template_errors(folder: str | Path, advice: str) -> Iterator[None]:
-    """Name the model whose template fails; advice: what to do about it."""
+    """Raise errors of a template with the model's name and advice: what to do about it."""
     try:
         yield
     except WorkerError:
@@ -73,10 +73,10 @@ def render_chat(
     """Return the prompt that a template makes of messages, ready for the model's answer.
 
     Args: tools: as JSON schemas, for a template that knows about tools. special: the
-        tokenizer's special tokens by name. slow: what the same model's slow prompts took so far.
+        tokenizer's special tokens by name. slow: the time of the same model's earlier slow prompts.
 
     Raises: EvaluationError with the reason, see ``template_errors``;
-        WorkerError, a whole sentence, where the template was not come to.
+        WorkerError, a whole sentence, where the worker never reached the template.
     """
     message = {"template": template, "messages": messages, "tools": tools}
     try:

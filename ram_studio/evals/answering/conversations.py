@@ -1,7 +1,7 @@
-"""Questions that take several requests each, asked of an engine: all in turn, a request a round.
+"""Questions that take several requests each: in each round, every open question sends one request.
 
-A suite, or a way to read, leads each question's conversation (`question.Conversation`); here they
-are asked together, so that a model answers whole batches.
+A suite, or chunked reading, leads each question's conversation (`question.Conversation`). They run
+together, so that a model answers whole batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ram_studio.evals.question import Conversation, Question, Reply
 
 
 class Conversations:
-    """Answers questions with an engine by conversations; an engine to those who ask it.
+    """Answers questions by conversations with an engine, and is itself an engine.
 
     Args: begin: returns the conversation that answers a question.
     """

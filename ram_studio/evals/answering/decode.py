@@ -1,8 +1,8 @@
 """Greedy or sampled text generation in batches, step by step.
 
-Knows nothing about tasks or scores. On a CPU a model decodes with as many threads as it is fastest
-with, found by timing one step: a small model on a busy machine is fastest with one, as every tiny
-operation waits for the thread that is not running (40 times slower was measured, on two cores).
+Knows nothing about tasks or scores. On a CPU a model decodes with the fastest number of threads,
+found by timing one step: a small model on a busy machine is fastest with one, as every tiny
+operation waits for the slowest thread (40 times slower was measured, on two cores).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 
 from ram_studio.errors import Stopped
 
-# A prompt is read in pieces of this many tokens over all rows: the layers between hold 10 to 100 kB
-# for each of them.
+# Prompts are prefilled in chunks of this many tokens over all rows: activations take 10 to 100 kB
+# per token.
 PREFILL_TOKENS = 16_384
 # On a CPU, prompts and answers decoded together take at most this many tokens: about a gigabyte of
-# keys and values for a 7 B model. More rows make nothing faster there.
+# keys and values for a 7 B model. Larger batches are not faster there.
 CPU_TOKENS = 16_384
-# A beginning that all rows share is computed once when it has at least this many tokens.
+# A prefix that all rows share is computed once when it has at least this many tokens.
 LEAST_SHARED = 16
 
 Step = dict[int, int]
@@ -33,9 +33,9 @@ class Sampling(NamedTuple):
     """How answers are drawn from softmax(logits / temperature) instead of taking the likeliest.
 
     samples: rows per prompt; the prompt is computed once and its KV cache copied. generator: torch
-    generator on the model's device, which all rows share. streams: instead of it one source of
-    numbers for each row: then no row's draws depend on which others it is decoded with. top_p: of
-    the likeliest tokens, as many as together have this probability may be drawn (with streams).
+    generator on the model's device, which all rows share. streams: instead, one random stream for
+    each row, so that no row's samples depend on the other rows of its batch. top_p: nucleus
+    sampling, from the likeliest tokens that together have this probability (with streams).
     """
 
     samples: int = 1
@@ -72,17 +72,17 @@ def decode_steps(
     should_stop: Callable[[], bool] | None = None,
     is_done: Callable[[int], bool] | None = None,
 ) -> Generator[Step]:
-    """Yield after every step {row: its new token} of the rows still going on.
+    """Yield after every step {row: its new token} of the unfinished rows.
 
-    Prompts are left-padded and decoded together with a KV cache, in which the beginning that all
-    share is computed once; on a CPU as many at a time as fit `CPU_TOKENS`, unless they are sampled
-    from one generator.
+    Prompts are left-padded and decoded together with a KV cache, in which a shared prefix is
+    computed once; on a CPU as many at a time as fit `CPU_TOKENS`, unless they are sampled from one
+    generator.
 
     Args:
         model: a transformers causal language model in eval mode. prompts: token ids, none empty.
         sampling: None takes the most likely tokens, one row per prompt.
-        should_stop: polled before each token. is_done: asked after each step of every row that has
-            not reached its end: whether it shall end here.
+        should_stop: polled before each token. is_done: called after each step for every unfinished
+            row; True ends the row.
 
     Raises: Stopped.
     """
@@ -103,14 +103,14 @@ def decode_steps(
 
         ends = _Ends(pad_id, max_new_tokens, should_stop, has_ended)
         rows = prompts[start:stop]
-        # As a decorator it is in force while a step is computed, not while its caller works.
+        # As a decorator it applies while a step is computed, not while the caller works.
         with fitting_threads(model, len(rows)):
             for step in torch.inference_mode()(_decode_together)(model, rows, ends, own):
                 yield {start + row: token for row, token in step.items()}
 
 
 class _Ends(NamedTuple):
-    """When decoding ends. has_ended: (row, its new token) -> whether it does for the row."""
+    """When decoding ends. has_ended: (row, its new token) -> whether the row has ended."""
 
     pad_id: int
     max_new_tokens: int
@@ -134,12 +134,12 @@ def _decode_together(
     cache, is_plain = make_cache(model)
 
     def read(ids: Any, mask: Any) -> Any:
-        """Fill the cache with more tokens, in pieces; return the logits of what follows."""
+        """Fill the cache with more tokens, in chunks; return the logits of the next token."""
         piece = max(1, PREFILL_TOKENS // len(ids)) if is_plain else ids.shape[1]
         for start in range(0, ids.shape[1], piece):
             if ends.should_stop and ends.should_stop():
                 raise Stopped(
-                    "The evaluation was stopped before it was complete; nothing was kept."
+                    "The evaluation was stopped before it was complete; nothing was stored."
                 )
             stop = min(start + piece, ids.shape[1])
             seen = mask[:, : mask.shape[1] - ids.shape[1] + stop]
@@ -166,8 +166,8 @@ def _decode_together(
         running = [place for place, row in enumerate(members) if row is not None]
         if not running:
             break
-        # Ended rows are dropped once they are half of the batch. Not where rows share a source of
-        # numbers: what a row draws would depend on the others.
+        # Ended rows are dropped once they are half of the batch. Not where rows share a generator:
+        # each row's samples would depend on the others.
         if is_plain and may_drop and 2 * len(running) <= len(members):
             index = torch.tensor(running, device=device)
             cache.batch_select_indices(index)
@@ -207,13 +207,14 @@ def _pick(logits: Any, sampling: Sampling | None, members: Sequence[int | None])
     before = weights.cumsum(-1) - weights
     below = (weights * (before < sampling.top_p)).cumsum(-1)
     goal = torch.tensor(drawn, device=logits.device, dtype=below.dtype)[:, None] * below[:, -1:]
-    # The first token at which the sum exceeds what was drawn; those cut off add nothing to it.
+    # The first token at which the cumulative sum exceeds the random number; tokens outside top_p
+    # add 0.
     chosen = (below <= goal).sum(-1, keepdim=True).clamp(max=below.shape[-1] - 1)
     return order.gather(-1, chosen)[:, 0]
 
 
 def _shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many first tokens all prompts share and leave one of, 0 where that is too few."""
+    """Return the length of the prompts' common prefix, less than a whole prompt; 0 if too short."""
     first, last = min(map(list, prompts)), max(map(list, prompts))
     most = min(map(len, prompts)) - 1
     shared = next((i for i in range(most) if first[i] != last[i]), most)
@@ -221,7 +222,7 @@ def _shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Any, Any]:
-    """Return (ids, mask), int64 "rows tokens"; the mask is 0 for filling."""
+    """Return (ids, mask), int64 "rows tokens"; the mask is 0 for padding."""
     import torch
 
     width = max(len(prompt) for prompt in prompts)
@@ -230,19 +231,19 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> 
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-# A step is timed so often with each number of threads; the quickest counts.
+# Number of timed steps for each number of threads; the fastest counts.
 _TIMES = 2
 _MOST_ROWS = 32
 THREADS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""How many threads a model on a CPU answers with: set from outside, or the fastest that was found.
+"""The number of threads for a model on a CPU: set by the caller, or the fastest one found.
 
-Each number rounds sums in its own way, so that a choice by time may answer otherwise each time.
+Each number of threads rounds sums differently, so a choice by timing may change answers.
 """
 
 
 @contextmanager
 def fitting_threads(model: Any, rows: int = 1) -> Iterator[None]:
-    """Use as many torch threads inside the block as suit a model on a CPU; restore after.
+    """Use the fastest number of torch threads for a model on a CPU inside the block; restore after.
 
     rows: how many answers are decoded together; the first time decides for the model, where
         `THREADS` has none.
@@ -261,7 +262,7 @@ def fitting_threads(model: Any, rows: int = 1) -> Iterator[None]:
 
 
 def _fastest(model: Any, rows: int, most: int) -> int:
-    """Return 1 or `most`, whichever computes one token of so many rows sooner."""
+    """Return 1 or `most`, whichever computes one token of this many rows faster."""
     import torch
 
     ids = torch.zeros((rows, 1), dtype=torch.int64)

@@ -1,9 +1,9 @@
 """Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, a hosted service) over HTTP.
 
 Chat questions go to `/chat/completions`, plain ones to `/completions`, several at a time. Functions
-on offer go along as `tools`, for the server to write as the model has learnt to read them; a server
-that refuses them is asked in words. What comes back is not trusted: its size and time are bounded,
-and what is no answer becomes a reply of its own kind. The token goes into one header of these
+are sent as `tools`, which the server formats as the model was trained to read them; a server that
+refuses them gets them in the prompt. Replies are not trusted: their size and time are bounded, and
+one that is not an answer gets a `finish` of its own. The token goes into one header of these
 requests and nowhere else: not into errors, identities, logs or the store; redirects are not
 followed with it.
 """
@@ -38,34 +38,33 @@ _LONGEST_SECONDS = 86400
 MAX_REPLY_BYTES = 4 * 1024**2
 # A token is about four characters of English in the usual vocabularies.
 CHARACTERS_PER_TOKEN = 4
-# A server that is busy (429), in trouble (5xx) or gone in mid-answer is asked again: after one
-# pause, two, four and eight, or as long as it says itself.
+# A request is retried when the server is busy (429), fails (5xx) or breaks the connection: after
+# one pause, two, four and eight, or after the server's Retry-After.
 RETRIES = 4
 PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 _STOP_POLL_SECONDS = 0.1
-# How calls that a server parsed itself begin in a reply's text.
+# Prefix in a reply's text of calls that the server has parsed.
 _CALLS = '{"tool_calls": '
 _REFUSED_TOOLS = (400, 404, 422, 501)
-# Hosted models that think take the second name alone, and say so.
+# Hosted thinking models accept only the second name, and their error names it.
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _TOO_LONG = ("context length", "context_length", "max_model_len", "maximum context", "too long")
 
 
 class EndpointEngine:
-    """Answers with one model behind an OpenAI-compatible URL; connects when it is asked.
+    """Answers with one model behind an OpenAI-compatible URL; connects at the first question.
 
     Args:
         url: the API's root, usually ending in /v1, without user name or password.
         model: name of the model on the server; None takes the only one it lists.
         token: sent as a bearer token; None for none.
         chat: "none" uses plain completions, anything else the server's chat template.
-        seconds: limit for one answer, from request to last byte; what takes longer is asked for
-            once more.
+        seconds: limit for one answer, from request to last byte; a late one is requested once more.
         parallel: requests under way at a time.
 
-    Raises: EvaluationError: a bad URL, token or time; when it is asked, an unreachable server, or
-        no or several models to choose from.
+    Raises: EvaluationError: a bad URL, token or time; at the first question, an unreachable server,
+        or one with no or several models.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class EndpointEngine:
         # Settings of the environment could send a request to this machine through a proxy.
         trust_env = not _is_this_machine(self.url)
         return httpx.Client(
-            # What is compressed otherwise could not be unpacked within bounds.
+            # Other compressions could not be unpacked within bounds.
             headers={
                 "Accept-Encoding": "gzip",
                 **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
@@ -115,7 +114,7 @@ class EndpointEngine:
 
     @property
     def model(self) -> str:
-        """The model's name on the server, which is asked for it once when none was given."""
+        """The model's name on the server, requested once when none was given."""
         if self._model is None:
             with self._client() as client:
                 self._model = self._only_model(client)
@@ -123,7 +122,7 @@ class EndpointEngine:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """URL and model name. What the server really serves is known to the server alone."""
+        """URL and model name. Only the server knows which weights it serves."""
         return {
             "fingerprint": f"{self.url}#{self.model}",
             "engine": "endpoint",
@@ -134,15 +133,15 @@ class EndpointEngine:
 
     @property
     def software(self) -> Mapping[str, str]:
-        """The version of this program; what the server runs is known to the server alone."""
+        """The version of this program; only the server knows its own software."""
         return versions()
 
     def count_tokens(self, text: str) -> int:
-        """Return an estimate, four characters a token: the server's tokenizer is out of reach."""
+        """Return an estimate, four characters a token: the server's tokenizer is not available."""
         return -(-len(text) // CHARACTERS_PER_TOKEN)
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
-        """Return "": the server alone knows its context."""
+        """Return "": only the server knows its context length."""
         return ""
 
     def _only_model(self, client: Any) -> str:
@@ -177,12 +176,12 @@ class EndpointEngine:
             with self._client() as client:
                 while waiting or running:
                     if should_stop and should_stop():
-                        raise Stopped("The evaluation was stopped; finished answers were kept.")
+                        raise Stopped("The evaluation was stopped; finished answers were stored.")
                     while waiting and len(running) < self.parallel:
                         question = waiting.pop()
                         running[pool.submit(self._ask_question, client, question)] = question
                     done, _ = wait(running, _STOP_POLL_SECONDS, FIRST_COMPLETED)
-                    # Answers first, so that a failure beside them does not take them along.
+                    # Answers first, so that a failure of another request does not lose them.
                     good = [future for future in done if future.exception() is None]
                     if good:
                         yield [(running.pop(future), future.result()) for future in good]
@@ -206,7 +205,7 @@ class EndpointEngine:
             except _TimedOut as late:
                 note = f"{late}, asked twice"
                 return Reply("", prompt, "timed_out", note, seconds=time.perf_counter() - start)
-            # What a server refuses is remembered: the next question need not be refused first.
+            # A refused option is remembered, so that the next question is not refused first.
             if is_native and status in _REFUSED_TOOLS and "tool" in text.lower():
                 self._takes_tools = False
             elif status == 400 and limit_name == _LIMITS[0] and _LIMITS[1] in text:
@@ -226,7 +225,7 @@ class EndpointEngine:
     def _body(
         self, question: Question, is_chat: bool, is_native: bool, limit_name: str
     ) -> tuple[dict[str, Any], str]:
-        """Return a request, and what of it the model is told."""
+        """Return a request, and the part of it that the model sees."""
         how = self.decoding
         body: dict[str, Any] = {
             "model": self.model,
@@ -248,7 +247,7 @@ class EndpointEngine:
         return body | chat, json.dumps(shown, ensure_ascii=False)
 
     def _in_time(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
-        """As `_request_with_retries`; what does not come in time is asked for once more."""
+        """As `_request_with_retries`; a late answer is requested once more."""
         try:
             return self._request_with_retries(client, path, body)
         except _TimedOut:
@@ -259,7 +258,7 @@ class EndpointEngine:
     def _request_with_retries(
         self, client: Any, path: str, body: Mapping[str, Any]
     ) -> tuple[int | None, str]:
-        """Return `_request`'s outcome, of the last try where the server was busy or in trouble."""
+        """Return `_request`'s outcome, of the last try where the server was busy or failed."""
         pause = PAUSE_SECONDS
         for tried in range(1, RETRIES + 2):
             try:
@@ -279,7 +278,7 @@ class EndpointEngine:
 
         Raises:
             ServerError: the server cannot be reached. EvaluationError: it refuses the token.
-            _Busy: asking again may help. _TimedOut: there was no whole reply in time.
+            _Busy: a retry may help. _TimedOut: there was no complete reply in time.
         """
         import httpx
 
@@ -306,7 +305,7 @@ class EndpointEngine:
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             raise ServerError(
                 f"{self.url} cannot be reached: {error or type(error).__name__}. Check that the "
-                "server is running and the URL right; finished answers are kept."
+                "server is running and the URL right; finished answers are stored."
             ) from None
         if status in (401, 403):
             raise EvaluationError(
@@ -322,15 +321,15 @@ class EndpointEngine:
         return status, text
 
     def close(self) -> None:
-        """Do nothing: no connection outlives the questions it was made for."""
+        """Do nothing: connections are closed with the questions they were made for."""
 
 
 class _TimedOut(Exception):
-    """There was no whole reply within the time for one answer."""
+    """No complete reply came within the time for one answer."""
 
 
 class _Busy(Exception):
-    """A reply after which the same question may be asked again; after: seconds it asks for."""
+    """A reply after which the request may be retried; after: seconds to wait, by the server."""
 
     def __init__(self, text: str, after: float = 0.0) -> None:
         super().__init__(text)
@@ -362,12 +361,12 @@ def _read_reply(status: int, text: str, prompt: str, limit: int, seconds: float)
         note = f"the server's reply is not a completion: {_short(text)}"
         return Reply("", prompt, "failed", note, seconds=seconds)
     if isinstance(thought, str) and thought.strip() and "</think>" not in answer:
-        # Put where a model writes it that no server reads.
+        # Thinking is put back where the model itself writes it.
         answer = f"<think>{thought}</think>{answer}" if answer or calls else f"<think>{thought}"
     if calls:
-        # A server that parses calls itself hands them over beside the text.
+        # A server that parses calls returns them beside the text.
         answer = f"{answer}\n{_CALLS}{json.dumps(calls)}}}".strip()
-    # JSON can name half a character, which no later request could hold.
+    # JSON can hold half a surrogate pair, which no later request could encode.
     answer = answer.encode("utf-8", "replace").decode()
     finish, note = finish_reason(answer, reason != "length", limit)
     # No reply within bounds has more.
@@ -378,7 +377,7 @@ def _read_reply(status: int, text: str, prompt: str, limit: int, seconds: float)
 def _parts(content: Any) -> tuple[str, str]:
     """Return (text, thinking) of a message's content: a text, or a list of typed parts.
 
-    Raises: TypeError, KeyError for what is neither.
+    Raises: TypeError, KeyError for any other content.
     """
     if isinstance(content, str):
         return content, ""
@@ -391,7 +390,7 @@ def _parts(content: Any) -> tuple[str, str]:
 
 
 def _with_calls(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages as the protocol has them: calls and their results bear numbers."""
+    """Return messages in the protocol's form: calls and their results have ids."""
     found: list[dict[str, Any]] = []
     made = answered = 0
     for message in messages:
@@ -431,7 +430,7 @@ def _checked_url(url: str) -> str:
         )
     if parts.username is not None or parts.password is not None:
         raise EvaluationError(
-            f"The URL of the endpoint {host} holds a user name or password, which would be kept "
+            f"The URL of the endpoint {host} holds a user name or password, which would be stored "
             "with the answers. Give the token separately."
         )
     return url.rstrip("/")
@@ -439,7 +438,7 @@ def _checked_url(url: str) -> str:
 
 @functools.cache
 def _authorities(trust_env: bool) -> Any:
-    """Return whom clients trust to name a server: a file that is read once, not for each."""
+    """Return the clients' TLS context: its certificate file is read once, not for each client."""
     import httpx
 
     return httpx.create_ssl_context(trust_env=trust_env)

@@ -1,4 +1,4 @@
-"""The protocol between an evaluation and whatever answers, and how a question becomes text."""
+"""The protocol between an evaluation and a model, and how a question becomes text."""
 
 import json
 import re
@@ -29,17 +29,17 @@ Request: {request}"""
 _RESULTS = "The functions returned, in this order:"
 
 DRAW_STEP = 1000
-"""Between the seeds of a question's draws: more than there are samples."""
+"""Distance between the seeds of a question's draws: more than the number of samples."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are written.
+    """How answers are decoded.
 
-    temperature: 0 takes the likeliest token. top_p: of the likeliest tokens, as many as together
-    have this probability may be drawn. seed: of the draws, each question's own. think_tokens: most
-    tokens between `<think>` and `</think>`, apart from those of the answer; 0 gives thinking no
-    room of its own.
+    temperature: 0 takes the likeliest token. top_p: nucleus sampling, from the likeliest tokens
+    that together have this probability. seed: of sampling, different for each question.
+    think_tokens: most tokens between `<think>` and `</think>`, apart from those of the answer; 0
+    counts thinking as part of the answer.
     """
 
     temperature: float = 0.0
@@ -49,57 +49,57 @@ class Decoding:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What of it shapes answers, for the store; empty where answers are greedy and plain."""
+        """The settings that change answers, for the store; empty for the defaults."""
         found: dict[str, Any] = {}
         if self.temperature:
             found = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
         return {**found, "think_tokens": self.think_tokens} if self.think_tokens else found
 
     def seed_of(self, question: Question) -> int:
-        """Return the seed of a request to what draws itself: another for each draw."""
+        """Return the seed for an engine that samples by itself: another for each draw."""
         return self.seed + DRAW_STEP * question.draw
 
 
 class Engine(Protocol):
-    """One model that answers questions. decoding: how; it may be set between questions."""
+    """One model that answers questions. decoding: may be set between questions."""
 
     decoding: Decoding
 
     @property
     def path(self) -> str | Path:
-        """Where the model is: a folder, or a URL with the model's name."""
+        """The model's location: a folder, or a URL with the model's name."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What shapes the answers: "fingerprint" and JSON-ready settings; never a secret."""
+        """What determines the answers: "fingerprint" and JSON-ready settings; never a secret."""
 
     @property
     def software(self) -> Mapping[str, str]:
-        """Versions of what answers, by name, see `versions`."""
+        """Versions of the software that answers, by name, see `versions`."""
 
     def count_tokens(self, text: str) -> int:
-        """Return the length of a text in the model's tokens (an estimate where that is all)."""
+        """Return the length of a text in the model's tokens, or an estimate."""
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
-        """Return why not one of these questions can be asked; "" where one can, or none knows."""
+        """Return why none of these questions fits the context; "" if one does or may."""
 
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[list[tuple[Question, Reply]]]:
-        """Yield finished questions with their replies as they come, each question once.
+        """Yield questions with their replies as they finish, each question once.
 
         Raises:
-            Stopped: `should_stop` returned True; what was yielded before stays valid.
-            EvaluationError: the model cannot be asked at all.
+            Stopped: `should_stop` returned True; earlier replies stay valid.
+            EvaluationError: the model cannot answer any question.
         """
 
     def close(self) -> None:
-        """Let go of memory and connections."""
+        """Free memory and close connections."""
 
 
 @cache
 def versions(*libraries: str) -> Mapping[str, str]:
-    """Return the versions of this program and of those of these libraries that are installed."""
+    """Return the versions of this program and of the installed ones among these libraries."""
     found = {"ram-studio": __version__}
     for name in libraries:
         with suppress(PackageNotFoundError):
@@ -108,7 +108,7 @@ def versions(*libraries: str) -> Mapping[str, str]:
 
 
 def request_text(question: Question) -> str:
-    """Return what the user says, with any functions on offer written out in words."""
+    """Return the user's message, with any functions written out in the text."""
     if not question.tools:
         return question.prompt
     schemas = "\n".join(json.dumps(tool["function"]) for tool in question.tools)
@@ -128,9 +128,9 @@ def plain_text(question: Question) -> str:
 
 
 def in_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return messages for those who know user and assistant alone: what functions returned is said.
+    """Return messages with the roles user and assistant only: function results are the user's.
 
-    Results that follow one another are one message.
+    Adjacent results are one message.
     """
     found: list[dict[str, str]] = []
     for message in messages:
@@ -148,17 +148,17 @@ _THINKS = re.compile(r"\s*<think>")
 
 
 def begins_thinking(prompt: str) -> bool:
-    """Return whether a prompt ends where thinking begins, as those of some chat templates do."""
+    """Return whether a prompt ends with a thinking tag, as some chat templates end theirs."""
     return prompt.rstrip().endswith("<think>")
 
 
 def is_thinking(prompt: str, text: str) -> bool:
-    """Return whether an answer so far is thinking without an end; a prompt may have begun it."""
+    """Return whether an unfinished answer is still thinking; the prompt may have begun it."""
     return bool(_THINKS.match(text) or begins_thinking(prompt)) and "</think>" not in text
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what a library's error says, as the middle of a sentence of ours."""
+    """Return a library's error message, for use inside a sentence."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:296]} ..."
 
@@ -166,7 +166,7 @@ def reason_of(error: BaseException) -> str:
 def finish_reason(
     text: str, ended: bool, limit: int
 ) -> tuple[Literal["end", "length", "empty"], str]:
-    """Return (finish, note) of an answer that came back."""
+    """Return (finish, note) of a received answer."""
     if not ended:
         silent = "" if text.strip() else " before it said anything"
         return "length", f"cut off after {limit} tokens{silent}"

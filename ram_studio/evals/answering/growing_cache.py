@@ -1,7 +1,7 @@
 """A key-value cache that writes in place; import it only where a model is about to run.
 
-transformers' own cache makes a longer copy of every layer for every token. For 60 prompts of 700
-tokens on a CPU that copying took most of the time.
+The cache of transformers copies every layer for every token. For 60 prompts of 700 tokens on a CPU
+this took most of the time.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-# Each time the room is used up, a quarter more is taken, at least this many tokens.
+# A full cache grows by a quarter, at least by this many tokens.
 LEAST_GROWTH = 64
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values "rows heads tokens size" as views of storage with room for more tokens."""
+    """Keys and values "rows heads tokens size" as views of storage with spare capacity."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -44,12 +44,12 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row; the copies are storage without room."""
+        """Repeat every row; the copies have no spare capacity."""
         super().batch_repeat_interleave(repeats)
         self._storage = None
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only these rows; the copies are storage without room."""
+        """Keep only these rows; the copies have no spare capacity."""
         super().batch_select_indices(indices)
         self._storage = None
 
@@ -65,8 +65,8 @@ def _grow(like: torch.Tensor, old: torch.Tensor, length: int, room: int) -> torc
 def make_cache(model: Any) -> tuple[Cache, bool]:
     """Return (an empty cache for a model, whether all its layers are plain attention).
 
-    Only such a cache may lose rows or be filled in pieces: sliding windows and recurrent states
-    have rules of their own, and are left to transformers.
+    Only such a cache may drop rows or be filled in chunks: sliding windows and recurrent states
+    need other rules, and are left to transformers.
     """
     cache = DynamicCache(config=model.config)
     is_plain = bool(cache.layers) and all(type(layer) is DynamicLayer for layer in cache.layers)

@@ -22,43 +22,43 @@ from ram_studio.evals.answering.engine import reason_of
 # Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
 # every machine.
 FLOAT32_BELOW_BYTES = 2 * 1024**3
-# The library takes some 10 ms a layer, however small; the deepest merges that were published have
-# some 300.
+# The library takes about 10 ms a layer, however small; the deepest published merges have about 300.
 MOST_LAYERS = 512
 _LAYER_COUNT = re.compile(r"((?<!max_window_)layers?|depths?|num_blocks)$")
-# What Linux has in /dev where there is a GPU that torch could use.
+# Linux device files of GPUs that torch could use.
 _GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 
 
 def resolve_device(device: str) -> str:
     """Return the device to use: "auto" is "cuda" when torch has a GPU, else "cpu".
 
-    Raises: EvaluationError: a device is named that torch does not have.
+    Raises: EvaluationError: torch does not have this device.
     """
     if device == "cpu" or (device == "auto" and not _may_have_gpu()):
         return "cpu"
     import torch
 
     if device == "auto":
-        # On ZeroGPU torch claims a GPU that is only there where one was lent, which is named then.
+        # On ZeroGPU torch always reports a GPU; it exists only inside a GPU task, which names its
+        # device.
         is_lent = os.environ.get("SPACES_ZERO_GPU") == "true"
         return "cuda" if torch.cuda.is_available() and not is_lent else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise EvalSettingsError(
-            f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
+            f"Device {device!r} was requested, but torch sees no CUDA device. Use 'cpu' or 'auto'."
         )
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise EvalSettingsError(
-            f"Device {device!r} was asked for, which torch does not have here. Use 'auto', 'cpu' "
+            f"Device {device!r} was requested, which torch does not have here. Use 'auto', 'cpu' "
             "or 'cuda'."
         ) from error
     return device
 
 
 def _may_have_gpu() -> bool:
-    """Return False where it is certain without torch, whose import takes seconds."""
+    """Return False where no GPU can exist; torch is not asked, as its import takes seconds."""
     if "torch" in sys.modules or sys.platform != "linux":
         return True
     return any(next(Path("/dev").glob(pattern), None) for pattern in _GPU_FILES)
@@ -77,8 +77,8 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-# The library is not made for two threads at once: it puts another module in its own place when it
-# is imported, and while it loads a model all threads make their modules without data.
+# The library is not thread-safe: its import replaces its own module, and while it loads a model,
+# all threads create modules on the meta device.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -112,7 +112,7 @@ def check_folder(path: str | Path) -> Path:
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Return whether a folder brings a chat template, told by its files."""
+    """Return whether a folder's files include a chat template."""
     if (folder / "chat_template.jinja").is_file():
         return True
     try:
@@ -125,8 +125,8 @@ def has_chat_template(folder: Path) -> bool:
 def load_tokenizer(path: str | Path) -> Any:
     """Load the tokenizer of a local model folder; it does not need the weights.
 
-    Raises: EvaluationError: it has no config or no tokenizer, or the tokenizer does not load or
-        would decode by a regular expression.
+    Raises: EvaluationError: no config or tokenizer, or a tokenizer that does not load or that
+        decodes with a regular expression.
     """
     folder = check_folder(path)
     with _loading_errors(folder):
@@ -135,7 +135,7 @@ def load_tokenizer(path: str | Path) -> Any:
         )
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is not None and b'"Regex"' in decoder.__getstate__():
-        # Answers are decoded in this process, where nothing would end an expression's search.
+        # Answers are decoded in this process, where nothing could stop an expression's search.
         raise EvaluationError(
             f"The decoder in {folder / 'tokenizer.json'} replaces by a regular expression, which "
             "may never end. Copy the base model's tokenizer files into the folder."
@@ -145,8 +145,7 @@ def load_tokenizer(path: str | Path) -> Any:
 
 @contextmanager
 def _loading_errors(folder: Path) -> Iterator[None]:
-    # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
-    # mean one thing.
+    # Broken files raise many types (OSError, ValueError, RuntimeError, safetensors' own).
     try:
         with _ONE_AT_A_TIME, quiet_transformers():
             yield
@@ -191,7 +190,7 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
             dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
             output_loading_info=True,
         )
-    # The library fills them with random numbers, and the model would answer all the same.
+    # The library would fill them with random numbers without an error.
     if missing := sorted(found["missing_keys"]):
         names = shown_list(missing, separator=", ")
         raise EvaluationError(
@@ -202,9 +201,9 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
 
 
 def load_config(folder: Path) -> Any:
-    """Return what a folder's config.json says of its model.
+    """Return the model config of a folder's config.json.
 
-    Raises: EvaluationError: it is damaged, or of a kind that transformers does not know.
+    Raises: EvaluationError: it is damaged, or of a type that transformers does not know.
     """
     with _loading_errors(folder):
         return transformers().AutoConfig.from_pretrained(
@@ -215,7 +214,7 @@ def load_config(folder: Path) -> Any:
 def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
     """Raise EvaluationError for a config of a larger model than the one in the files.
 
-    It alone would say how much memory and time loading takes.
+    Without this check the config alone would decide the memory and time of loading.
     """
     import torch
     from safetensors import safe_open
@@ -243,7 +242,7 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
     with torch.device("meta"):
         model = transformers().AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     described, held = sum(p.numel() for p in model.parameters()), sum(stored.values())
-    if described > 2 * held:  # what little is missing is named once the rest is loaded
+    if described > 2 * held:  # a few missing tensors are named after loading
         raise EvaluationError(
             f"{folder}/config.json describes a model of {described:,} weights, and its files hold "
             f"{held:,}. Copy all of the model's files into the folder."
@@ -251,7 +250,7 @@ def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
 
 
 def _layer_counts(part: Any) -> Iterator[int]:
-    """Yield what may be a number of layers: every kind of tower calls it differently."""
+    """Yield possible numbers of layers: the key differs by type of tower."""
     yield getattr(part, "num_hidden_layers", None) or 0
     for name, value in vars(part).items():
         if _LAYER_COUNT.search(name):
@@ -260,7 +259,7 @@ def _layer_counts(part: Any) -> Iterator[int]:
 
 
 def _parts(config: Any) -> Iterator[Any]:
-    """Yield a config and those of its towers, of which each may have towers of its own."""
+    """Yield a config and those of its towers, recursively."""
     yield config
     for name in getattr(config, "sub_configs", ()):
         if (part := getattr(config, name, None)) is not None:
@@ -268,7 +267,7 @@ def _parts(config: Any) -> Iterator[Any]:
 
 
 def padding_id(tokenizer: Any) -> int:
-    """Return the id that fills short rows of a batch."""
+    """Return the id that pads short rows of a batch."""
     pad = tokenizer.pad_token_id
     return int((tokenizer.eos_token_id or 0) if pad is None else pad)
 

@@ -1,4 +1,4 @@
-"""A model folder, answered through transformers: batches, left padding, KV cache.
+"""The engine for a model folder, through transformers: batches, left padding, KV cache.
 
 Tokenizer and weights are loaded when they are first needed: an evaluation whose answers are all
 stored needs neither.
@@ -50,13 +50,13 @@ from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.sandbox.worker import WorkerError
 
 DEFAULT_BATCH_SIZE = 128
-# Prompts and answers of a batch take at most this many tokens together: the KV cache of a 7 B model
-# needs some 60 kB for each.
+# Most tokens of a batch, prompts and answers together: the KV cache of a 7 B model needs about 60
+# kB for each.
 DEFAULT_BATCH_TOKENS = 65_536
-# Only for a larger model is all garbage collected at once: that stops every thread for a third of a
-# second, and what little a small one leaves goes with the next collection anyway.
+# Only larger models trigger a full garbage collection: it stops every thread for a third of a
+# second, and a small model's memory is freed by the next collection anyway.
 COLLECT_ABOVE_BYTES = 200_000_000
-# Where thinking ends is looked for in the text of so many last tokens.
+# The end of thinking is searched for in the text of this many last tokens.
 _LOOKED_AT = 12
 
 
@@ -65,7 +65,7 @@ ContextFit = tuple[Question, str, list[int]]
 
 
 class Generation(NamedTuple):
-    """An answer: its text, whether it ended by itself, its tokens."""
+    """A generated answer: its text, whether the model ended it, its tokens."""
 
     text: str
     ended: bool
@@ -79,7 +79,7 @@ class LocalEngine:
         path: folder with config, safetensors weights and tokenizer files.
         device: "auto", "cpu", "cuda" or "cuda:N".
         chat: "template" uses the tokenizer's chat template, "none" continues plain text, "auto" the
-            template if there is one. Raw questions are never put into a template.
+            template if there is one. Raw questions never use a template.
         batch_size: most prompts decoded together. batch_tokens: most tokens in a batch.
         on_tokens: called with each step, see `decode_steps`; a row is a place in the batch.
 
@@ -88,7 +88,7 @@ class LocalEngine:
         CheckpointError: the weights cannot be read.
     """
 
-    has_logits = True  # the model computes here, where all of its logits can be read
+    has_logits = True  # the model runs in this process, so all logits are available
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class LocalEngine:
         return self._identity(checkpoint.fingerprint, checkpoint.nbytes)
 
     def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:
-        """Return the identity of weights with this fingerprint beside this folder's other files."""
+        """Return the identity of weights with this fingerprint and this folder's other files."""
         return {
             "fingerprint": model_fingerprint(self.path, weights),
             "engine": "transformers",
@@ -158,7 +158,7 @@ class LocalEngine:
         return len(self.encode(text))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Return a text's tokens, with those that the tokenizer puts around it where special."""
+        """Return a text's tokens; special: with the tokenizer's special tokens around it."""
         return self._encoder(text, special)
 
     @cached_property
@@ -172,7 +172,7 @@ class LocalEngine:
         """
         if question.is_raw or not self.is_chat:
             return plain_text(question)
-        # A template that knows about tools writes them as the model has learnt to read them.
+        # A template with tool support formats them as the model was trained to read them.
         native = bool(question.tools) and "tools" in str(self.tokenizer.chat_template)
         if native and question.messages:
             try:
@@ -181,7 +181,7 @@ class LocalEngine:
             except WorkerError:
                 raise
             except EvaluationError:
-                pass  # a template that knows no results of functions
+                pass  # a template without support for function results
         return self._render_prompt(question, native, in_words(question.messages))
 
     def _render_prompt(
@@ -212,7 +212,7 @@ class LocalEngine:
 
     @cached_property
     def context(self) -> int | None:
-        """The most tokens the model was made for; None when its config does not say."""
+        """The model's context length in tokens; None when its config does not give one."""
         config = load_config(self.path)
         value = getattr(config.get_text_config(), "max_position_embeddings", None)
         return int(value) if value else None
@@ -245,12 +245,12 @@ class LocalEngine:
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[list[tuple[Question, Reply]]]:
-        """Yield batch after batch; see `Engine.answer`. Prompts that do not fit come first."""
+        """Yield replies batch by batch; see `Engine.answer`. Prompts that do not fit come first."""
         context = self.context
         fitting, refused = [], []
         for question in questions:
             if should_stop is not None and should_stop():
-                raise Stopped("Stopped; complete answers are kept.")
+                raise Stopped("Stopped; complete answers are stored.")
             prompt, ids = self.encode_prompt(question)
             needed = len(ids) + self._room(question)
             if not ids:
@@ -266,7 +266,7 @@ class LocalEngine:
             yield from self._answer_batch(batch, should_stop)
 
     def _batches(self, rows: list[ContextFit]) -> Iterator[list[ContextFit]]:
-        """Cut the rows, alike in answer limit and length, into batches that fit in memory."""
+        """Yield batches that fit in memory, of rows with similar answer limits and lengths."""
         rows = sorted(rows, key=lambda row: (row[0].max_new_tokens, len(row[2])))
         batch: list[ContextFit] = []
         for row in rows:
@@ -282,11 +282,11 @@ class LocalEngine:
     def _answer_batch(
         self, batch: list[ContextFit], should_stop: ShouldStop | None
     ) -> Iterator[list[tuple[Question, Reply]]]:
-        """Yield a batch's replies as they end; what has ended is not lost when the rest is."""
+        """Yield a batch's replies as they finish, so that finished ones survive a later failure."""
         limit = batch[0][0].max_new_tokens
         start, counted, left = time.perf_counter(), 0.0, len(batch)
         for group in self._generate(batch, limit, should_stop):
-            # Every answer's share of the time, so that all of them make up the whole.
+            # Every answer's share of the time; the shares add up to the total.
             share = (time.perf_counter() - start - counted) / left
             counted, left = counted + share * len(group), left - len(group)
             replies = []
@@ -295,7 +295,7 @@ class LocalEngine:
                 finish, note = finish_reason(text, ended, limit)
                 if self.decoding.think_tokens and not ended and is_thinking(prompt, text):
                     note = f"cut off while thinking, after {tokens} tokens"
-                # Put where a model writes it whose prompt does not.
+                # Added as a model writes it whose prompt does not begin thinking.
                 text = f"<think>{text}" if text.strip() and begins_thinking(prompt) else text
                 replies.append((question, Reply(text, prompt, finish, note, tokens, share)))
             yield replies
@@ -303,7 +303,7 @@ class LocalEngine:
     def _generate(
         self, batch: list[ContextFit], limit: int, should_stop: ShouldStop | None
     ) -> Iterator[dict[int, Generation]]:
-        """Yield what was written, by place in the batch, as answers end."""
+        """Yield generated answers, by index in the batch, as they finish."""
         model, tokenizer = self.model, self.tokenizer
         ends = ending_ids(model, tokenizer)
         rows: list[list[int]] = [[] for _ in batch]
@@ -341,7 +341,7 @@ class LocalEngine:
                         self.on_tokens(step)
                     if done := {row: generation(row) for row in step if has_ended(row)}:
                         yield done
-        # Torch says both "out of memory" and "ids outside the embedding" this way.
+        # Torch raises this both for "out of memory" and for ids outside the embedding.
         except (RuntimeError, IndexError) as error:
             raise EvaluationError(
                 f"{self.path} failed while answering: {reason_of(error)} Check that its tokenizer "
@@ -349,7 +349,7 @@ class LocalEngine:
             ) from error
 
     def close(self) -> None:
-        """Let go of the model: two large ones may not fit beside each other."""
+        """Free the model: two large ones may not fit in memory together."""
         model, self._loaded = self._loaded, None
         is_large = model is not None and model.get_memory_footprint() > COLLECT_ABOVE_BYTES
         del model
@@ -358,19 +358,19 @@ class LocalEngine:
 
 
 class _Budget:
-    """How many tokens an answer may still take: its own, and apart from them those of thinking."""
+    """The remaining token budget of an answer: its own tokens, and separately those of thinking."""
 
     def __init__(self, engine: LocalEngine, prompt: str, limit: int) -> None:
         self._tokenizer, self._limit = engine.tokenizer, limit
         self._thinking = engine.decoding.think_tokens
         self._prompt = prompt
-        # How many tokens were thinking; None while that goes on.
+        # Number of thinking tokens; None until thinking ends.
         self._thought: int | None = None if self._thinking else 0
 
     def is_spent(self, row: list[int]) -> bool:
-        """Return whether an answer ends here."""
+        """Return whether an answer's budget is spent."""
         if self._thought is None:
-            # Marks of thinking are special tokens to some tokenizers.
+            # Thinking tags are special tokens in some tokenizers.
             ending = self._tokenizer.decode(row[-_LOOKED_AT:], skip_special_tokens=False)
             may_begin = "<think>".startswith(ending.strip()[:7]) or begins_thinking(self._prompt)
             if "</think>" in ending:
@@ -383,10 +383,10 @@ class _Budget:
 
 
 class MergedEngine(LocalEngine):
-    """Answers as whatever merge it was last told to hold.
+    """Answers with the merge that `hold` set last.
 
-    The model is loaded, and a merge put into it, when a question has to be asked: a setting whose
-    answers are all stored costs neither. base: whose tokenizer and chat template are those of all
+    The model is loaded, and the merge applied, only when a question has to be asked: a setting
+    whose answers are all stored needs neither. base: gives the tokenizer and chat template of all
     merges; options: as for `LocalEngine`.
     """
 
@@ -397,27 +397,27 @@ class MergedEngine(LocalEngine):
         self._apply: Callable[[Any], None] | None = None
 
     def hold(self, weights: str, apply: Callable[[Any], None]) -> None:
-        """Answer from now on with the weights of this digest, see `experiment.answers.identify`.
+        """Set the weights to answer with by their digest, see `experiment.answers.identify`.
 
-        apply: puts them into the loaded model, whatever was in it before.
+        apply: writes them into the loaded model, over any earlier weights.
         """
         self._weights, self._apply = weights, apply
 
     @property
     def was_asked(self) -> bool:
-        """Whether the merge held now was put into the model, so that it answered anything."""
+        """Whether the current merge was applied to the model, so that it answered a question."""
         return self._weights is not None and self._apply is None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """As `LocalEngine`'s, with the fingerprint of the weights held."""
+        """As `LocalEngine`'s, with the fingerprint of the current merge."""
         if self._weights is None:
-            raise EvaluationError("No merge is held yet; tell the engine which one to answer with.")
+            raise EvaluationError("The engine has no merge to answer with. Call `hold` first.")
         return {**self._identity(self._weights, self._nbytes), **self.decoding.key}
 
     @property
     def model(self) -> Any:
-        """The model with the held weights in it."""
+        """The model with the current merge's weights."""
         model = super().model
         if self._apply is not None:
             apply, self._apply = self._apply, None

@@ -1,9 +1,8 @@
-"""Texts to tokens, where a regular expression of a tokenizer cannot hold this process for ever.
+"""Encode texts in a worker, so that a tokenizer's regular expression cannot block this process.
 
-A `tokenizer.json` may bring any expression. One that backtracks computes for hours inside a single
-call of the library, which nothing can stop, and one that is too deep ends in a panic. So texts are
-encoded by a worker with a limit of computing time; it keeps the last few tokenizers and takes some
-0.1 ms a text from this process.
+A `tokenizer.json` may hold any expression. One that backtracks runs for hours inside a single
+library call that cannot be interrupted, and one that nests too deeply panics. So a worker with a
+limit on computing time encodes texts; it caches the last few tokenizers, at about 0.1 ms a text.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from ram_studio.evals.sandbox.worker import OutOfTime, Worker, WorkerEnded
 SECONDS = 10.0
 """Longest computing time for one text, and for all of a model's beyond `USUAL`.
 
-All models share the worker: a tokenizer that is slow with each text keeps the others waiting.
+All models share the worker: a tokenizer that is slow at each text blocks the others.
 """
 USUAL = 2e-5
-"""Seconds a character, of 50 or more, that count for nothing; Qwen2's takes a twentieth of it."""
+"""Seconds per character (of at least 50) that are not counted; Qwen2's takes a twentieth of it."""
 
 WORKER = Worker(
     "tokens", "turns texts into tokens", "tokenizers", SECONDS, memory_bytes=4_000_000_000
@@ -31,13 +30,13 @@ WORKER = Worker(
 
 
 class TokenizerError(EvaluationError):
-    """A tokenizer does not turn a text into tokens."""
+    """A tokenizer fails to encode a text."""
 
 
 def encoder_of(tokenizer: Any, path: Path) -> Callable[[str, bool], list[int]]:
-    """Return what encodes texts as a tokenizer of transformers would; see `TextEncoder.encode`.
+    """Return a function that encodes texts as a transformers tokenizer does, see `TextEncoder`.
 
-    Those that are written in Python bring no expressions, and answer in this process.
+    Tokenizers written in Python have no such expressions and run in this process.
     """
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         return TextEncoder(backend, path, splits=tokenizer.split_special_tokens).encode
@@ -45,12 +44,12 @@ def encoder_of(tokenizer: Any, path: Path) -> Callable[[str, bool], list[int]]:
 
 
 class TextEncoder:
-    """Encodes texts as a tokenizer of the library would.
+    """Encodes texts as a tokenizer of the library does.
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`.
         path: the model's folder, for errors.
-        splits: whether special tokens in a text are taken as text.
+        splits: whether special tokens in a text are encoded as plain text.
     """
 
     def __init__(self, tokenizer: Any, path: Path, *, splits: bool = False) -> None:
@@ -59,7 +58,7 @@ class TextEncoder:
         self._key = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Return a text's tokens; special: with those that the tokenizer puts around a text.
+        """Return a text's tokens; special: with the tokenizer's special tokens around it.
 
         Raises: TokenizerError: it fails, or takes too long; WorkerError, see `Worker.ask`.
         """

@@ -1,9 +1,8 @@
-"""A model folder, answered by vLLM in this process: for models and numbers of questions beyond a
-laptop's.
+"""The engine for a model folder through vLLM: for more questions or larger models than a laptop's.
 
-Prompts, chat templates and what fits the context are `LocalEngine`'s; only the decoding is vLLM's,
-greedily. vLLM is an extra (`pip install "ram-studio[vllm]"`, Linux with a GPU) and is imported when
-the first question comes. Written against its documented offline API: `LLM(...)`, `LLM.generate` of
+Prompts, chat templates and context checks are `LocalEngine`'s; vLLM decodes, greedily, in this
+process. vLLM is an extra (`pip install "ram-studio[vllm]"`, Linux with a GPU) and is imported at
+the first question. Written against its documented offline API: `LLM(...)`, `LLM.generate` of
 prompts given as token ids, `SamplingParams`, and the request outputs' text, token ids and finish
 reason.
 """
@@ -27,7 +26,7 @@ class VllmEngine(LocalEngine):
     Args:
         path: folder with config, safetensors weights and tokenizer files.
         device: "auto" or "cuda"; vLLM chooses among its own otherwise.
-        memory_share: part of the GPU's memory that vLLM may take, more than 0 and at most 1.
+        memory_share: share of the GPU's memory that vLLM may use, more than 0 and at most 1.
         options: chat, batch_size, batch_tokens as for `LocalEngine`.
 
     Raises: EvaluationError: vLLM is not installed; whatever `LocalEngine` raises.
@@ -54,7 +53,7 @@ class VllmEngine(LocalEngine):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """As `LocalEngine`'s; vLLM's kernels differ, so its answers are kept apart."""
+        """As `LocalEngine`'s; vLLM's kernels differ, so its answers are stored separately."""
         return {**super().identity, "engine": "vllm", "dtype": "stored"}
 
     @property
@@ -66,7 +65,7 @@ class VllmEngine(LocalEngine):
     ) -> Iterator[dict[int, Generation]]:
         # vLLM cannot be interrupted inside a batch.
         if should_stop and should_stop():
-            raise Stopped("The evaluation was stopped; finished answers were kept.")
+            raise Stopped("The evaluation was stopped; finished answers were stored.")
         from vllm import SamplingParams
 
         how = self.decoding
