@@ -1,4 +1,4 @@
-"""Array shapes are checked at each call, but of functions inside others: these are made each time."""
+"""Check array shapes at each call, but not of functions made inside others at every call."""
 
 from __future__ import annotations
 
