@@ -220,7 +220,8 @@ def of_scores(clusters):
     repeated = [own * len(clusters) for own in clusters]
     n = sum(map(len, clusters))
     found = jackknifed([*repeated, [True] * n, [False] * n])
-    return max(1, min(n, found * len(clusters) / (len(clusters) + 2)))
+    # Of clusters of one question each this is their number.
+    return max(1, min(n, found * len(clusters) / (len(clusters) + 1)))
 
 
 def of_differences(clusters):

@@ -71,8 +71,9 @@ class DomainScore:
     def of_clusters(marks: Iterable[tuple[Hashable, Sequence[bool]]]) -> DomainScore:
         """Return the score of answers, right or wrong, with what those that are alike share.
 
-        `effective_n` counts two more clusters, as large as others are: one all right, one all
-        wrong. Few clusters, or such as are all right, would else hide their own error.
+        The error is the jackknife's beside two more clusters of the usual size, one all right and
+        one all wrong: few clusters, or such as are all right, would else hide it. Its factor for
+        few clusters goes out, so that clusters of one question count as many questions as they are.
         """
         clusters: dict[Hashable, list[bool]] = {}
         for cluster, own in marks:
@@ -80,10 +81,10 @@ class DomainScore:
         alike = [own for own in clusters.values() if own]
         n, right, effective = sum(map(len, alike)), sum(map(sum, alike)), None
         if max(map(len, alike), default=0) > 1:
-            added = n / len(alike)
+            added, groups = n / len(alike), len(alike) + 2
             mean, variance = _jackknife([*_sums(alike), (added, added), (added, 0.0)])
-            size = mean * (1.0 - mean) / variance * n / (n + 2 * added)
-            effective = max(1.0, min(float(n), size))
+            size = mean * (1.0 - mean) / (variance * (groups - 1) / groups)
+            effective = max(1.0, min(float(n), size * len(alike) / groups))
         return DomainScore(n, right, effective_n=effective)
 
     @computed_field
@@ -104,7 +105,7 @@ class DomainScore:
     @computed_field
     @property
     def ci95(self) -> tuple[float, float]:
-        """95 % Wilson interval of the score; (0, 1) for n = 0."""
+        """95 % interval of the score, see `interval_at`; (0, 1) for n = 0."""
         return self.interval_at(0.95)
 
     @property
@@ -113,17 +114,22 @@ class DomainScore:
         return self.n if self.effective_n is None else self.effective_n
 
     def interval_at(self, level: float) -> tuple[float, float]:
-        """Return the Wilson interval of the score at a level such as 0.99; (0, 1) for n = 0."""
+        """Return the interval of the score at a level such as 0.99; (0, 1) for n = 0.
+
+        It is Wilson's; with `effective_n`, which is an estimate, Agresti and Coull's wider one
+        between 0 and 1.
+        """
         if not self.n:
             return 0.0, 1.0
         z = NormalDist().inv_cdf((1.0 + level) / 2)
         share, n, squared = self.score, self._weight, z * z
-        middle = share + squared / (2 * n)
-        half = z * math.sqrt(share * (1.0 - share) / n + squared / (4 * n * n))
-        whole = 1.0 + squared / n
+        middle = (share * n + squared / 2) / (n + squared)
+        half = z * math.sqrt(n * share * (1.0 - share) + squared / 4) / (n + squared)
+        if self.effective_n is not None and 0.0 < share < 1.0:
+            half = z * math.sqrt(middle * (1.0 - middle) / (n + squared))
         # Exact at the ends, where the two parts are equal but for rounding.
-        low = 0.0 if share == 0.0 else (middle - half) / whole
-        high = 1.0 if share == 1.0 else (middle + half) / whole
+        low = 0.0 if share == 0.0 else middle - half
+        high = 1.0 if share == 1.0 else middle + half
         return max(0.0, low), min(1.0, high)
 
     def columns(self) -> dict[str, float | None]:
