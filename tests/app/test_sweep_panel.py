@@ -111,6 +111,11 @@ def state() -> ExperimentResult:
     return ExperimentResult("sweep", "demo", 1, recheck=checked, **asked)
 
 
+def test_every_box_of_a_range_has_a_label_of_its_own(panel):
+    labels = [box.label for line in panel.ranges.values() for box in line]
+    assert len(set(labels)) == len(labels)
+
+
 def test_the_form_becomes_a_plan_with_tunes_values(panel, session):
     made = plan(panel)
     assert len(made.candidates()) == 6
