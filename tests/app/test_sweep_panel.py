@@ -286,12 +286,18 @@ def test_a_setting_goes_to_tune_or_says_where_to_go(state, session, panel):
     # Methods that Tune shows, set otherwise than it has them.
     adam = replace(state.rows[0], label="wudi", method="wudi", settings={"solver": "adam"})
     shared = replace(state.rows[0], label="ties inside", method="ram", settings={"shared": "ties"})
-    rows = (*state.rows, rival, other, adam, shared)
+    pair = replace(state.rows[0], label="coding + tool", merged_agents=("coding", "tool"))
+    rows = (*state.rows, rival, other, adam, shared, pair)
     session.experiments["sweep"] = Experiment(replace(state, rows=rows), ())
     assert use("ties")[0] == {"method": "ties", "scale": 1.0, "weights": {}}
-    for label in ("fisher", "wudi", "ties inside"):
+    for label, where in (
+        ("wudi", "choose this method and its setting in Merge"),
+        ("ties inside", "choose this method and its setting in Merge"),
+        ("fisher", "Only the command line runs this method"),  # Merge does not offer it
+        ("coding + tool", "merges only coding and tool"),
+    ):
         tune, note, step = use(label)
-        assert "choose this method and its setting in Merge" in note
+        assert where in note
         assert (tune, step) == ({}, "")
     assert use("unknown")[-1] == ""
 
