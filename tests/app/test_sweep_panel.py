@@ -15,7 +15,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.experiment import figure, table
 from ram_studio.app.experiment.landscape import landscape_figure
 from ram_studio.app.experiment.sweep_panel import SweepPanel
-from ram_studio.app.experiment.view import found_html
+from ram_studio.app.experiment.view import found_html, progress_html
 from ram_studio.app.experiment.work import count_text
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
@@ -268,6 +268,11 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
         "dropped · +1 −13 of 15",
     ]
     assert [row[2] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
+
+
+def test_progress_has_words_before_the_first_answer(state):
+    assert "Preparing the models" in progress_html(replace(state, answers=0))
+    assert "ram+ (r 0.1)" in progress_html(replace(state, now="ram+ (r 0.1)"))
 
 
 def test_a_setting_goes_to_tune_or_says_where_to_go(state, session, panel):
