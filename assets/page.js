@@ -147,6 +147,15 @@ const followButtons = () => {
   });
 };
 
+// Of Gradio's folds only the arrow tells whether they are open.
+const tellFolds = () => {
+  const heads = document.getElementsByClassName("label-wrap");
+  const tell = () => {
+    for (const head of heads) head.setAttribute("aria-expanded", String(head.classList.contains("open")));
+  };
+  new MutationObserver(tell).observe(document.body, { subtree: true, childList: true, attributeFilter: ["class"] });
+};
+
 /** Go to a step as if its button in the stepper was pressed, with whatever else that does. @param {string} step */
 const open = (step) => {
   const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
@@ -276,6 +285,7 @@ const start = () => {
   if (!entryStep()) mark("load");
   window.addEventListener("popstate", followEntry);
   followButtons();
+  tellFolds();
   const wanted = browserMemory.read("theme");
   if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
     document.body.classList.toggle("dark", wanted === "dark");

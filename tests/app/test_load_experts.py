@@ -38,6 +38,8 @@ def test_the_order_of_expert_columns_is_asked_in_load(
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=is_space))
     panel = built(LoadPanel, workspace)
     session = Session("key", tmp_path)
+    labels = [box.label for row in panel.rows for box in (row.name, row.source)]
+    assert len(set(labels)) == len(labels)
     if is_space:
         hub.add("lab/base", trained / "base")
         hub.add("lab/adapter", trained / "adapter")

@@ -393,6 +393,7 @@ def test_the_page_works_under_its_policy_and_in_a_second_tab(visit_at, server):
     page.click("#own-models > button")
     # The form is mounted when it opens; what is typed into a half-mounted box is lost.
     it.settle()
+    assert page.inner_text("footer").strip() == "Built with Gradio"
     it.write("base", "/etc")
     it.write("agent-source-1", "owner/name")
     page.click("#analyze")

@@ -92,3 +92,17 @@ def test_a_scenes_settings_end_with_its_models(example) -> None:
     page.wait_for_selector(".cv-root:not(.ls-on) [data-agent]", state="visible")
     example.settle()
     assert "RAM+ epsilon 10⁻⁵, r 0.1, alpha 2" in page.text_content("[data-part=verdict]")
+
+
+_FOLD = """async () => {
+  document.body.innerHTML = "<button class=label-wrap>Options</button>";
+  const head = document.querySelector("button");
+  const say = () => new Promise((done) => setTimeout(() => done(head.ariaExpanded)));
+  const before = await say();
+  head.classList.add("open");
+  return [before, await say()];
+}"""
+
+
+def test_a_fold_says_whether_it_is_open(page) -> None:
+    assert page.evaluate(_FOLD) == ["false", "true"]

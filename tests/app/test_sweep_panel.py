@@ -15,7 +15,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.app.experiment import figure, table
 from ram_studio.app.experiment.landscape import landscape_figure
 from ram_studio.app.experiment.sweep_panel import SweepPanel
-from ram_studio.app.experiment.view import found_html
+from ram_studio.app.experiment.view import found_html, progress_html
 from ram_studio.app.experiment.work import count_text
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
@@ -109,6 +109,11 @@ def state() -> ExperimentResult:
     asked = {"questions": 60, "held_out": 60, "settings": 4, "ending": "done"}
     asked |= {"rows": rows, "winner": "<b>best</b>", "skills": ("code",)}
     return ExperimentResult("sweep", "demo", 1, recheck=checked, **asked)
+
+
+def test_every_box_of_a_range_has_a_label_of_its_own(panel):
+    labels = [box.label for line in panel.ranges.values() for box in line]
+    assert len(set(labels)) == len(labels)
 
 
 def test_the_form_becomes_a_plan_with_tunes_values(panel, session):
@@ -265,6 +270,11 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
     assert [row[2] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
 
 
+def test_progress_has_words_before_the_first_answer(state):
+    assert "Preparing the models" in progress_html(replace(state, answers=0))
+    assert "ram+ (r 0.1)" in progress_html(replace(state, now="ram+ (r 0.1)"))
+
+
 def test_a_setting_goes_to_tune_or_says_where_to_go(state, session, panel):
     def use(label: str) -> tuple:
         updates = panel.use_setting(label, session)
@@ -281,12 +291,18 @@ def test_a_setting_goes_to_tune_or_says_where_to_go(state, session, panel):
     # Methods that Tune shows, set otherwise than it has them.
     adam = replace(state.rows[0], label="wudi", method="wudi", settings={"solver": "adam"})
     shared = replace(state.rows[0], label="ties inside", method="ram", settings={"shared": "ties"})
-    rows = (*state.rows, rival, other, adam, shared)
+    pair = replace(state.rows[0], label="coding + tool", merged_agents=("coding", "tool"))
+    rows = (*state.rows, rival, other, adam, shared, pair)
     session.experiments["sweep"] = Experiment(replace(state, rows=rows), ())
     assert use("ties")[0] == {"method": "ties", "scale": 1.0, "weights": {}}
-    for label in ("fisher", "wudi", "ties inside"):
+    for label, where in (
+        ("wudi", "choose this method and its setting in Merge"),
+        ("ties inside", "choose this method and its setting in Merge"),
+        ("fisher", "Only the command line runs this method"),  # Merge does not offer it
+        ("coding + tool", "merges only coding and tool"),
+    ):
         tune, note, step = use(label)
-        assert "choose this method and its setting in Merge" in note
+        assert where in note
         assert (tune, step) == ({}, "")
     assert use("unknown")[-1] == ""
 

@@ -185,12 +185,11 @@ class ExperimentPanel:
         found = session.experiments.get(self.kind)
         if found is None or label not in [row.label for row in found.result.rows]:
             return {self.note: "", self.target: ""}
-        values = work.tune_values(found.result.row(label))
-        if values is None:
-            text = f"{label} has no sliders in Tune: choose this method and its setting in Merge."
-            return {self.note: callout(text, "note"), self.target: ""}
+        row = found.result.row(label)
+        if refusal := work.tune_refusal(row, session.models.agents):
+            return {self.note: callout(refusal, "note"), self.target: ""}
         return {
-            **self.shared.tuning.update(**values),
+            **self.shared.tuning.update(**work.tune_values(row)),
             self.note: callout(f"{label} is now set in Tune.", "good"),
             self.target: "tune",
         }

@@ -170,5 +170,5 @@ def _range_line(name: str) -> list[Any]:
                 ends.append(gr.Dropdown(_THRESHOLDS, value=at, label=title, min_width=120))
             else:
                 ends.append(number_box(value, title, minimum=0, maximum=most, min_width=120))
-        values = slider("Values", (2, 12), count, 1, min_width=150)
+        values = slider(f"{setting_text(name)} values", (2, 12), count, 1, min_width=150)
     return [varied, *ends, values]

@@ -36,7 +36,8 @@ def report_html(result: ExperimentResult, title: str) -> str:
 
 def progress_html(result: ExperimentResult | None) -> Markup:
     """Return the progress bar of an experiment."""
-    if result is None or not result.rows:
+    # The first setting may take minutes.
+    if result is None or not (result.now or result.answers):
         return progress(None, "Preparing the models")
     out = [row for row in result.rows if row.is_out]
     # Of those that are out nothing more is asked.

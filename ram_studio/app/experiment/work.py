@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -253,10 +253,20 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
     return f"{text} At this speed it takes up to {duration_text(answers * seconds_each)}."
 
 
-def tune_values(row: Row) -> dict[str, Any] | None:
-    """Return a setting as Tune's, by name, None for what Tune does not show."""
-    if not can_show(row.method, row.settings):
-        return None
+def tune_refusal(row: Row, agents: Collection[str]) -> str:
+    """Return why Tune cannot show a setting for these agents, and what to do; "" where it can."""
+    if row.merged_agents and set(row.merged_agents) != set(agents):
+        names = " and ".join(row.merged_agents)
+        return f"{row.label} merges only {names}. Load only these to set it in Tune."
+    if can_show(row.method, row.settings):
+        return ""
+    if row.method in OFFERED:
+        return f"{row.label} has no sliders in Tune: choose this method and its setting in Merge."
+    return f"{row.label} has no sliders in Tune. Only the command line runs this method."
+
+
+def tune_values(row: Row) -> dict[str, Any]:
+    """Return a setting as Tune's, by name."""
     epsilon = row.settings.get("epsilon")
     point = {} if epsilon is None else {"point": snap(epsilon)}
     dials = {name: row.settings.get(name) for name in ("r", "alpha", *TUNE_DIALS)}

@@ -315,7 +315,8 @@ def _build_row(number: int, where: str, known: list[str]) -> Row:
     with gr.Row(visible=number <= _FIRST_ROWS, elem_classes="agent-row") as box:
         shape = {"scale": 2, "min_width": 110, "elem_id": f"agent-name-{number}"}
         name = gr.Textbox(label=f"Agent {number} · Name", max_lines=1, max_length=64, **shape)
-        source = _source_box(where, known, scale=6, min_width=180, elem_id=f"agent-source-{number}")
+        shape = {"scale": 6, "min_width": 180, "elem_id": f"agent-source-{number}"}
+        source = _source_box(f"Agent {number} · {where}", known, **shape)
         shape = {"scale": 0, "min_width": 90, "elem_id": f"remove-agent-{number}"}
         remove = gr.Button("Remove", size="sm", elem_classes="remove-agent", **shape)
     return Row(box, name, source, remove)
