@@ -106,7 +106,7 @@ def test_a_prompt_beyond_the_context_is_a_verdict(tmp_path):
     assert "the model's context is 1500" in answers[-1].note
 
 
-def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_path):
+def test_an_endless_generation_is_cut_off_and_an_empty_one_told(tmp_path):
     # Without any end token the model never stops; with every token an end it says nothing.
     folder = make_chat_model(tmp_path / "endless")
     for name in ("config.json", "generation_config.json"):

@@ -165,7 +165,7 @@ def test_step_is_adam_on_float32_and_rounds_to_nearest():
     assert not torch.equal(weight, start)
 
 
-def test_a_model_in_float32_holds_what_16_bits_hold(base, tmp_path):
+def test_a_model_in_float32_holds_what_16_bits_hold(base):
     wanted = open_model(base, torch.bfloat16).state_dict()
     trainer = Trainer(open_model(base, torch.float32), None, SETTINGS, wanted)
     assert trainer.density(0.0) == 0
