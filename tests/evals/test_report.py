@@ -117,9 +117,6 @@ def test_the_average_counts_every_skill_alike_with_its_error():
     # The smaller domain decides how sure it is, though all of its answers are right.
     assert 0.1 < high - low < 0.25
     assert Average.over([DomainScore(60, 57)]).ci95 == pytest.approx(DomainScore(60, 57).ci95)
-
-
-def test_the_average_of_skills_is_as_sure_as_its_standard_error():
     # Wilson's half width, but for its own z^2 / n: 1.96 standard errors. It was 2.3 times as wide.
     unlike = Average.over([DomainScore(200, 190), DomainScore(200, 10)])
     low, high = unlike.ci95
