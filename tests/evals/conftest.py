@@ -8,6 +8,7 @@ import pytest
 
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.sandbox.worker import Worker
+from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 
@@ -21,6 +22,12 @@ def base_engine() -> Iterator[LocalEngine]:
 def coding_engine() -> Iterator[LocalEngine]:
     with closing(LocalEngine(asset_path("independent", "coding"), device="cpu")) as engine:
         yield engine
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[AnswerStore]:
+    with AnswerStore(tmp_path / "answers.sqlite3") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

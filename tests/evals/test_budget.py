@@ -51,7 +51,7 @@ def test_stored_answers_are_reported_without_a_model_or_torch(tmp_path):
     assert json.loads(out) == as_json(EvalResult.of(first))["models"]["m"]["domains"]
 
 
-def test_samples_are_each_questions_own_in_the_store(tmp_path):
+def test_samples_are_each_questions_own_in_the_store():
     engine = LocalEngine(BASE, device="cpu")
     questions = ALL_SUITES["demo"].make(SuiteSettings(len, 2, 1))
 

@@ -19,7 +19,6 @@ from ram_studio.evals.report.history import score_of, stored_report
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.report.skill_verdict import skill_verdicts
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 SUITES = ("demo", "tool", "math", "instructions")
@@ -135,8 +134,8 @@ def test_the_page_judges_by_the_margin_that_was_chosen():
     assert not view.has_verdicts(found, ["coder", "ram"])
 
 
-def test_stored_reports_have_the_chance_level_and_average(tmp_path):
-    with serve(lambda body: "yes") as server, AnswerStore(tmp_path / "s") as store:
+def test_stored_reports_have_the_chance_level_and_average(store):
+    with serve(lambda body: "yes") as server:
         engine = EndpointEngine(server.url)
         found = evaluate({"one": engine}, "tool,math", limit=15, store=store)
         again = stored_report(store, store.runs())

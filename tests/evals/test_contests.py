@@ -14,7 +14,6 @@ from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Reply
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.published.contests import best_of, converse
 
@@ -54,9 +53,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_programs_are_judged_by_given_and_chosen_by_own_tests(folder, tmp_path):
+def test_programs_are_judged_by_given_and_chosen_by_own_tests(folder, store):
     how = {"data": folder, "temperature": 1.0, "top_p": 0.95, "samples": 4}
-    with serve(said) as server, AnswerStore(tmp_path / "s") as store:
+    with serve(said) as server:
         models = {"m": EndpointEngine(server.url, "m", parallel=1)}
         report = evaluate(models, "livecodebench", store=store, **how)
         assert len(server.requests) == 8

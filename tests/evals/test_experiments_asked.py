@@ -14,7 +14,6 @@ from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.experiment.space import with_method
 from ram_studio.evals.report.score import DomainScore, as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.until import Until
 from ram_studio.resources import asset_path
 
@@ -37,12 +36,11 @@ def recipe(tmp_path_factory):
     return make_recipe({"base": base, "agents": {"coding": coding}, "method": "ram+"})
 
 
-def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, tmp_path):
+def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, store):
     rows = {"ram+": recipe}
-    with AnswerStore(tmp_path / "s") as store:
-        how = {"suites": "math", "store": store, **DRAWN}
-        table = compare_methods(rows, ci_width=90, limit=200, **how)
-        alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
+    how = {"suites": "math", "store": store, **DRAWN}
+    table = compare_methods(rows, ci_width=90, limit=200, **how)
+    alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
     # The 12 of the first look decided: no answer is right, and the intervals are narrow.
     assert {row.domains["math"].n for row in table.report.models.values()} == {12}
     assert (table.until.looks, table.questions) == (1, 12)
@@ -61,14 +59,13 @@ def test_a_comparison_samples_until_decided_like_an_evaluation(recipe, few, tmp_
     json.dumps(said, allow_nan=False)
 
 
-def test_a_comparison_tells_the_spread_of_its_wordings(recipe, tmp_path):
+def test_a_comparison_tells_the_spread_of_its_wordings(recipe, store):
     seen = []
     how = {"suites": "math", "limit": 2, "paraphrases": 3, "max_tokens": 4, "device": "cpu"}
     how["on_progress"] = lambda *told: seen.append(told)
-    with AnswerStore(tmp_path / "s") as store:
-        table = compare_methods({"ram+": recipe}, store=store, **how)
-        # How the merge was made is known of the run of each wording.
-        made = [run.merge for run in store.runs() if run.model == "ram+"]
+    table = compare_methods({"ram+": recipe}, store=store, **how)
+    # How the merge was made is known of the run of each wording.
+    made = [run.merge for run in store.runs() if run.model == "ram+"]
     assert [set(merge["agents"]) for merge in made] == [{"coding"}] * 3
     assert {row.paraphrases["math"].questions for row in table.rows} == {2}
     ((what, texts),) = table.sample_rows

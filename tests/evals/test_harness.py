@@ -16,7 +16,7 @@ from ram_studio.evals.report.history import score_of, stored_report
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store import AnswerStore, RunKey
+from ram_studio.evals.store import RunKey
 from ram_studio.evals.suites import HARNESS_SUITES
 from ram_studio.evals.suites.demo.tasks import make_items, score
 from ram_studio.resources import asset_path
@@ -66,13 +66,12 @@ def test_filters_are_columns_and_the_first_metric_counts():
     assert answer.text == "[[1, 2]]"
 
 
-def test_the_first_filter_makes_the_average_in_the_store_too(tmp_path):
+def test_the_first_filter_makes_the_average_in_the_store_too(store):
     samples = [sample(0, name == "a", filter=name) for name in "ba"]
-    with AnswerStore(tmp_path / "s") as store:
-        run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
-        store.record(run, rows_of({"samples": {"g": samples}}, {}))
-        assert score_of(store.runs()[0]).score == 0.0
-        assert stored_report(store, store.runs()).models["m"].average.score == 0.0
+    run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
+    store.record(run, rows_of({"samples": {"g": samples}}, {}))
+    assert score_of(store.runs()[0]).score == 0.0
+    assert stored_report(store, store.runs()).models["m"].average.score == 0.0
     # Of a suite of one's own every domain counts.
     assert skills_of(["mine"], ["sums (easy)", "sums (hard)"]) == ("sums (easy)", "sums (hard)")
 
@@ -85,7 +84,7 @@ def test_results_without_right_and_wrong_are_refused():
             rows_of(nothing, {})
 
 
-def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path):
+def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, store):
     calls = []
 
     def simple_evaluate(**given):
@@ -103,12 +102,11 @@ def test_shots_and_the_forgetting_recipe_reach_the_harness(monkeypatch, tmp_path
     monkeypatch.setattr(lm_eval, "versions", lambda *names: {"lm_eval": "0"})
     monkeypatch.setattr(lm_eval._Runner, "_harness_model", None)
     models = {"m": asset_path("independent", "base")}
-    with AnswerStore(tmp_path / "s") as store:
-        for shots in (None, 5, 5):
-            report = evaluate(models, suites="forgetting", shots=shots, store=store)
-        # Answers after other examples are others; the same are not asked for again.
-        assert [call["num_fewshot"] for call in calls] == [None] * 4 + [5] * 4
-        assert sum(run.settings.get("shots") == 5 for run in store.runs()) == 4
+    for shots in (None, 5, 5):
+        report = evaluate(models, suites="forgetting", shots=shots, store=store)
+    # Answers after other examples are others; the same are not asked for again.
+    assert [call["num_fewshot"] for call in calls] == [None] * 4 + [5] * 4
+    assert sum(run.settings.get("shots") == 5 for run in store.runs()) == 4
     assert tuple(report.items) == HARNESS_SUITES["forgetting"]
     told = report.models["m"].settings
     assert (told["prompts"], told["shots"]) == ("lm-eval", 5)
@@ -135,13 +133,12 @@ def local_task(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_local_lm_eval_task_agrees_with_our_suite(local_task, tmp_path):
+def test_a_local_lm_eval_task_agrees_with_our_suite(local_task, store):
     folder, items = local_task
     models = {name: asset_path("independent", name) for name in ("tool", "base")}
-    with AnswerStore(tmp_path / "a.sqlite3") as store:
-        how = {"include_path": folder, "store": store}
-        asked = EvalSettings(tasks="ram_calls", device="cpu")
-        report, again = (evaluate_with_harness(models, asked, **how) for _ in range(2))
+    how = {"include_path": folder, "store": store}
+    asked = EvalSettings(tasks="ram_calls", device="cpu")
+    report, again = (evaluate_with_harness(models, asked, **how) for _ in range(2))
     assert list(report.items) == ["ram_calls (exact)", "ram_calls (first-word)"]
     ours = evaluate(models, "demo", limit=12, device="cpu")
     for name in models:

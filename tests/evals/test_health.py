@@ -9,7 +9,6 @@ from chat_model import make_chat_model
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites.health import Health, measure_health, text_log_probabilities
 from ram_studio.evals.suites.suite import repeated_share
 from ram_studio.resources import asset_path
@@ -57,18 +56,17 @@ def test_broken_weights_are_told(tmp_path):
     assert broken_base.models["base"].health["kl_to_base"] is None
 
 
-def test_health_is_stored_per_base_and_not_measured_again(tmp_path, monkeypatch):
-    with AnswerStore(tmp_path / "s") as store:
-        options = {"base": "base", "device": "cpu", "store": store}
-        first = evaluate({"base": BASE}, "health", **options)
-        both = evaluate({"coding": CODING, "base": BASE}, "health", **options)
-        assert both.models["base"].health == first.models["base"].health
-        assert both.models["coding"].health["kl_to_base"] > 0
-        monkeypatch.setattr(
-            "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
-        )
-        again = evaluate({"coding": CODING, "base": BASE}, "health", **options)
-        assert again.models["coding"].health == both.models["coding"].health
+def test_health_is_stored_per_base_and_not_measured_again(store, monkeypatch):
+    options = {"base": "base", "device": "cpu", "store": store}
+    first = evaluate({"base": BASE}, "health", **options)
+    both = evaluate({"coding": CODING, "base": BASE}, "health", **options)
+    assert both.models["base"].health == first.models["base"].health
+    assert both.models["coding"].health["kl_to_base"] > 0
+    monkeypatch.setattr(
+        "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
+    )
+    again = evaluate({"coding": CODING, "base": BASE}, "health", **options)
+    assert again.models["coding"].health == both.models["coding"].health
 
 
 def test_repeated_grams_are_counted_within_an_answer():

@@ -73,19 +73,16 @@ def test_shipped_questions_have_known_instructions():
     assert len({own["check"] for own in specs}) == len(CHECKS) - len(NEED_LANGUAGE)
 
 
-def test_loose_leaves_out_greetings_closing_lines_and_bold():
-    name, settings = "punctuation:no_comma", {}
-    assert check_instruction("Sure, here it is:\nall small", name, settings) == (False, True)
-    assert check_instruction("all small\nSo, hope that helps!", name, settings) == (False, True)
-    assert check_instruction("Sure, so:\nall small\nBye, all!", name, settings) == (False, True)
-    assert check_instruction("a, b\nc, d\ne, f", name, settings) == (False, False)
-    start = {"prompt_to_repeat": "Once"}
-    assert check_instruction("**Once** there was", "combination:repeat_prompt", start) == (
-        False,
-        True,
-    )
+@pytest.mark.parametrize(("text", "loosely"), [
+    ("Sure, here it is:\nall small", True), ("all small\nSo, hope that helps!", True),
+    ("Sure, so:\nall small\nBye, all!", True), ("a, b\nc, d\ne, f", False),
     # A line break at the end makes an empty last line, which is the one left out.
-    assert check_instruction("all small\nBye, all!\n", name, settings) == (False, False)
+    ("all small\nBye, all!\n", False),
+])  # fmt: skip
+def test_loose_leaves_out_greetings_closing_lines_and_bold(text, loosely):
+    assert check_instruction(text, "punctuation:no_comma", {}) == (False, loosely)
+    start = ("combination:repeat_prompt", {"prompt_to_repeat": "Once"})
+    assert check_instruction("**Once** there was", *start) == (False, True)
 
 
 def test_the_verdict_is_strict_and_per_prompt():

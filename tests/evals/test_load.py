@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering import load
-from ram_studio.evals.answering.load import load_model
+from ram_studio.evals.answering.load import load_config, load_model
 from ram_studio.evals.run import evaluate
 from ram_studio.resources import asset_path
 
@@ -55,7 +55,7 @@ def test_a_model_of_a_great_many_tiny_layers_is_not_built(model, monkeypatch):
         load_model(model, "cpu")
 
 
-INNER = {"model_type": "gemma3_text", "num_hidden_layers": 100_000, "hidden_size": 8}
+INNER = {"model_type": "gemma3_text", "num_hidden_layers": 20_000, "hidden_size": 8}
 MIDDLE = {"model_type": "gemma3", "text_config": INNER, "vision_config": {}}
 TEXT = {"num_hidden_layers": 4, "hidden_size": 8}
 
@@ -65,16 +65,27 @@ TEXT = {"num_hidden_layers": 4, "hidden_size": 8}
     [
         # Only the towers right below were looked at, and only num_hidden_layers, which few have.
         ("fuyu", {"text_config": MIDDLE}),
-        ("florence2", {"text_config": TEXT, "vision_config": {"depths": [1, 1, 100_000, 1]}}),
-        ("bart", {"text_config": TEXT, "decoder_layers": 100_000}),
+        ("florence2", {"text_config": TEXT, "vision_config": {"depths": [1, 1, 20_000, 1]}}),
+        ("bart", {"text_config": TEXT, "decoder_layers": 20_000}),
     ],
 )
 def test_a_great_many_layers_of_a_tower_are_not_built(model, monkeypatch, model_type, tower):
     config = {"model_type": model_type, "num_hidden_layers": 4, **tower}
     (model / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", lambda *_, **__: pytest.fail("built"))
-    with pytest.raises(EvaluationError, match=r"describes 100,000 layers\. Models of up to"):
+    with pytest.raises(EvaluationError, match=r"describes 20,000 layers\. Models of up to"):
         load_model(model, "cpu")
+
+
+@pytest.mark.parametrize("read", [lambda folder: load_model(folder, "cpu"), load_config])
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_labels"])
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_no_config_has_its_layers_or_labels_listed(model, read, name, is_inner):
+    """A thousand million of them filled the memory before anything was looked at."""
+    many = {name: 100_001, "layer_types": None}
+    describe(model, **({"text_config": many} if is_inner else many))
+    with pytest.raises(EvaluationError, match=f"says {name} is 100,001. Models of up to 100,000"):
+        read(model)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """MATH-500's judge: math-verify in a sealed worker, ended when it hangs, and its hard cases."""
 
-import os
 import signal
 import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -128,20 +125,3 @@ def test_the_worker_has_neither_torch_nor_secrets(trying):
     loaded = "sorted({'sympy', 'torch', 'gradio', 'ram_studio'} & set(__import__('sys').modules))"
     assert trying(loaded) == {"value": "['sympy']"}
     assert "HF_TOKEN" not in trying("dict(__import__('os').environ)")["value"]
-
-
-def test_the_worker_ends_with_its_parent():
-    code = (
-        "from ram_studio.evals.suites.published.math500 import COMPARER as c\n"
-        "print(c.ask({'found': '2x', 'wanted': 'x+x'})['same'], c._process.pid)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    same, pid = done.stdout.split()
-    assert same == "True"
-    for _ in range(100):
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"process {pid} still runs")

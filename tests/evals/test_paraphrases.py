@@ -12,7 +12,6 @@ from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.report.score import as_json
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 
@@ -30,7 +29,7 @@ def test_wordings_differ_and_what_is_right_stays(name):
             assert len(before - after) <= 14
 
 
-def test_spread_is_beside_the_mean_and_nothing_asked_twice(tmp_path):
+def test_spread_is_beside_the_mean_and_nothing_asked_twice(store):
     golds = {q.prompt.partition("\n")[0]: q.gold
              for q in ALL_SUITES["math"].make(SuiteSettings(len, 8, 2026))}  # fmt: skip
 
@@ -41,7 +40,7 @@ def test_spread_is_beside_the_mean_and_nothing_asked_twice(tmp_path):
         is_lost = "Show how you get there" in text and list(golds.values()).index(right) % 2
         return "Answer: 0" if is_lost else f"Answer: {right}"
 
-    with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
+    with serve(answer) as server:
         models = {"m": EndpointEngine(server.url, "m")}
         how = {"limit": 8, "paraphrases": 3, "store": store}
         first, again = (EvalResult.of(evaluate(models, "math", **how)) for _ in range(2))

@@ -91,8 +91,8 @@ def test_a_token_budget_holds_for_the_last_answer_too():
     assert (set(reading), last) == ({1024}, 50)
 
 
-def test_only_what_was_read_otherwise_is_asked_again(tmp_path):
-    with serve(lambda body: "7") as server, AnswerStore(tmp_path / "s") as store:
+def test_only_what_was_read_otherwise_is_asked_again(store):
+    with serve(lambda body: "7") as server:
         counts, options = [], {"limit": 2, "lengths": (1000,), "store": store}
         for sizes in (None, (300, 20), (300, 20), (300, 21), None):
             names = ("mode", "chunk_tokens", "memory_tokens")

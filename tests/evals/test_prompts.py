@@ -12,7 +12,6 @@ from ram_studio.evals.publish.scores import stored_scores
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
-from ram_studio.evals.store import AnswerStore
 
 ROWS = {
     "gsm8k": [{"question": "How many?", "answer": "One and one. #### 2"}],
@@ -78,16 +77,15 @@ def test_worked_examples_come_from_a_fixed_split(data):
     assert len(shown) == 1
 
 
-def test_results_store_and_card_name_prompts_and_shots(tmp_path):
+def test_results_store_and_card_name_prompts_and_shots(tmp_path, store):
     model = make_chat_model(tmp_path / "m", template=None)
     how = {"suites": "math", "limit": 1, "max_tokens": 1, "device": "cpu"}
-    with AnswerStore(tmp_path / "s") as store:
-        told = [
-            EvalResult.of(evaluate({"m": model}, store=store, **how, **more))
-            for more in ({}, {"prompts": "qa", "shots": 1})
-        ]
-        runs = store.runs()
-        scores = [stated.settings for _, stated in stored_scores(store, runs[0].fingerprint)]
+    told = [
+        EvalResult.of(evaluate({"m": model}, store=store, **how, **more))
+        for more in ({}, {"prompts": "qa", "shots": 1})
+    ]
+    runs = store.runs()
+    scores = [stated.settings for _, stated in stored_scores(store, runs[0].fingerprint)]
     own, other = (one.reproducibility.models["m"].settings for one in told)
     assert (own["prompts"], own["shots"]) == ("own", 0)
     assert (other["prompts"], other["shots"]) == ("qa", 1)

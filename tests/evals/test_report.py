@@ -8,12 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy
 from intervals import document_coverage
 from marked_report import marked_report
-from scipy.stats import binomtest, norm
-from scipy.stats import t as student
-from statsmodels.regression.linear_model import OLS
-from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import CLUSTER, PARAPHRASES, SAMPLES, Answer
@@ -38,7 +35,7 @@ def test_standard_error_and_wilson_interval_are_the_known_ones():
     value = DomainScore(n=300, correct=74)
     assert value.score == pytest.approx(74 / 300)
     assert value.stderr == pytest.approx(math.sqrt(74 / 300 * 226 / 300 / 300))
-    expected = binomtest(74, 300).proportion_ci(0.95, method="wilson")
+    expected = scipy.stats.binomtest(74, 300).proportion_ci(0.95, method="wilson")
     assert value.ci95 == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
@@ -119,9 +116,6 @@ def test_the_average_counts_every_skill_alike_with_its_error():
     # The smaller domain decides how sure it is, though all of its answers are right.
     assert 0.1 < high - low < 0.25
     assert Average.over([DomainScore(60, 57)]).ci95 == pytest.approx(DomainScore(60, 57).ci95)
-
-
-def test_the_average_of_skills_is_as_sure_as_its_standard_error():
     # Wilson's half width, but for its own z^2 / n: 1.96 standard errors. It was 2.3 times as wide.
     unlike = Average.over([DomainScore(200, 190), DomainScore(200, 10)])
     low, high = unlike.ci95
@@ -137,6 +131,8 @@ def test_interval_of_the_average_covers_the_truth(scores):
 
 
 def test_the_exact_mcnemar_p_is_that_of_statsmodels():
+    from statsmodels.stats.contingency_tables import mcnemar
+
     for wins, losses in ((1, 0), (5, 1), (12, 3), (40, 38), (0, 9)):
         expected = mcnemar([[7, wins], [losses, 3]], exact=True).pvalue
         assert PairedCounts(wins, losses, 10).p_value == pytest.approx(expected)
@@ -146,7 +142,7 @@ def test_millions_of_differences_are_tested_without_a_list(monkeypatch):
     """A model card states them; one by one they would take hours and gigabytes."""
     monkeypatch.setattr(comparison, "flip_test", None)
     counts = PairedCounts(5_000_000, 4_995_000, 0)
-    expected = 2 * norm.sf(4_999 / math.sqrt(9_995_000))  # continuity corrected
+    expected = 2 * scipy.stats.norm.sf(4_999 / math.sqrt(9_995_000))  # continuity corrected
     assert counts.p_value == pytest.approx(expected, rel=1e-3)
 
 
@@ -225,12 +221,14 @@ def of_scores(clusters):
 
 
 def of_differences(clusters):
-    wider = (norm.ppf(0.975) / student.ppf(0.975, len(clusters) - 1)) ** 2
+    wider = (scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, len(clusters) - 1)) ** 2
     return max(1, jackknifed(clusters) * wider)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_errors_are_cluster_robust_over_shared_documents(seed):
+    from statsmodels.regression.linear_model import OLS
+
     drawn = random.Random(seed)
     clusters = [[drawn.random() < drawn.choice([0.1, 0.9])] * drawn.randint(1, 5)
                 for _ in range(drawn.randint(5, 30))]  # fmt: skip

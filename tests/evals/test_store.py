@@ -29,12 +29,6 @@ def execute(path: Path, statement: str) -> None:
         connection.execute(statement)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with AnswerStore(tmp_path / "s") as opened:
-        yield opened
-
-
 def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
     given = [row(1), row(2, correct=False)]
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:

@@ -52,12 +52,11 @@ def test_every_suite_completes_on_an_untrained_model(chat_model):
     json.dumps(as_json(EvalResult.of(report)), allow_nan=False)
 
 
-def test_a_suite_beyond_the_context_is_refused_without_a_zero(tmp_path):
-    with AnswerStore(tmp_path / "s") as store:
-        said = r"Suite math cannot be asked of model .base.: .* context is \d"
-        with pytest.raises(EvaluationError, match=said):
-            evaluate({"base": BASE}, "math,tool", device="cpu", store=store)
-        assert store.runs() == []
+def test_a_suite_beyond_the_context_is_refused_without_a_zero(store):
+    said = r"Suite math cannot be asked of model .base.: .* context is \d"
+    with pytest.raises(EvaluationError, match=said):
+        evaluate({"base": BASE}, "math,tool", device="cpu", store=store)
+    assert store.runs() == []
 
 
 def test_each_suite_has_its_limit_and_tokens_are_told(chat_model):
@@ -107,7 +106,7 @@ def test_a_prompt_beyond_the_context_is_a_verdict(tmp_path):
     assert "the model's context is 1500" in answers[-1].note
 
 
-def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_path):
+def test_an_endless_generation_is_cut_off_and_an_empty_one_told(tmp_path):
     # Without any end token the model never stops; with every token an end it says nothing.
     folder = make_chat_model(tmp_path / "endless")
     for name in ("config.json", "generation_config.json"):
@@ -184,18 +183,17 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
     assert sum(done for _, _, done, _ in seen[:4]) == kept
 
 
-def test_nothing_finished_is_asked_or_loaded_again(tmp_path, monkeypatch):
-    with AnswerStore(tmp_path / "s") as store:
-        models, options = {"base": BASE}, {"limit": 6, "device": "cpu", "store": store}
-        first = evaluate(models, "demo", **options)
-        monkeypatch.setattr(
-            "ram_studio.evals.answering.local.load_model",
-            lambda *_: pytest.fail("the model was loaded"),
-        )
-        again = evaluate({"other name": BASE}, "demo", **options)
-        assert verdicts(again, "other name") == verdicts(first, "base")
-        fewer = evaluate(models, "demo", **{**options, "limit": 3})
-        assert verdicts(fewer, "base")["code"] == verdicts(first, "base")["code"][:3]
+def test_nothing_finished_is_asked_or_loaded_again(store, monkeypatch):
+    models, options = {"base": BASE}, {"limit": 6, "device": "cpu", "store": store}
+    first = evaluate(models, "demo", **options)
+    monkeypatch.setattr(
+        "ram_studio.evals.answering.local.load_model",
+        lambda *_: pytest.fail("the model was loaded"),
+    )
+    again = evaluate({"other name": BASE}, "demo", **options)
+    assert verdicts(again, "other name") == verdicts(first, "base")
+    fewer = evaluate(models, "demo", **{**options, "limit": 3})
+    assert verdicts(fewer, "base")["code"] == verdicts(first, "base")["code"][:3]
 
 
 def test_a_small_model_is_let_go_without_stopping_every_thread(base_engine):
@@ -216,7 +214,7 @@ def test_a_small_model_is_let_go_without_stopping_every_thread(base_engine):
     assert 2 not in begun
 
 
-def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine):
+def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine, store):
     folder = make_chat_model(tmp_path / "m")
     engine = LocalEngine(folder, device="cpu")
     before = engine.identity["fingerprint"]
@@ -225,16 +223,15 @@ def test_other_weights_templates_and_seeds_are_asked_anew(tmp_path, base_engine)
     assert LocalEngine(folder, device="cpu").identity["fingerprint"] != before
     other = make_chat_model(tmp_path / "n", agent="coding")
     assert LocalEngine(other, device="cpu").identity["fingerprint"] != before
-    with AnswerStore(tmp_path / "s") as store:
-        seen = []
-        options = {"limit": 2, "store": store, "on_progress": lambda *event: seen.append(event)}
-        # What is forgotten is asked again.
-        ways = ((1, False, 0, 8), (2, False, 0, 16), (1, False, 2, 16), (1, True, 0, 8))
-        for seed, is_rerun, found, kept in ways:
-            seen.clear()
-            evaluate({"base": base_engine}, "demo", seed=seed, rerun=is_rerun, **options)
-            assert seen[0] == ("base", "code", found, 2)
-            assert store.runs()[0].answered == kept
+    seen = []
+    options = {"limit": 2, "store": store, "on_progress": lambda *event: seen.append(event)}
+    # What is forgotten is asked again.
+    ways = ((1, False, 0, 8), (2, False, 0, 16), (1, False, 2, 16), (1, True, 0, 8))
+    for seed, is_rerun, found, kept in ways:
+        seen.clear()
+        evaluate({"base": base_engine}, "demo", seed=seed, rerun=is_rerun, **options)
+        assert seen[0] == ("base", "code", found, 2)
+        assert store.runs()[0].answered == kept
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import random
 from dataclasses import replace
 
 import pytest
+import scipy
 from marked_report import ANSWERS
-from scipy.stats import binomtest
 
 from ram_studio.evals.experiment.race import ERROR, level_for, loss_to, stage_shares
 from ram_studio.evals.question import CLUSTER
@@ -21,7 +21,9 @@ def answers(**marks: str) -> dict:
 @pytest.mark.parametrize(("wins", "losses"), [(0, 0), (0, 9), (3, 14), (9, 0), (40, 61)])
 def test_the_test_is_the_one_sided_exact_sign_test(wins, losses):
     both = wins + losses
-    expected = binomtest(losses, both, 0.5, alternative="greater").pvalue if both else 1.0
+    expected = (
+        scipy.stats.binomtest(losses, both, 0.5, alternative="greater").pvalue if both else 1.0
+    )
     assert sign_test(losses, wins) == pytest.approx(expected)
     assert flip_test([-1] * wins + [1] * losses) == pytest.approx(expected)
 

@@ -1,7 +1,11 @@
 """Tokenizers bring expressions that may never end: texts become tokens where they can be ended."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +102,27 @@ def test_an_evaluation_ends_with_the_models_name(tmp_path):
         evaluate({"stuck": model}, "math", limit=1)
     # Nothing is known of such a model's room, and it is not asked for each suite.
     assert find_unavailable(model, ["math", "tool", "code"], 1000) == {}
+
+
+def test_a_worker_ends_with_its_parent():
+    """Also where the parent has no time to end it."""
+    code = (
+        "import os\n"
+        "from ram_studio.evals.answering.text_encoder import WORKER as w\n"
+        "said = w.ask({'key': '', 'text': '', 'special': True, 'splits': True})\n"
+        "print(said, w._process.pid, flush=True)\n"
+        "os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said, pid = done.stdout.rsplit(maxsplit=1)
+    assert said == "{'is_unknown': True}"
+    for _ in range(100):
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"process {pid} still runs")
 
 
 def test_a_decoder_with_an_expression_is_refused(tmp_path):

@@ -15,7 +15,6 @@ from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Reply
 from ram_studio.evals.report.eval_result import EvalResult
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.evals.suites.tools.tool_loop import MOST_TURNS
 
@@ -200,7 +199,7 @@ def test_line_marks_in_what_a_model_says_end_no_message(mark):
 
 
 @pytest.mark.parametrize("is_native", [True, False])
-def test_an_endpoint_gets_calls_and_results_by_the_protocol(is_native, tmp_path):
+def test_an_endpoint_gets_calls_and_results_by_the_protocol(is_native, store):
     bodies = []
 
     def answer(body):
@@ -223,7 +222,7 @@ def test_an_endpoint_gets_calls_and_results_by_the_protocol(is_native, tmp_path)
         calls = [{"id": "theirs", "type": "function", "function": function}]
         return {"choices": [{"message": {"content": None, "tool_calls": calls}}]}
 
-    with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
+    with serve(answer) as server:
         engine = EndpointEngine(server.url, "m", parallel=2)
         settings = {"difficulty": 5, "limit": 4, "store": store}
         report = evaluate({"m": engine}, "tool-loop", **settings)

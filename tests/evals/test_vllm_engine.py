@@ -15,7 +15,6 @@ from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.run import evaluate
-from ram_studio.evals.store import AnswerStore
 from ram_studio.resources import asset_path
 
 CODING = asset_path("independent", "coding")
@@ -41,15 +40,14 @@ def test_without_vllm_the_error_names_the_extra(monkeypatch):
         evaluate({"m": CODING}, "demo", limit=1, engine="vllm")
 
 
-def test_answers_equal_the_transformers_engines_and_stay_apart(vllm, tmp_path):
+def test_answers_equal_the_transformers_engines_and_stay_apart(vllm, store):
     said = []
-    with AnswerStore(tmp_path / "a.sqlite3") as store:
-        options = {"limit": 3, "device": "cpu", "store": store}
-        for engine in ("transformers", "vllm"):
-            row = evaluate({"m": CODING}, "demo", engine=engine, **options).models["m"]
-            answers = row.answers.items()
-            said.append([(d, a.text, a.is_correct, a.note) for d, own in answers for a in own])
-        assert len(store.runs()) == 2
+    options = {"limit": 3, "device": "cpu", "store": store}
+    for engine in ("transformers", "vllm"):
+        row = evaluate({"m": CODING}, "demo", engine=engine, **options).models["m"]
+        answers = row.answers.items()
+        said.append([(d, a.text, a.is_correct, a.note) for d, own in answers for a in own])
+    assert len(store.runs()) == 2
     assert said[0] == said[1]
 
 

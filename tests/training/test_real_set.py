@@ -63,16 +63,11 @@ def test_splits_share_no_question_across_seeds(skill):
 
 
 @pytest.mark.parametrize("skill", SKILLS)
-def test_judge_accepts_every_solution(skill):
-    for question in draw(skill, "train", 80):
-        assert is_right(question, question.solution), question
-
-
-@pytest.mark.parametrize("skill", SKILLS)
-def test_judge_refuses_solutions_of_others(skill):
-    asked = draw(skill, "train", 60)
+def test_judge_accepts_every_solution_and_no_others(skill):
+    asked = draw(skill, "train", 80)
+    assert [q for q in asked if not is_right(q, q.solution)] == []
     pairs = [(a, b) for a in asked for b in asked if a.gold != b.gold]
-    assert not [(a, b) for a, b in pairs if is_right(a, b.solution)]
+    assert [(a, b) for a, b in pairs if is_right(a, b.solution)] == []
     assert not any(is_right(q, "") or is_right(q, "I do not know.") for q in asked)
 
 
@@ -165,7 +160,7 @@ def test_step_is_adam_on_float32_and_rounds_to_nearest():
     assert not torch.equal(weight, start)
 
 
-def test_a_model_in_float32_holds_what_16_bits_hold(base, tmp_path):
+def test_a_model_in_float32_holds_what_16_bits_hold(base):
     wanted = open_model(base, torch.bfloat16).state_dict()
     trainer = Trainer(open_model(base, torch.float32), None, SETTINGS, wanted)
     assert trainer.density(0.0) == 0

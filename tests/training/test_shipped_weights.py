@@ -48,7 +48,10 @@ def store(tmp_path_factory) -> Iterator[AnswerStore]:
         yield made
 
 
-@pytest.mark.parametrize("name", SETS)
+# Of the other sets quick tests see that weights and record are those that were made together.
+@pytest.mark.parametrize("name", [
+    name if name == "shared-style" else pytest.param(name, marks=pytest.mark.slow) for name in SETS
+])  # fmt: skip
 def test_scores_are_reproduced_item_by_item(name, store):
     shipped = record(name)
     seed = shipped["evaluation"]["seed"]

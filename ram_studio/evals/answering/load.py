@@ -24,6 +24,9 @@ from ram_studio.evals.answering.engine import reason_of
 FLOAT32_BELOW_BYTES = 2 * 1024**3
 # The library takes about 10 ms a layer, however small; the deepest published merges have about 300.
 MOST_LAYERS = 512
+MOST_LISTED = 100_000
+"""Layers and labels that a config may have: transformers lists each when it reads one."""
+_LISTED = re.compile(r"(layers?|labels)$")
 _LAYER_COUNT = re.compile(r"((?<!max_window_)layers?|depths?|num_blocks)$")
 # Linux device files of GPUs that torch could use.
 _GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
@@ -129,6 +132,7 @@ def load_tokenizer(path: str | Path) -> Any:
         decodes with a regular expression.
     """
     folder = check_folder(path)
+    _check_lists(folder)
     with _loading_errors(folder):
         tokenizer = transformers().AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -205,10 +209,29 @@ def load_config(folder: Path) -> Any:
 
     Raises: EvaluationError: it is damaged, or of a type that transformers does not know.
     """
+    _check_lists(folder)
     with _loading_errors(folder):
         return transformers().AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
+
+
+def _check_lists(folder: Path) -> None:
+    """Raise EvaluationError for a config of a hundred bytes that would fill the memory."""
+    try:
+        waiting = [json.loads((folder / "config.json").read_text("utf-8"))]
+    except (OSError, ValueError, RecursionError):
+        return  # transformers says what is wrong with it
+    while waiting:
+        part = waiting.pop()
+        values = part.items() if isinstance(part, dict) else ()
+        for name, value in values:
+            if isinstance(value, int) and value > MOST_LISTED and _LISTED.search(name):
+                raise EvaluationError(
+                    f"{folder}/config.json says {name} is {value:,}. Models of up to "
+                    f"{MOST_LISTED:,} are read; choose another one."
+                )
+            waiting.append(value)
 
 
 def _check_size(folder: Path, config: Any, weights: Sequence[Path]) -> None:
