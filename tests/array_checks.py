@@ -1,4 +1,4 @@
-"""Array shapes are checked at each call, but of functions inside others: these are made each time."""
+"""Checking of array shapes at each call, but of functions inside others, made at each call."""
 
 from __future__ import annotations
 
