@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engine_zoo import Zoo, make_zoo, write_folder
+from engine_zoo import Zoo, make_zoo, weights_in, write_folder
 from loopback_hub import LoopbackHub
 from safetensors.numpy import load_file
 
