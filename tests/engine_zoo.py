@@ -142,6 +142,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+def weights_in(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of a folder's safetensors files."""
+    return {name: data for name, data in contents(folder).items() if name.endswith(".safetensors")}
+
+
 def contents_at(url: str) -> dict[str, bytes]:
     """Return every file's bytes below a URL."""
     folder = UrlFolder.of(url)

@@ -192,22 +192,6 @@ def test_ratios_are_counted_in_the_scope_of_each_tensor(scope, group_of):
         assert ratios[i].tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_selected_agents_are_counted_as_if_alone():
-    chosen = an_analysis().select(["memory", "coding"])
-    assert chosen.agents == ("memory", "coding")
-    assert chosen.fingerprints == {"base": "b", "coding": "c", "memory": "m"}
-    for point in (0, DEFAULT_INDEX, 50):
-        counts = totals(list(range(len(NAMES))), point)
-        # Bits of coding and memory are 1 and 4; memory comes first now.
-        expected = [
-            counts[0] + counts[2],
-            counts[4] + counts[6],
-            counts[1] + counts[3],
-            counts[5] + counts[7],
-        ]
-        assert chosen.model.patterns[0, point].tolist() == expected
-
-
 @pytest.mark.parametrize("names", [[], ["coding", "coding"], ["coding", "poetry"]])
 def test_selecting_agents_that_are_not_there_is_refused(names):
     with pytest.raises(SettingsError, match="coding, tool, memory"):

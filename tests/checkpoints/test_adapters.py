@@ -150,8 +150,9 @@ def test_an_applied_adapter_is_a_whole_model(base, trained):
 
 
 def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path):
-    model().bfloat16().save_pretrained(tmp_path / "base")
-    report = load(tmp_path / "base", {"a": trained[0]})
+    base = tmp_path / "base"
+    model().bfloat16().save_pretrained(base)
+    report = load(base, {"a": trained[0], "b": base, "c": base})
     [said] = [f.text for f in report.findings if f.kind == "adapter"]
     assert "LoRA adapter of rank 4 on 4 of 21 tensors" in said
     assert "where they equal the base in BF16, rounding, not training, made them equal" in said
@@ -243,7 +244,7 @@ def test_an_update_too_large_is_told_without_warnings(base, trained, tmp_path):
     huge = {f"{Q}.lora_B.weight": torch.full((16, 4), 3e38)}
     adapter = altered(trained[0], tmp_path / "adapter", huge)
     with pytest.raises(NonFiniteError, match=r"q_proj\.weight` has \d+ NaN or Inf"):
-        analyze_report(load(base, {"a": adapter}))
+        analyze_report(load(base, {"a": adapter, "b": base, "c": base}))
 
 
 def test_a_tied_head_that_the_base_does_not_store_is_not_counted(base, trained):

@@ -134,6 +134,15 @@ ONE = "base: b\nagents: {a: x}\n"
         (f"{ONE}settings: {{zzz: 1}}", "ram+ has no setting 'zzz' (it has"),
         (f"{ONE}settings: {{r: much}}", "r is 'much'"),
         (f"{ONE}settings: {{epsilon: -1}}", "epsilon is -1"),
+        *(
+            (f"{ONE}method: {method}\nsettings: {{{key}: {value}}}", f"{key} is {value}")
+            for method, key, value in (
+                *(("ties", "density", 0), ("ties", "density", 1.1), ("ties", "scope", "'layer'")),
+                *(("ties", "density", "'nan'"), ("dare-ta", "drop_rate", 1)),
+                *(("dare-ties", "drop_rate", -0.1), ("task-arithmetic", "scale", "'much'")),
+            )
+        ),
+        (f"{ONE}method: ties\nsettings: {{scale: .nan}}", "scale is nan"),
         (f"{ONE}method: nonsense", "The method is 'nonsense'; it must be one of ram, ram+,"),
         (f"{ONE}method: tie", "did you mean 'ties'?"),
         (f"{ONE}method: ram++", "two-regions, did you mean 'ram+'?"),

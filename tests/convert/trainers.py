@@ -181,5 +181,7 @@ if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
     folder.mkdir(parents=True, exist_ok=True)
     # Forked: what was imported here, seconds of it, is not imported once more by each rank.
+    import torch._dynamo
+
     arguments = (count, folder.resolve())
     torch.multiprocessing.start_processes(save, arguments, count, start_method="fork")

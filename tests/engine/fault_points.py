@@ -14,6 +14,7 @@ import pathlib
 import resource
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -142,18 +143,12 @@ def _run(order: dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    from ram_studio.checkpoints.record.recipe import make_recipe
-    from ram_studio.engine.analyze import load
-    from ram_studio.engine.in_memory import TensorSink
-    from ram_studio.engine.job import MergeJob
-    from ram_studio.engine.merge import merge as _merge  # noqa: F401  (imported once, for all)
-    from ram_studio.engine.passes.driver import RunOptions
-
-    # All kernels are ready after this; threads that outlive it would be missing after a fork.
+    # All is imported and compiled after a merge that ends well; threads that outlive it would be
+    # missing after a fork.
     first = json.loads(sys.stdin.readline())
-    recipe = make_recipe(first["recipe"])
-    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
-    job.run(job.plan(), TensorSink({}, {}))
+    with tempfile.TemporaryDirectory() as folder:
+        assert _run({**first, "fault": "none", "out": f"{folder}/out", "at": -1}) == 0
+    assert threading.active_count() == 1
     print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()

@@ -52,18 +52,11 @@ def saved(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(whole, tmp_path))
 
 
-@pytest.mark.parametrize("keep", [0, 7, 200, -1])
-def test_an_analysis_that_was_cut_short_is_refused(saved, keep):
-    data = saved.read_bytes()
-    saved.write_bytes(data[:keep])
-    with pytest.raises(AnalysisError, match=r"a\.analysis.*damaged"):
-        load_analysis(saved)
-
-
-def test_what_is_no_analysis_is_refused(tmp_path):
+def test_what_is_no_analysis_is_refused(saved, tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 1)
     places = [zoo.base_path / "model.safetensors", zoo.base_path, tmp_path / "nowhere.analysis"]
-    for number, data in enumerate((b"", b"not an analysis at all", bytes(100), b"\xff" * 5000)):
+    cut_short = [saved.read_bytes()[:end] for end in (0, 7, 200, -1)]
+    for number, data in enumerate((*cut_short, b"not one at all", bytes(100), b"\xff" * 5000)):
         places.append(tmp_path / f"other{number}.analysis")
         places[-1].write_bytes(data)
     for path in places:

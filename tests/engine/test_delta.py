@@ -9,11 +9,20 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
-from engine_zoo import EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_folder, write_folder
+from engine_zoo import (
+    DTYPES,
+    EMBEDDING,
+    HEAD,
+    Zoo,
+    bits_of,
+    make_zoo,
+    read_folder,
+    run_command,
+    write_folder,
+)
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from ram_studio.algorithm.rounding import STORAGE
 from ram_studio.checkpoints.fit.compatibility import MergeTensor, check_compatibility
 from ram_studio.checkpoints.opening import open_folder
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
@@ -49,12 +58,11 @@ def sparse(tensors: dict[str, torch.Tensor], every: int = 50) -> dict[str, torch
     return found
 
 
-@pytest.fixture(params=sorted(STORAGE))
+@pytest.fixture(params=DTYPES)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
-    dtypes = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
     rng = torch.Generator().manual_seed(3)
     shapes = {EMBEDDING: (300, 20), UP: (400, 900), "model.norm.weight": (20,)}
-    base = {n: torch.randn(s, generator=rng).to(dtypes[request.param]) for n, s in shapes.items()}
+    base = {n: torch.randn(s, generator=rng).to(DTYPES[request.param]) for n, s in shapes.items()}
     base[UP][0, 1] = 0.0
     agent = {**sparse(base), "model.norm.weight": base["model.norm.weight"]}
     return write_folder(tmp_path / "base", base), write_folder(tmp_path / "agent", agent, shards=2)
@@ -244,18 +252,16 @@ def test_places_that_do_not_rise_are_refused(pair, tmp_path, places) -> None:
 
 
 @one_dtype
-def test_the_commands_make_tell_and_apply(pair, tmp_path, capsys, monkeypatch) -> None:
-    from ram_studio.cli.main import commands
-
-    base, agent = map(str, pair)
-    out = str(tmp_path / "a.safetensors")
-    for arguments in (
-        ["make", base, agent, "--out", out, "--json"],
-        ["info", out, "--json"],
-        ["apply", base, out, "--out", str(tmp_path / "again"), "--json"],
-    ):
-        commands(["delta", *arguments], standalone_mode=False)
-    made, told, applied = map(json.loads, capsys.readouterr().out.splitlines())
+def test_the_commands_make_tell_and_apply(pair, tmp_path) -> None:
+    (base, agent), out = pair, tmp_path / "a.safetensors"
+    made, told, applied = (
+        json.loads(run_command("delta", *arguments, "--json"))
+        for arguments in (
+            ("make", base, agent, "--out", out),
+            ("info", out),
+            ("apply", base, out, "--out", tmp_path / "again"),
+        )
+    )
     assert made == told
     assert 0 < told["density"] < 0.05
     assert applied == {"out": str(tmp_path / "again")}

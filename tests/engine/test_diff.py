@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import subprocess
@@ -10,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from engine_zoo import write_folder
+from engine_zoo import run_command, write_folder
 
 import ram_studio as rs
 from ram_studio.errors import CompatibilityError
@@ -100,7 +99,7 @@ def test_a_base_again_is_called_so(pair):
     assert found.verdict == "No weight differs from the base: all 10 tensors are bit-identical."
 
 
-def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatch):
+def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path):
     base, _, before, _ = pair
     small = {n: t.clone() for n, t in before.items()}
     small["model.layers.1.self_attn.q_proj.weight"][0, 0] += 1e-3
@@ -115,12 +114,7 @@ def test_a_merge_of_nothing_is_the_base_again(pair, tmp_path, capsys, monkeypatc
     )
     merged = rs.merge(recipe, tmp_path / "merged").out
     assert rs.diff(base, merged).is_equal
-    from ram_studio.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["ram-studio", "diff", str(base), str(merged)])
-    with contextlib.suppress(SystemExit):
-        main()
-    assert "No weight differs from the base" in capsys.readouterr().out
+    assert "No weight differs from the base" in run_command("diff", base, merged)
     found = rs.diff(base, merged, adapter=agent)
     assert found.total.carried == 0
     assert rs.diff(base, agent, adapter=agent).total.carried == 1

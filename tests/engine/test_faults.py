@@ -181,11 +181,11 @@ def order(zoo: Zoo) -> Iterator[Order]:
         server.stdin.flush()
         return server.stdout.readline()
 
-    assert send({"recipe": recipe}) == "ready\n"
+    merging = {"recipe": recipe, "options": OPTIONS}
+    assert send(merging) == "ready\n"
 
     def run(fault: str, out: Path, at: int) -> tuple[int, str]:
-        answer = {"fault": fault, "out": str(out), "at": at, "recipe": recipe, "options": OPTIONS}
-        code, text = json.loads(send(answer))
+        code, text = json.loads(send({**merging, "fault": fault, "out": str(out), "at": at}))
         return code, text
 
     yield run

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import reference
-from engine_zoo import Zoo, contents, make_zoo
+from engine_zoo import Zoo, make_zoo, weights_in
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
@@ -41,10 +41,6 @@ def merged(zoo: Zoo, out, *, analysis=None, **settings: object):
     return merge(
         zoo.recipe(method="ram+m", settings=values, dtype="float32"), out, analysis=analysis
     )
-
-
-def weights_of(out) -> dict[str, bytes]:
-    return {name: data for name, data in contents(out).items() if name.endswith(".safetensors")}
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-5, 1.234e-4])
@@ -81,12 +77,12 @@ def test_an_analysis_gives_the_same_bytes_as_a_pass_of_its_own(zoo, tmp_path, sc
     with_analysis = merged(zoo, tmp_path / "one", analysis=load_analysis(path), scope=scope)
     without = merged(zoo, tmp_path / "two", scope=scope)
     assert with_analysis.agents == without.agents
-    assert weights_of(tmp_path / "one") == weights_of(tmp_path / "two")
+    assert weights_in(tmp_path / "one") == weights_in(tmp_path / "two")
     assert with_analysis.bytes_read < without.bytes_read
     # Counts alone do not save the pass, and the result is the same.
     lean = dataclasses.replace(analysis, relations=None, steps=None)
     merged(zoo, tmp_path / "three", analysis=lean, scope=scope)
-    assert weights_of(tmp_path / "three") == weights_of(tmp_path / "one")
+    assert weights_in(tmp_path / "three") == weights_in(tmp_path / "one")
 
 
 def test_seven_agents_are_weighed_too(tmp_path):

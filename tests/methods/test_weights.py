@@ -179,16 +179,16 @@ CASES = [
 ]
 
 
-def by_torch(recipe, report) -> dict[str, bytes]:
-    """Return what torch's backend stores of every merged tensor."""
+def check_by_torch(recipe, report, merged: dict[str, torch.Tensor]) -> None:
+    """Fail unless torch's backend stores every merged tensor as it is."""
     job = MergeJob(report, recipe)
-    plan, backend, found = job.plan(), TorchBackend(), {}
+    plan, backend = job.plan(), TorchBackend()
     with Sources(*report.checkpoints) as sources:
         reader = BlockReader(sources, 1 << 16)
         for block in blocks_of(job.merged, 1 << 16, lambda tensor: True):
-            merged = backend.merge(plan, block, *backend.to_tensors(*reader.read(block)))
-            found[block.tensor.name] = backend.stored_elements(merged).tobytes()
-    return found
+            found = backend.merge(plan, block, *backend.to_tensors(*reader.read(block)))
+            stored = merged[block.tensor.name].contiguous().view(torch.uint8).numpy()
+            assert backend.stored_elements(found).tobytes() == stored.tobytes(), block.tensor.name
 
 
 @pytest.mark.parametrize(("method", "values"), CASES)
@@ -212,9 +212,7 @@ def test_weights_and_filters_give_the_formula(method, values, dtype, tmp_path):
         half = 2.0**-digits * (1 + 1e-3)
         least = 2.0**-25 if dtype == torch.float16 else 1e-9  # half of its smallest number
         assert ((got - wanted).abs() <= half * wanted.abs() + least).all(), name
-    stored = {name: t.contiguous().view(torch.uint8).numpy() for name, t in merged.items()}
-    for name, data in by_torch(recipe, zoo.load()).items():
-        assert stored[name].tobytes() == data, name
+    check_by_torch(recipe, zoo.load(), merged)
     assert result.provenance.recipe == recipe
     assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
 
@@ -452,9 +450,7 @@ def test_filters_have_an_epsilon_and_a_scope_of_their_own(tmp_path):
         base, _ = zoo.values(name)
         got = merged[name].double().flatten().numpy()
         np.testing.assert_allclose(got, np.array(base) + change, rtol=2**-23, atol=1e-12)
-    stored = {name: t.contiguous().view(torch.uint8).numpy() for name, t in merged.items()}
-    for name, data in by_torch(recipe, zoo.load()).items():
-        assert stored[name].tobytes() == data, name
+    check_by_torch(recipe, zoo.load(), merged)
     assert verify(tmp_path / "out", with_sources=True, full=True, threads=1).compared_bytes
 
 
