@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from app_parts import built
+from chat_model import make_chat_model
+from loopback_hub import Repository, serving
 
 from ram_studio.app.asking.limits import code_refusal, count_answers, offered_lengths, read_settings
 from ram_studio.app.asking.suites import USUAL
@@ -26,10 +26,6 @@ from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, offer_suite
 from ram_studio.evals.suites.published import math500
 from ram_studio.evals.until import Until
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
-from chat_model import make_chat_model
-from loopback_hub import Repository, serving
 
 ROW = {"problem": "Two and two?", "answer": "4", "subject": "Sums"}
 

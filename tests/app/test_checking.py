@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from app_parts import built
+from chat_model import make_chat_model
 from typer.testing import CliRunner
 
 from ram_studio.app.asking.limits import GENERATED, most_items, read_settings
@@ -45,9 +45,6 @@ from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.skill_verdict import margin_test
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.resources import asset_path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
-from chat_model import make_chat_model
 
 DEMO = EvalSettings(limit=12)
 
