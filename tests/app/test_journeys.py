@@ -233,6 +233,8 @@ def test_a_link_opens_tune_and_a_recipe_fills_the_form(visit, tmp_path) -> None:
     _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
     assert page.get_attribute("#dial-alpha", "aria-checked") == "true"
     assert page.text_content("[data-answer=a] .cv-who") == "ARAM"
+    page.wait_for_selector("#link-note .callout:has-text('The nearest value is used.')")
+    it.check_access("a note", "#link-note")
     # What the server reads has followed the link whole.
     _is_at(page, {"point": point, "r": 0.25, "alpha": 10})
     assert _recorded(page)["method"] == "ram+"

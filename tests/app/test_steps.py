@@ -53,8 +53,7 @@ def test_back_and_forward_go_through_the_steps(visit) -> None:
     is_at("merge", "**step=merge**")
     page.go_back()
     is_at("tune", "**rule=sum**")
-    page.click("#open-details")
-    page.wait_for_selector(".cv-details[open]")
+    page.evaluate("() => document.querySelector('.cv-details').showModal()")
     page.go_forward()
     is_at("merge", "**step=merge**")
     assert page.locator("dialog[open]").count() == 0
