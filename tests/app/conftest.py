@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from app_parts import Clock, open_modules
+from app_parts import Clock, built, open_modules
 from app_process import running_app
 from http_user import HttpUser, tell
 from loopback_hub import LoopbackHub, serving
@@ -59,6 +59,16 @@ def session(workspace: object) -> object:
     user = workspace.session("tab")  # type: ignore[attr-defined]
     user.load(load_set("shared-style"))
     return user
+
+
+@pytest.fixture(scope="session")
+def check_panel(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """Check's panel by itself, of a workspace of its own; what it does is done to a test's user."""
+    from ram_studio.app.check.panel import CheckPanel
+    from ram_studio.app.session.workspace import Workspace
+    from ram_studio.app.settings import Settings
+
+    return built(CheckPanel, Workspace(Settings(work_dir=tmp_path_factory.mktemp("check"))))
 
 
 @pytest.fixture(scope="session")
