@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -20,6 +22,9 @@ with mock.patch.object(inspect, "getfile", side_effect=OSError):
 from ram_studio.app.session.shared import PageContext, TuneComponent
 from ram_studio.app.session.workspace import Workspace
 from ram_studio.resources import asset_path
+
+# Models to ask, which the tests of evaluations make, too.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "evals"))
 
 Panel = TypeVar("Panel")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from app_parts import Clock, open_modules
+from app_parts import Clock, built, open_modules
 from app_process import running_app
 from http_user import HttpUser, tell
 from loopback_hub import LoopbackHub, serving
@@ -59,6 +59,16 @@ def session(workspace: object) -> object:
     user = workspace.session("tab")  # type: ignore[attr-defined]
     user.load(load_set("shared-style"))
     return user
+
+
+@pytest.fixture(scope="session")
+def check_panel(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """Check's panel by itself, of a workspace of its own; what it does is done to a test's user."""
+    from ram_studio.app.check.panel import CheckPanel
+    from ram_studio.app.session.workspace import Workspace
+    from ram_studio.app.settings import Settings
+
+    return built(CheckPanel, Workspace(Settings(work_dir=tmp_path_factory.mktemp("check"))))
 
 
 @pytest.fixture(scope="session")
@@ -472,8 +482,11 @@ def example(_example_visit: Visit) -> Iterator[Visit]:
     """A visit at Tune with the example and its first settings: one page, opened once."""
     it = _example_visit
     it.page.set_viewport_size({"width": 1280, "height": 800})
-    it.page.click("#to-load")
-    it.use_example()
+    if "set=shared-style" in it.page.url:
+        it.go("tune")
+    else:
+        it.page.click("#to-load")
+        it.use_example()
     it.page.click("#reset")
     it.settle()
     yield it

@@ -51,6 +51,7 @@ def save_every_figure(it) -> None:
                 # Twice as many pixels, and more than one color.
                 assert list(struct.unpack(">II", saved[16:24])) == [2 * x for x in size]
                 assert len(set(zlib.decompress(_image_data(saved)))) > 10, title
+    assert "stored" in page.text_content("#details-stored")
     page.keyboard.press("Escape")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from app_parts import built
+from chat_model import make_chat_model
+from loopback_hub import Repository, serving
 
 from ram_studio.app.asking.limits import code_refusal, count_answers, offered_lengths, read_settings
 from ram_studio.app.asking.suites import USUAL
@@ -26,10 +26,6 @@ from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, offer_suite
 from ram_studio.evals.suites.published import math500
 from ram_studio.evals.until import Until
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
-from chat_model import make_chat_model
-from loopback_hub import Repository, serving
 
 ROW = {"problem": "Two and two?", "answer": "4", "subject": "Sums"}
 
@@ -80,9 +76,8 @@ def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
     assert "public Space" in code_refusal()
 
 
-def test_only_settings_with_an_effect_are_shown(workspace) -> None:
-    panel = built(CheckPanel, workspace)
-    form, made = panel.form, ["math", "tool"]
+def test_only_settings_with_an_effect_are_shown(check_panel) -> None:
+    form, made = check_panel.form, ["math", "tool"]
 
     def shown(*suites):
         seen = form.show(suites)
@@ -114,8 +109,8 @@ def test_wordings_cost_answers_of_the_suites_that_have_them() -> None:
     assert count_answers(asked) == 10 * (2 + 2) + 10 * 2
 
 
-def test_boxes_have_the_titles_and_ranges_of_the_settings(workspace) -> None:
-    boxes = built(CheckPanel, workspace).form.boxes
+def test_boxes_have_the_titles_and_ranges_of_the_settings(check_panel) -> None:
+    boxes = check_panel.form.boxes
     fields = EvalSettings.model_fields
     assert all(box.label == fields[name].title for name, box in boxes.items())
     assert (boxes["temperature"].minimum, boxes["temperature"].maximum) == (0, 2)
@@ -124,8 +119,10 @@ def test_boxes_have_the_titles_and_ranges_of_the_settings(workspace) -> None:
     assert (boxes["max_tokens"].value, boxes["max_tokens"].minimum) == (None, 1)
 
 
-def test_suites_beyond_the_context_are_not_offered(session, workspace, tmp_path) -> None:
-    panel = built(CheckPanel, workspace)
+def test_suites_beyond_the_context_are_not_offered(
+    check_panel, session, workspace, tmp_path
+) -> None:
+    panel = check_panel
     shown = panel._show_kind("general", session)
     assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
     grayed = str(shown[panel.unavailable])
@@ -185,11 +182,12 @@ def experiments(tmp_path_factory) -> tuple[ComparePanel, SweepPanel]:
     return built(ComparePanel, workspace), built(SweepPanel, workspace)
 
 
-def test_experiments_are_asked_by_the_same_form_as_a_check(experiments, workspace, session) -> None:
-    check = built(CheckPanel, workspace)
+def test_experiments_are_asked_by_the_same_form_as_a_check(
+    experiments, check_panel, session
+) -> None:
     for panel in experiments:
         asked, boxes = panel.questions, panel.questions.settings.boxes
-        assert boxes.keys() == check.form.boxes.keys()
+        assert boxes.keys() == check_panel.form.boxes.keys()
         form = {asked.choice.box: ["math"], boxes["temperature"]: 1, boxes["samples"]: 2}
         form |= {boxes["ci_width"]: 10, boxes["limit"]: 100, boxes["difficulty"]: 3}
         read = asked.read(form, 30)

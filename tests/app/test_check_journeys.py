@@ -31,11 +31,6 @@ def _untick(page, *names: str) -> None:
 
 def test_merge_download_check_ask_and_compare_with_the_past(example) -> None:
     it, page = example, example.page
-    page.click("#open-details")
-    page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
-    page.wait_for_selector(".cv-details #chart-patterns .js-plotly-plot", state="visible")
-    assert "stored" in page.text_content("#details-stored")
-    page.keyboard.press("Escape")
     assert page.locator("#stepper .done").count() == 1
     page.click("#step-tune .next")
     page.wait_for_selector("#plan .plan")

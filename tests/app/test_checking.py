@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from app_parts import built
+from chat_model import make_chat_model
 from typer.testing import CliRunner
 
 from ram_studio.app.asking.limits import GENERATED, most_items, read_settings
@@ -45,9 +45,6 @@ from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.skill_verdict import margin_test
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.resources import asset_path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
-from chat_model import make_chat_model
 
 DEMO = EvalSettings(limit=12)
 
@@ -262,16 +259,16 @@ def test_what_questions_can_show_is_what_the_verdict_shows() -> None:
     assert least_loss(1, 1) is None
 
 
-def test_check_starts_with_enough_questions_for_all_merges(session, workspace) -> None:
-    panel = built(CheckPanel, workspace)
+def test_check_starts_with_enough_questions_for_all_merges(check_panel, session) -> None:
     for name, value in (("a", None), ("b", None), ("c", 250)):
         session.merges[name] = MergedModel(name, Path(name), "ram", {}, "")
         # Up to two merges the 200 of the form are enough; what stands there stays.
-        assert panel.shared.merged.updates(session).get(panel.limit) == value
+        updates = check_panel.shared.merged.updates(session)
+        assert updates.get(check_panel.limit) == value
 
 
-def test_general_suites_start_with_as_many_as_decide(session, workspace) -> None:
-    panel = built(CheckPanel, workspace)
+def test_general_suites_start_with_as_many_as_decide(check_panel, session, workspace) -> None:
+    panel = check_panel
     assert {panel.items[name].value for name in GENERATED} == {200}
     # Written ones start with all there are, however many lengths of text; sets of data with 200.
     most = {n: panel.items[n].maximum for n in ("instructions", "code", "refusal", "math500")}
@@ -492,7 +489,9 @@ def test_merges_of_the_command_line_are_in_history(session, workspace, tmp_path)
     assert {len(items) for items in found.result.report.items.values()} == {2}
 
 
-def test_only_common_questions_are_compared_the_rest_is_named(session, workspace) -> None:
+def test_only_common_questions_are_compared_the_rest_is_named(
+    check_panel, session, workspace
+) -> None:
     merge(session, workspace, "ram")
     evaluate(session, workspace, "base")
     evaluate(session, workspace, "coding", plan=EvalSettings(limit=5))
@@ -507,10 +506,10 @@ def test_only_common_questions_are_compared_the_rest_is_named(session, workspace
     # Asked of all at a press, where the very weights are loaded.
     assert past.names_in_check(found.models, session) == ["base", "ram"]
     assert past.names_in_check(found.models, user(workspace, "without the merge")) == []
-    panel = built(CheckPanel, workspace)
-    filled = panel.shared.asking.fill(["base", "ram"], ["demo"], session)
+    panel, fill = check_panel, check_panel.shared.asking.fill
+    filled = fill(["base", "ram"], ["demo"], session)
     assert (filled[panel.models], filled[panel.kind]) == (["base", "ram"], "demo")
-    filled = panel.shared.asking.fill(["base"], ["math", "code"], session)
+    filled = fill(["base"], ["math", "code"], session)
     assert filled[panel.kind] == "general"
     # The example's context is too short for those.
     assert filled[panel.suites]["value"] == []

@@ -13,7 +13,6 @@ from preview import large_profile
 from saved_figures import save_every_figure
 
 from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX, EPSILON_GRID, snap
-from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session.sets import load_set, set_profile
@@ -130,7 +129,7 @@ def test_live_sliders_ask_the_server_nothing(example) -> None:
     page.press("#dial-number", "Tab")
     page.click("[data-act=pin]")
     _assert_all_is_seen(it, "shared-style")
-    for layers, agents in ((4, 1), (4, 8), (28, 5), (80, 8)):
+    for layers, agents in ((4, 1), (4, 8), (80, 8)):
         profile = json.dumps(large_profile(layers, agents))
         page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", profile)
         page.wait_for_function(
@@ -218,34 +217,6 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     assert "n 50" in page.text_content("#scores table")
 
 
-@pytest.mark.slow
-def test_the_dense_lesson_says_that_ram_cannot_help(example) -> None:
-    it, page = example, example.page
-    page.click("#to-load")
-    page.click("[data-opens=dense]")
-    page.wait_for_selector("[data-part=verdict]:has-text('damaged')")
-    it.settle()
-    assert page.get_attribute("[data-part=verdict]", "data-tone") == "part"
-    said = page.text_content("#watch").split()
-    assert said == watch_html("dense").striptags().replace("&#39;", "'").split()
-    page.click("#to-check")
-    # Many enough to be stopped before the last is answered, however quick the machine.
-    it.write("limit", 300)
-    page.click("#evaluate")
-    it.stop("#stop-evaluate", "#check-status")
-    page.wait_for_selector("#evaluate:not([disabled])")
-    page.click("#to-load")
-    it.use_example()
-    page.wait_for_selector("#watch >> text=Drag to see why")
-    # The name of the place on the scale is the link's.
-    page.click("[data-choose=sum]")
-    page.wait_for_selector("[data-part=verdict][data-tone=bad]:has-text('Broken.')")
-    page.wait_for_url("**rule=sum**")
-    page.click("[data-choose='ram+']")
-    page.wait_for_selector("[data-agent=tool][data-lambda^='1']")
-    assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
-
-
 def test_a_link_opens_tune_and_a_recipe_fills_the_form(visit, tmp_path) -> None:
     it = visit()
     page = it.page
@@ -262,6 +233,8 @@ def test_a_link_opens_tune_and_a_recipe_fills_the_form(visit, tmp_path) -> None:
     _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
     assert page.get_attribute("#dial-alpha", "aria-checked") == "true"
     assert page.text_content("[data-answer=a] .cv-who") == "ARAM"
+    page.wait_for_selector("#link-note .callout:has-text('The nearest value is used.')")
+    it.check_access("a note", "#link-note")
     # What the server reads has followed the link whole.
     _is_at(page, {"point": point, "r": 0.25, "alpha": 10})
     assert _recorded(page)["method"] == "ram+"

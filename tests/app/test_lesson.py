@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Callable
@@ -15,14 +14,7 @@ from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
 from ram_studio.app.landing.outcomes import outcomes_of
 from ram_studio.app.lesson.scene_answers import few_weights, shared_times, small_push
 from ram_studio.app.session.deep_link import SCENES
-from ram_studio.app.session.sets import (
-    RECORD,
-    SKILLS,
-    TITLES,
-    load_set,
-    set_profile,
-    shipped_file,
-)
+from ram_studio.app.session.sets import TITLES, load_set, record_of, set_profile, shipped_table
 
 pytestmark = pytest.mark.browser
 
@@ -57,20 +49,12 @@ SCENES_JS = """async (sets) => {
 }"""
 
 
-def table_of(folder: str) -> dict:
-    return json.loads(gzip.decompress(shipped_file(folder, SKILLS).read_bytes()))
-
-
-def record_of(folder: str) -> dict:
-    return json.loads(shipped_file(folder, RECORD).read_text(encoding="utf-8"))
-
-
 @pytest.fixture(scope="module")
 def scenes(module_page) -> dict[str, dict[str, Any]]:
     sets = {
         folder: {
             "profile": json.loads(set_profile(folder)),
-            "table": table_of(folder),
+            "table": shipped_table(folder),
             "record": record_of(folder),
         }
         for folder in TITLES
@@ -87,7 +71,7 @@ def least_alone(point: int) -> float:
 
 def right(folder: str, method: str, **settings: Any) -> int:
     """Return how many questions of the three learned skills a row of a table solves."""
-    table = table_of(folder)
+    table = shipped_table(folder)
     rows = (row for row in table["rows"] if row["method"] == method)
     (row,) = (row for row in rows if settings.items() <= row["settings"].items())
     return row["right"][: 3 * table["n"]].count("1")
@@ -122,7 +106,7 @@ def test_what_is_told_is_what_the_files_hold(scenes) -> None:
     }
     for name, row in merges.items():
         scene = scenes[name]
-        said = f"{right(scene['set'], **row)} of {3 * table_of(scene['set'])['n']} ("
+        said = f"{right(scene['set'], **row)} of {3 * shipped_table(scene['set'])['n']} ("
         assert scene["measured"]["text"].startswith(said), name
     assert scenes["rounding"]["target"]["point"] == DEFAULT_INDEX
     assert scenes["rounding"]["measured"]["value"] < 0.5  # most of a small push is lost

@@ -147,6 +147,7 @@ def test_stage_reads_well_and_steps_say_what_is_missing(visit: Any, size: tuple[
     # Nothing of this is said of models that are there.
     it.go("load")
     it.use_example()
+    page.wait_for_selector("#watch >> text=Drag to see why")
     it.go("check")
     page.click("#compare-methods > button")
     page.wait_for_selector("#compare-suites label:has-text('The example') input:checked")

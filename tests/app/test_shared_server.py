@@ -140,27 +140,6 @@ async def merging(server: SharedServer, *users: HttpUser) -> list[asyncio.Task[A
     return tasks
 
 
-@pytest.mark.slow
-def test_forty_jobs_of_one_user_do_not_block_another(server: SharedServer) -> None:
-    server.slow.set()
-
-    async def story(bot: HttpUser, user: HttpUser) -> None:
-        await bot.open()
-        event = next(e for e in bot.config["dependencies"] if e["api_name"] == "merge")
-        body = {"data": ["shared-style", "ram"], "fn_index": event["id"]}
-        # Asked for, and nobody listens.
-        posts = [bot.join({**body, "session_hash": f"bot{n}"}) for n in range(40)]
-        assert len(await asyncio.gather(*posts)) == 40
-        await user.open()
-        await user.press("use-shared-style")
-        assert sum(server.jobs) <= 2, "one of an address runs, one waits"
-        server.slow.clear()
-        assert (await user.call("merge", method="ram"))["merge"] == "ram"
-
-    server.visit(story, 2, 3)
-    server.wait_for((0, 0), LEAVE_SECONDS + 5)
-
-
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Miss who went at once; how long they are waited for is tested by a clock."""

@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from stage_page import LEARNED, right, row_of, shipped
+from stage_page import LEARNED, row_of, shipped
 
 from ram_studio.app.session.sets import set_profile
 
@@ -98,32 +98,6 @@ def test_an_epsilon_that_leaves_nothing_is_told_and_put_to_0(example) -> None:
     page.wait_for_selector("#epsilon-line[aria-valuenow='0']")
     page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", set_profile("shared-style"))
     page.wait_for_selector(".cv[data-tested]:not([data-tested=none])")
-
-
-def test_a_newcomer_s_three_questions_are_answered_on_screen(example, table) -> None:
-    page = example.page
-    stage = " ".join(page.inner_text(".cv").split())
-    # What is merged: agents by name, each with what it was asked and answers.
-    for agent in ("coding agent", "tool agent", "memory agent", "this merge"):
-        assert agent in stage
-    # What does RAM+ do: whose change is kept, and whose averaged; and what came of it.
-    assert "Changed by one agent: kept, times λ. Changed by several: averaged." in stage
-    assert "No skill is shown to be damaged." in stage
-    # Why not average: one press, the reason and what is lost.
-    page.click("[data-choose=average]")
-    page.wait_for_selector("[data-part=verdict]:not(:has-text('No skill'))")
-    scores = [
-        right(table, row_of(table, "task-arithmetic", scale=None), s).count("1") for s in LEARNED
-    ]
-    said = " ".join(page.inner_text("[data-part=verdict]").split())
-    assert all(str(score) in said for score in (*scores, sum(scores)))
-    assert "Every change is added and divided by the 3 agents." in page.inner_text(".cv")
-    # What comes forward by itself is kept by RAM as by RAM+: the scores say what each loses.
-    for rule in ("ram", "ram+"):
-        page.click(f"[data-choose='{rule}']")
-        page.wait_for_selector(f"[data-choose='{rule}'][aria-checked=true]")
-        example.settle()
-        assert page.locator("[data-answer=merge][data-right='1']").count() == 3, rule
 
 
 def test_a_wide_card_shows_where_merge_and_agent_differ(example, table) -> None:

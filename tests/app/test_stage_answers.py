@@ -81,6 +81,10 @@ def test_hooks_say_what_is_shown(stage, table) -> None:
         total = sum(right(table, row, skill).count("1") for skill in LEARNED)
         assert (int(shown["total"]), shown["nearest"]) == (total, "")
         assert shown["dial"] == ("scale" if name in ("average", "sum") else "point")
+        # What comes forward by itself is kept by RAM as by RAM+: the scores say what each loses.
+        settle(stage)
+        solved = stage.locator("[data-answer=merge][data-right='1']").count()
+        assert (solved == 3) == (name in ("ram", "ram+")), name
     # Every other method that was measured, at its best.
     for name in ("ties", "dare-ties"):
         stage.click(f"[data-choose='{name}']")
@@ -138,6 +142,8 @@ def test_a_prompt_that_just_broke_comes_forward(stage, table) -> None:
     assert own_falls >= falls - 1
 
 
+# How a verdict is colored; three damaged skills of three are as bad as a broken merge.
+TONES = {"good": ["good"], "damaged": ["part", "bad"], "broken": ["bad"], "nothing": ["bad"]}
 _CASES = json.loads(Path(__file__).parents[1].joinpath("stage_verdicts.json").read_text("utf-8"))
 
 # The stage a frame after its settings were said, as a link or a recipe says them.
@@ -147,7 +153,8 @@ _SAID = """async (text) => {
   const verdict = document.querySelector("[data-part=verdict]");
   const cards = [...document.querySelectorAll(".cv-card")];
   const scores = cards.map((card) => Number(card.dataset.solved));
-  return { key: verdict.dataset.verdict, said: verdict.innerText.replace(/\\s+/g, " "), scores,
+  const { verdict: key, tone } = verdict.dataset;
+  return { key, tone, said: verdict.innerText.replace(/\\s+/g, " "), scores,
     tested: document.querySelector(".cv").dataset.tested };
 }"""
 
@@ -166,7 +173,9 @@ def test_each_verdict_is_said_on_the_page(stage, name: str) -> None:
         assert (found["key"], found["scores"]) == (case["key"], case["scores"]), case["name"]
         assert found["tested"] == "here", case["name"]
         assert f"{case['lead']} {case['rest']}" in found["said"].replace("\u00a0", " ")
-        assert str(sum(case["scores"])) in found["said"]
+        numbers = [sum(case["scores"]), *(case["scores"] if case["key"] != "nothing" else ())]
+        assert all(str(number) in found["said"] for number in numbers), case["name"]
+        assert found["tone"] in TONES[case["key"]], case["name"]
 
 
 _WIDER = "() => document.documentElement.scrollWidth - window.innerWidth"

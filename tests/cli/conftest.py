@@ -1,9 +1,7 @@
-"""The command line as a user meets it: a new process, or `main` in this one."""
+"""The command line as a user meets it, with the example to use it on."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,58 +38,3 @@ def recipe(tmp_path: Path):
         return path
 
     return write
-
-
-# The command line with a method of a class replaced: each call counts, and once `due` says so the
-# process gets the signal, and goes on when the handler of the command line has begun.
-STOPS_ITSELF = """
-import os, sys, threading
-from pathlib import Path
-import ram_studio.cli
-{imports}
-calls, asked = [], threading.Event()
-main = sys.modules["ram_studio.cli.main"]
-handler, method = main._stop, {owner}.{method}
-
-def stop(number, frame):
-    asked.set()
-    handler(number, frame)
-
-def counted(self, *arguments):
-    result = method(self, *arguments)
-    calls.append(arguments)
-    if {due} and not asked.is_set():
-        os.kill(os.getpid(), {signal})
-        asked.wait()
-    return result
-
-main._stop, {owner}.{method} = stop, counted
-main.main()
-"""
-
-
-@pytest.fixture
-def stopping(tmp_path: Path):
-    """Run the command line in a process of its own that a signal stops at a moment of its work.
-
-    Takes the signal, where (``from module import Class``, the class's method, and a condition on
-    ``calls``, the arguments of each), and the arguments; returns (exit code, stdout, stderr).
-    """
-
-    def run(number: int, at: tuple[str, str, str], *arguments: object) -> tuple[int, str, str]:
-        imports, method, due = at
-        owner = imports.split()[-1]
-        program = STOPS_ITSELF.format(
-            imports=imports, owner=owner, method=method, due=due, signal=int(number)
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    return run
