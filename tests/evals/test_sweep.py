@@ -293,7 +293,7 @@ def test_settings_alike_in_four_digits_have_labels_of_their_own():
 def test_an_engine_that_holds_no_merge_says_so():
     base = open_checkpoint(asset_path("independent", BASE), name=BASE)
     engine = MergedEngine(base, device="cpu")
-    with pytest.raises(EvaluationError, match="No merge is held yet"):
+    with pytest.raises(EvaluationError, match="no merge to answer with"):
         _ = engine.identity
 
 
