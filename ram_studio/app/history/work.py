@@ -93,7 +93,7 @@ class SideBySide:
     base: str | None
     left_out: Mapping[str, str]
 
-    def twins(self) -> list[list[str]]:
+    def equal_merges(self) -> list[list[str]]:
         """Return the names of merges with equal weights, by group."""
         groups: dict[str, list[str]] = {}
         for model in self.models:
