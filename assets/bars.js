@@ -1,5 +1,5 @@
 // @ts-check
-// Small charts by layer: bars that begin at zero, and dots on a scale of their own.
+// Small charts by layer: bars from zero, and dots on their own scale.
 // Drawn at the box's width, so that labels keep their size on a phone.
 import { rowName } from "./canvas/model/words.js";
 import { put, shape } from "./nodes.js";
@@ -10,7 +10,7 @@ const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0
 
 const nice = (top) => STEPS.find((step) => step >= top) || 1;
 
-// The frame that both charts share: scale, grid, labels, and zones that can be pointed at.
+// The common frame of both charts: scale, grid, labels, and zones for the pointer.
 const frame = (box, { labels, aria, low, high, pointed, onPoint }) => {
   const width = Math.max(280, box.clientWidth || 640);
   const height = width < 480 ? 170 : 190;
@@ -50,10 +50,10 @@ const frame = (box, { labels, aria, low, high, pointed, onPoint }) => {
   return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
 };
 
-/** onPoint(g): a layer is pointed at; pointed: the one that is, or null. @typedef {{ labels: string[], aria: string,
+/** onPoint(g): the pointer is on a layer; pointed: that layer, or null. @typedef {{ labels: string[], aria: string,
  *   pointed: number | null, onPoint: (g: number) => void }} Chart */
 
-/** series: a color each; value(g, s): a share of 0 to 1; top: the largest there is to show. @param {HTMLElement} box
+/** series: a color each; value(g, s): a share, 0 to 1; top: the largest shown. @param {HTMLElement} box
  * @param {Chart & { series: string[], top: number, value: (g: number, s: number) => number }} chart */
 export const groupedBars = (box, chart) => {
   const { series, top, value } = chart;

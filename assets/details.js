@@ -1,6 +1,6 @@
 // @ts-check
-// The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
-// the same counts in other implementations. Drawn while they are open.
+// The details of Tune, one click away: effective lambda after rounding, relations of the agents' changes, and the same
+// counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars } from "./bars.js";
 import { hasLambda, lossesOf, retainedToNearest, roundingCurve, roundingSentence, stochasticError, usualFormat } from "./canvas/model/rounding.js";
 import { dtypeName, layerTitle } from "./canvas/model/words.js";
@@ -8,7 +8,7 @@ import { marker, named, put } from "./nodes.js";
 import { count, factor, fixed, percent, ratio, sum } from "./numbers.js";
 
 let root = null;
-let shown = null; // what was drawn last: { profile, state, result }
+let shown = null; // the last drawing: { profile, state, result }
 let format = null; // index of the output dtype of the layer chart
 let measure = "conflict"; // or "cancelled"
 const pointed = { rounding: null, relations: null };
@@ -17,7 +17,7 @@ const part = (name) => root.querySelector(`[data-part="${name}"]`);
 const emptied = (name) => { const node = part(name); node.replaceChildren(); return node; };
 const isOpen = (name) => part(`${name}-more`).open;
 
-// redraw: draws the whole step again in the next frame.
+// redraw: redraws the whole step in the next frame.
 export const mountDetails = (element, redraw) => {
   root = element;
   root.addEventListener("click", (event) => {
@@ -211,14 +211,14 @@ const drawCosines = () => {
   });
 };
 
-/** The largest number of a list that may be missing, or have gaps. */
+/** The largest number of a list that may be missing or incomplete. */
 const largestOf = (values) => Math.max(...(values ?? []).filter((value) => value !== null));
 
 const drawBounds = () => {
   const { cosine_floor: floor, cosine_ceiling: ceiling } = shown.profile.relations;
   const [low, high] = [largestOf(floor), largestOf(ceiling)];
   const most = Number.isFinite(high) ? ` Where both changed, at most ${fixed(high, 2)} is possible.` : "";
-  part("cosine-bounds").textContent = Number.isFinite(low) ? `Shuffled, they come to ±${fixed(low, 3)}.${most}` : "";
+  part("cosine-bounds").textContent = Number.isFinite(low) ? `Shuffled updates give ±${fixed(low, 3)}.${most}` : "";
 };
 
 const drawPairs = () => {

@@ -1,5 +1,5 @@
 // @ts-check
-// The stage in a file of its own: the same modules as in the app, its data embedded, nobody to ask.
+// The stage as one file: the same modules as in the app, with embedded data and without a server.
 import { mountCanvas, present, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
 import { pictures } from "./canvas/paint/pictures.js";
 import { accept, hold, setPin, state } from "./canvas/store.js";

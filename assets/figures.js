@@ -1,11 +1,11 @@
 // @ts-check
-// Figures of the details as files: as they are drawn, on the page's own background, in either theme.
+// Figures of the details as files, as drawn on the page's background, in either theme.
 import { picture, save } from "./canvas/paint/pictures.js";
 
 const EDGE = 12;
 const HEAD = 34;
 
-/** @param {HTMLElement} button whose data-save says the format */
+/** @param {HTMLElement} button with the format in data-save */
 const saveFigure = (button) => {
   const box = /** @type {HTMLElement | null} */ (button.closest("[data-figure], .chart"));
   const drawn = box?.querySelector(".js-plotly-plot, .bars");

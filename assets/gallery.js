@@ -1,5 +1,5 @@
 // @ts-check
-// The gallery's table: sorted, filtered, one suite's scores at a time. Rows are there already; nothing is made of texts.
+// The gallery's table: sorting, filters, and the scores of one suite. Rows exist already; no HTML is made from texts.
 (() => {
   /** @template {HTMLElement} T @param {string} id @returns {T} */
   const at = (id) => /** @type {any} */ (document.getElementById(id));
@@ -12,7 +12,7 @@
   const column = /** @type {HTMLSelectElement | null} */ (at("column"));
   let [key, direction] = column ? ["score", -1] : ["title", 1];
 
-  /** What a row is sorted by; null for none, which comes last. @param {HTMLElement} row */
+  /** The sort key of a row; null for none, which comes last. @param {HTMLElement} row */
   const valueOf = (row) => {
     if (key !== "score" && key !== "above") {
       const value = row.dataset[key];

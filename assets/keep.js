@@ -1,5 +1,5 @@
 // @ts-check
-// What one takes along from the page: files, and copied text.
+// Downloads of files, and copying of text.
 
 /** @param {string} name @param {Blob} blob */
 export const download = (name, blob) => {
@@ -10,7 +10,7 @@ export const download = (name, blob) => {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 };
 
-/** Copy a text; a page over plain http has no clipboard of its own. Return whether it was copied.
+/** Copy a text, also on a page over plain http without a clipboard. Return whether it was copied.
  * @param {string} text */
 export const copyText = async (text) => {
   try {

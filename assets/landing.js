@@ -1,6 +1,6 @@
 // @ts-check
-// The landing page's figure: three scenes of 8 seconds together, a button that pauses them, and the caveats.
-// All figures stand in the page already (landing.html.j2); here the scene that is shown changes.
+// The landing page's figure: three scenes of 8 seconds in total, a pause button, and the caveats. All numbers are already
+// in the page (landing.html.j2); here only the visible scene changes.
 
 /** @param {HTMLElement} movie @param {number} scene Show this scene. */
 const show = (movie, scene) => {
@@ -31,7 +31,7 @@ const play = (movie, isPlaying) => {
 };
 
 /**
- * Let the figure play, unless the reader wants little motion: then it stands on its last scene until Play.
+ * Play the figure, unless the user prefers reduced motion: then it shows its last scene until Play.
  * @param {HTMLElement} root The landing page.
  */
 export const mountLanding = (root) => {
@@ -40,7 +40,7 @@ export const mountLanding = (root) => {
   root.dataset.mounted = "1";
   const tabs = [...movie.querySelectorAll(".movie-tabs button")];
   tabs.forEach((tab, i) => tab.addEventListener("click", () => { play(movie, false); show(movie, i); }));
-  // The bar below a scene's name is its clock: it stands still while the page is hidden.
+  // The bar below a scene's name is its clock: it stops while the page is hidden.
   movie.addEventListener("animationend", (event) => {
     if (event.animationName === "movie-time") show(movie, (Number(movie.dataset.scene) + 1) % tabs.length);
   });

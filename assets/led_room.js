@@ -1,5 +1,5 @@
 // @ts-check
-// The room that this browser leads, so that Tune can ask its class. Kept until the room ends, two hours at most.
+// The room that this browser leads, so that Tune can ask its class. Stored until the room ends, two hours at most.
 import { browserMemory } from "./storage.js";
 
 const KEY = "room";

@@ -1,12 +1,12 @@
 // @ts-check
-// The lesson in a file of its own, as on a stick: the stage, what was measured of all sets, and nobody to ask.
+// The lesson as one file, for example on a USB stick: the stage, and the measurements of all sets, without a server.
 import { setCanvasProfile, setTable } from "./canvas/canvas.js";
 import { data, head } from "./exported.js";
 import { mountLesson, takeLesson } from "./lesson/lesson.js";
 
 const TITLE = "RAM Studio";
 
-/** What kit.py packed: by set { profile, table, record }. @param {string} packed @returns {Promise<Record<string, any>>} */
+/** Unpack the data of kit.py: by set { profile, table, record }. @param {string} packed @returns {Promise<Record<string, any>>} */
 const unpacked = async (packed) => {
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));

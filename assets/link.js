@@ -1,8 +1,8 @@
 // @ts-check
-// The page's address, without what it shows: the theme stays, everything else is written anew.
+// The page's URL without its state: the theme stays, everything else is rewritten.
 const THEME = "__theme";
 
-/** The address now with only these entries; what is null is left out. @param {string} now @param {any[][]} entries */
+/** The current URL with only these entries; null ones are left out. @param {string} now @param {any[][]} entries */
 export const addressOf = (now, entries) => {
   const url = new URL(now);
   const theme = url.searchParams.get(THEME);
@@ -15,5 +15,5 @@ export const addressOf = (now, entries) => {
   return url;
 };
 
-/** The address of a page that shows no models, such as the past. @param {string} now @param {string} step */
+/** The URL of a page without models, such as History. @param {string} now @param {string} step */
 export const pageLink = (now, step) => addressOf(now, [["step", step]]);

@@ -1,13 +1,13 @@
 // @ts-check
-// What is measured of the loaded models: the shipped table, and rows that the user's work added.
+// The measured rows of the loaded models: the shipped table, and rows from the user's work.
 import { setTable } from "./canvas/canvas.js";
 import { withRows } from "./canvas/model/data.js";
 import { state } from "./canvas/store.js";
 import { onSent } from "./nodes.js";
 
-/** @type {WeakMap<any, any>} profile -> its table, when the file has come */
+/** @type {WeakMap<any, any>} profile -> its table, when loaded */
 const shipped = new WeakMap();
-/** @type {any} what the server says, see measure_panel.py */
+/** @type {any} the server's value, see measure_panel.py */
 let received = null;
 
 /** Gradio calls this when the panel is mounted. */
@@ -18,18 +18,18 @@ export const mountMeasured = (props, watch) => {
   });
 };
 
-/** A file of its own: the counts are there before it, and sessions do not carry it. */
+/** Loaded as a separate file, after the counts and outside of sessions. */
 export const fetchTable = (profile) => {
   showTable();
   if (!profile.skills_at) return;
   fetch(profile.skills_at).then((answer) => answer.json()).then((table) => {
     shipped.set(profile, table);
     showTable();
-  }).catch(() => {}); // the page is being left: nothing is shown as measured
+  }).catch(() => {}); // the page is closing: nothing is shown as measured
 };
 
-/** The shipped table of a profile with what was measured since; of models without one what base, agents and
- * merges all answered; or null. */
+/** The shipped table of a profile with newer rows; for models without one the table of common answers of base, agents
+ * and merges; or null. */
 export const tableOf = (profile) => {
   const table = shipped.get(profile);
   if (!table) return profile.skills_at ? null : ownTable(profile);

@@ -1,6 +1,6 @@
 // @ts-check
-// The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
-// while it is dragged. The server sends weights and texts; which of them count is decided here.
+// The microscope: a drawer over the outcome, so that the line of epsilon stays visible and cells change while it is
+// dragged. The server sends weights and texts; which weights count is decided here.
 import { isCovered } from "./canvas/paint/popups.js";
 import { focusRows } from "./canvas/paint/weights.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
@@ -8,34 +8,33 @@ import { layerTitle } from "./canvas/model/words.js";
 import { marker, named, onSent, put, putButton, setText } from "./nodes.js";
 
 const PAUSE = 300;
-const JUMP = 5000; // what a jump may take, where its answer shows nothing new
+const JUMP = 5000; // longest wait for a jump whose result changes nothing
 const MOST_MARKERS = 4;
 
 let root = null;
-let spoken = null; // what is said where the focus is elsewhere; a cell that gets it says its own label
+let spoken = null; // announcement if the focus is elsewhere; a focused cell announces its label
 let data = null;
 let at = 0;
 let timer = 0;
 let asks = 0;
-let wantedPlace = ""; // a layer that was pressed, or "TENSOR ELEMENT"
-let layer = ""; // in the head
-let isDue = false; // settings moved, and the weights are not asked for again yet
-let isLate = false; // settings moved while weights were on their way
-let drawnFor = null; // the grid point that the cells show
+let wantedPlace = ""; // a clicked layer, or "TENSOR ELEMENT"
+let layer = ""; // shown in the header
+let isDue = false; // settings moved, and new weights were not requested yet
+let isLate = false; // settings moved while a request was running
+let drawnFor = null; // the grid point of the cells
 
 export const mountScope = (element, props, watch) => {
   root = element.querySelector(".scope");
   spoken = element.querySelector("[role=status]");
   onSent(props, watch, setData);
   onPaint(paintCells);
-  // Weights that are still to be renewed wait for the jump's answer: asked for meanwhile, the old ones
-  // would come after it, and stay.
+  // A pending update waits for the jump's answer: otherwise the old weights could arrive after it, and stay.
   document.addEventListener("click", (event) => {
     if (!isDue || !/** @type {Element} */ (event.target).closest("#scope-jump")) return;
     settingsRest(JUMP);
     isLate = true;
   }, true);
-  // Wherever the focus is, unless something lies above it.
+  // With any focus, unless a dialog is open above it.
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !isOpen() || isCovered()) return;
     event.stopPropagation();
@@ -45,7 +44,7 @@ export const mountScope = (element, props, watch) => {
 
 const isOpen = () => document.body.classList.contains("scope-open");
 
-// Show a layer's weights; the keyboard goes into the drawer.
+// Show a layer's weights; the focus moves into the drawer.
 export const openScope = (name) => {
   layer = name;
   ask(name);
@@ -65,10 +64,10 @@ const ask = (place) => {
   document.getElementById("scope-ask")?.click();
 };
 
-// Read by Gradio when the button above is pressed.
+// Read by Gradio when the button above is clicked.
 export const askedPlace = () => wantedPlace;
 
-// Of every question to the server: it answers the last one, in whatever order it comes to them.
+// Number of each request: the server answers only the last one, in any order of arrival.
 export const askNumber = () => { asks += 1; return asks; };
 
 const closeScope = () => {
@@ -76,19 +75,19 @@ const closeScope = () => {
   focusRows();
 };
 
-// Other models were loaded: the weights shown are none of theirs.
+// Other models were loaded: the weights shown belong to the previous ones.
 export const leaveScope = () => {
   document.body.classList.remove("scope-open");
   setWeight(null);
 };
 
-// Links carry the weight that is looked at.
+// Links contain the weight shown.
 const setWeight = (weight) => {
   state.weight = weight;
   redraw();
 };
 
-// After Tune's settings or the models changed: the same weights again, if anybody sees them.
+// After a change of Tune's settings or models: request the same weights again, if visible.
 export const settingsRest = (pause = PAUSE) => {
   clearTimeout(timer);
   isDue = true;
@@ -102,12 +101,12 @@ export const settingsRest = (pause = PAUSE) => {
 
 const setData = (parsed) => {
   const isSame = data !== null && parsed?.tensor === data.tensor && parsed.elements[at]?.at === data.elements[at]?.at;
-  // Whoever looks at a weight keeps it when the numbers are renewed.
+  // The weight in focus stays when the numbers are updated.
   const hasFocus = root.contains(document.activeElement);
   data = parsed?.elements ? parsed : null;
   if (!data) {
     if (!parsed) return;
-    const close = drawHead(""); // why there are no weights stands below
+    const close = drawHead(""); // the reason for no weights is below
     if (hasFocus) close.focus({ preventScroll: true });
     return;
   }
@@ -125,7 +124,7 @@ const speakCell = () => { if (isOpen()) setText(spoken, cell(at).getAttribute("a
 
 const ruleNow = () => data.methods.find((m) => m.label === data.rule);
 
-/** What the rule chosen in Tune makes of a weight. */
+/** A weight's merged value by Tune's current rule. */
 const madeText = (i) => {
   const [base, stored] = [data.elements[i].base, ruleNow()?.stored[i] ?? null];
   return stored === null ? "" : stored === base ? `, stays ${base}` : `, ${base} becomes ${stored}`;
@@ -145,7 +144,7 @@ const whoText = (element, changed) => {
   return element.moved.length ? "moved too little to count" : "changed by no agent";
 };
 
-/** Returns what closes the drawer. @param {string} facts */
+/** Returns the button that closes the drawer. @param {string} facts */
 const drawHead = (facts) => {
   root.replaceChildren();
   const head = put(root, "header", { class: "scope-head-line" });
@@ -158,7 +157,7 @@ const drawHead = (facts) => {
 const draw = () => {
   drawHead(data.facts);
   put(root, "p", { class: "fine scope-tensor" }, data.tensor);
-  const label = `Weights of ${data.tensor}; arrow keys move, below is the one pointed at`;
+  const label = `Weights of ${data.tensor}; arrow keys move, details of the current one are below`;
   const grid = put(root, "div", { class: "scope-grid", role: "grid", "aria-label": label });
   for (const [head, places] of data.rows) {
     const row = put(grid, "div", { class: "scope-row", role: "row" });
@@ -187,7 +186,7 @@ const draw = () => {
   pointAt(at, true);
 };
 
-// Cells at the epsilon of now; only those that flipped are touched.
+// Cells at the current epsilon; only changed ones are updated.
 const paintCells = () => {
   if (!data || !isOpen() || !state.profile || drawnFor === state.settings.point) return;
   drawnFor = state.settings.point;
@@ -196,7 +195,7 @@ const paintCells = () => {
     const key = changed.join();
     const box = cell(i);
     if (box.dataset.key === key) return;
-    const isFlip = box.dataset.key !== undefined; // what it becomes is not known before the server's next answer
+    const isFlip = box.dataset.key !== undefined; // its merged value is unknown before the server's next answer
     box.dataset.key = key;
     box.dataset.count = changed.length;
     box.setAttribute("aria-label", `${element.at}, ${whoText(element, changed)}${isFlip ? "" : madeText(i)}`);
@@ -273,7 +272,7 @@ const formula = (parent, method) => {
   put(parent, "span", { class: "arrow" }, ` → stored as ${method.stored[at]} (${method.dtype}${drawn})`);
 };
 
-// The rule chosen in Tune, as one line.
+// Tune's current rule, as one line.
 const drawRule = (box) => {
   const method = ruleNow();
   if (!method) return;

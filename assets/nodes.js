@@ -13,7 +13,7 @@ export const put = (parent, tag, attributes = {}, ...children) => {
   return node;
 };
 
-/** A button that does something. @param {Element} parent @param {string} text @param {(event: any) => any} act
+/** A button with a click handler. @param {Element} parent @param {string} text @param {(event: any) => any} act
  * @param {Record<string, any>} [attributes] @returns {any} */
 export const putButton = (parent, text, act, attributes = {}) => {
   const button = put(parent, "button", { type: "button", ...attributes }, text);
@@ -21,10 +21,10 @@ export const putButton = (parent, text, act, attributes = {}) => {
   return button;
 };
 
-/** Write a text where it differs. @param {Node} node @param {string} text */
+/** Set a text if it differs. @param {Node} node @param {string} text */
 export const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
-/** What a slider says, or, without a place where it is now, that it is a mere picture. @param {Element} node
+/** Set the ARIA attributes of a slider, or, without a current position, of a static picture. @param {Element} node
  * @param {{ label: string, least?: number, most?: number, now?: number, text?: string }} said */
 export const saySlider = (node, { label, least, most, now, text }) => {
   const [role, tabindex] = now === undefined ? ["img", -1] : ["slider", 0];
@@ -35,7 +35,7 @@ export const saySlider = (node, { label, least, most, now, text }) => {
   }
 };
 
-/** Call take(event) where a pointer presses a node and while it is dragged from there. @param {HTMLElement} node
+/** Call take(event) when a pointer presses a node, and while it is dragged. @param {HTMLElement} node
  * @param {(event: PointerEvent) => void} take */
 export const onDrag = (node, take) => {
   node.addEventListener("pointerdown", (event) => {
@@ -46,7 +46,7 @@ export const onDrag = (node, take) => {
   node.addEventListener("pointermove", (event) => { if (node.hasPointerCapture(event.pointerId)) take(event); });
 };
 
-/** Outline of an agent's marker in a box of 12 by 12, as colors.py has it. @param {number} agent */
+/** Outline of an agent's marker in a box of 12 by 12, as in colors.py. @param {number} agent */
 export const shape = (agent) => {
   const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
   return shapes[agent % shapes.length];
@@ -59,7 +59,7 @@ export const marker = (parent, agent) => {
   return svg;
 };
 
-/** What Gradio holds for a panel, now and whenever it changes: text of JSON, or a value; take(null) for none.
+/** Pass a panel's Gradio value to take, now and after each change: JSON text, or a value; take(null) for none.
  * @param {{ value: any }} props @param {(name: string, read: () => void) => void} watch @param {(value: any) => void} take */
 export const onSent = (props, watch, take) => {
   const read = () => {
@@ -77,7 +77,7 @@ export const named = (parent, agent, text) => {
   return parent;
 };
 
-/** Text in pieces, [text] being strong; a number stays with its unit. @param {HTMLElement} node @param {any[]} pieces */
+/** Text in parts, with [text] strong; numbers and units are not separated. @param {HTMLElement} node @param {any[]} pieces */
 export const write = (node, pieces) => {
   const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
   node.replaceChildren();

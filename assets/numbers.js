@@ -1,14 +1,14 @@
 // @ts-check
-// How numbers read, everywhere on the page: epsilon, percent, ratio and factor as in Python's numbers.py, brief as in its
-// verdict (a test compares them). Knows nothing of the page.
+// Formats of numbers on the page: epsilon, percent, ratio and factor as in Python's numbers.py, brief as in its verdict
+// (a test compares them). Independent of the page.
 
 /** @param {number[]} values @returns {number} */
 export const sum = (values) => values.reduce((a, b) => a + b, 0);
 
-/** A number in so many places, as Python writes it: halfway between two, the even one; toFixed takes the larger.
+/** A number with this many decimals, rounded half to even as in Python; toFixed rounds half up.
  * @param {number} x @param {number} places */
 export const fixed = (x, places) => {
-  const halves = x * 2 ** (places + 1); // of a number halfway an odd whole number, of no other
+  const halves = x * 2 ** (places + 1); // an odd integer only for a number halfway between two
   if (!Number.isInteger(halves) || halves % 2 === 0) return x.toFixed(places);
   const below = Math.floor(x * 10 ** places);
   return ((below + Math.abs(below % 2)) / 10 ** places).toFixed(places);
@@ -51,7 +51,7 @@ export const times = (x) => fixed(x, x >= 9.95 ? 0 : x >= 1.95 ? 1 : 2);
 /** A setting, in at most three places. @param {number | string} value */
 export const plain = (value) => String(Number(fixed(Number(value), 3)));
 
-const SNAP = 0.004; // bins are that close to the number that a point of the grid is called by
+const SNAP = 0.004; // largest relative distance of a grid point from its displayed number
 
 /** An epsilon: 0, 10⁻⁵, 7·10⁻³, 2.34·10⁻⁵. @param {number} value */
 export const epsilon = (value) => {

@@ -1,5 +1,5 @@
 // @ts-check
-// Moving between the steps, the theme, and what a browser tab remembers.
+// Navigation between the steps, the theme, and a browser tab's state.
 import { mountLanding } from "./landing.js";
 import { pageLink } from "./link.js";
 import { onSent } from "./nodes.js";
@@ -9,14 +9,14 @@ const STEPS = ["load", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
 const TITLE = "RAM Studio";
 
-// ---------------------------------------------------------------- what is fetched later
+// ---------------------------------------------------------------- deferred modules
 
 let coming = null;
 /** @type {(studio: any) => void} */
 let fetched = () => {};
 const isFetched = new Promise((done) => { fetched = done; });
 
-// Fetch what Tune and the steps after it need; all files at once, not one import after the other.
+// Fetch the modules of Tune and later steps; all files in parallel, not one import after the other.
 const need = () => {
   coming ??= (() => {
     for (const name of window.RAM_SCRIPTS || []) {
@@ -30,14 +30,14 @@ const need = () => {
         document.title = titleOf(document.body.dataset.step || "load");
       });
       Object.assign(window.RAM, studio.members);
-      fetched(studio); // panels that Gradio mounted before are mounted now
+      fetched(studio); // mount the panels that Gradio mounted earlier
       return studio;
     });
   })();
   return coming;
 };
 
-/** A member of studio.js that Gradio calls when a panel is there, shown or not: it waits for a need.
+/** A member of studio.js that Gradio calls when a panel exists, visible or not: it waits until it is needed.
  * @param {string} name @returns {(...given: any[]) => Promise<any>} */
 const later = (name) => async (...args) => (await isFetched).members[name](...args);
 
@@ -50,7 +50,7 @@ const titleOf = (step) => {
   return `${(step === "tune" && scene) || `${step[0].toUpperCase()}${step.slice(1)}`} · ${TITLE}`;
 };
 
-// Who pressed a step's button goes on reading, or pressing Tab, where the step begins.
+// After a click on a step's button, reading and Tab continue at the step's start.
 const focusStep = (step) => {
   if (navigator.userActivation?.hasBeenActive === false) return; // a link opened it
   const box = document.getElementById(`step-${step}`);
@@ -86,21 +86,21 @@ const go = (step) => {
       remember();
     });
   }
-  // Figures drawn while their step was hidden measure themselves again.
+  // Figures drawn while their step was hidden update their size.
   requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
 };
 
 // ---------------------------------------------------------------- Back and Forward
 
-// Each step that was opened is an entry of the browser's history; what is set there is written into it (tune.js).
+// Each opened step is an entry of the browser's history, with its settings (tune.js).
 const entryStep = () => history.state?.step;
 
 const mark = (step) => history.replaceState({ ...history.state, step }, "");
 
-/** @type {string[]} steps whose buttons Back and Forward pressed; Gradio takes a moment to call go */
+/** @type {string[]} steps whose buttons Back and Forward clicked; Gradio takes a moment to call go */
 const pressed = [];
 
-/** Whether a press of Back or Forward arrives when the user has gone on already. @param {string} step */
+/** Whether a Back or Forward event arrives after the user has moved on. @param {string} step */
 const isLate = (step) => {
   const at = pressed.indexOf(step);
   if (at >= 0) pressed.splice(at, 1);
@@ -117,7 +117,7 @@ const followEntry = () => {
   button.click();
 };
 
-// A tick says that a step is done, not that it was passed: { step: whether }, from the server.
+// A tick means that a step is done, not visited: { step: whether }, from the server.
 const mountTicks = (props, watch) => {
   onSent(props, watch, (done) => {
     for (const name of STEPS) document.getElementById(`to-${name}`)?.classList.toggle("done", Boolean(done?.[name]));
@@ -126,8 +126,8 @@ const mountTicks = (props, watch) => {
 
 // ---------------------------------------------------------------- the focus of a job's buttons
 
-// A button that is disabled, or taken away, while it has the focus would leave it to the page: it goes to the button
-// that took its place, which is Stop, and then the one that starts the job.
+// A focused button that is disabled or removed would lose the focus to the page: it moves to the button that replaces
+// it, which is Stop, and later the job's start button.
 const followButtons = () => {
   /** @type {Element | null} */
   let held = null;
@@ -156,7 +156,7 @@ const tellFolds = () => {
   new MutationObserver(tell).observe(document.body, { subtree: true, childList: true, attributeFilter: ["class"] });
 };
 
-/** Go to a step as if its button in the stepper was pressed, with whatever else that does. @param {string} step */
+/** Go to a step as if its stepper button was clicked, with all effects. @param {string} step */
 const open = (step) => {
   const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
   if (button) setTimeout(() => button.click(), 30);
@@ -164,7 +164,7 @@ const open = (step) => {
 
 // ---------------------------------------------------------------- a tab's work on the server
 
-// 128 random bits that name this tab's work on the server, so that a reload finds it again.
+// 128 random bits that identify this tab's work on the server, so that a reload finds it again.
 const tabKey = async () => {
   ownKey = tabMemory.read("key");
   if (ownKey && !(await isTaken(ownKey))) return ownKey;
@@ -175,10 +175,9 @@ const tabKey = async () => {
   return ownKey;
 };
 
-// A tab that was duplicated brings its twin's key along: each would drop the other's models. So a
-// tab holds a lock of the browser's on its key while it lives; before a reload it is let go, a
-// moment late perhaps. Without locks (plain http) a tab asks whether another one has the key, which
-// a busy one answers too late.
+// A duplicated tab has the original's key: each would drop the other's models. So a tab holds a browser lock on its key
+// while it is open; it is released before a reload, perhaps a moment late. Without locks (plain http) a tab asks whether
+// another one has the key, and a busy one may answer too late.
 const HANDOVER_MS = 2000;
 const ANSWER_MS = 150;
 const CHANNEL = "ram-tabs";
@@ -213,9 +212,9 @@ const answerTwins = () => {
 let entered = () => {};
 const isEntered = /** @type {Promise<void>} */ (new Promise((done) => { entered = done; }));
 
-/** After the first answer of the server: where to start. A link opens its step, or Tune; a reload the same step with
- * the job that still runs: `job` names the button that shows it again. view: what the link says, as deep_link.py
- * understood it; loaded: whether there are models. @param {{ job: string | null, view: any, loaded: boolean }} told */
+/** Choose the first step after the server's first answer. A link opens its step, or Tune; a reload the same step with
+ * its running job: `job` is the button that shows it again. view: the link parsed by deep_link.py; loaded: whether
+ * there are models. @param {{ job: string | null, view: any, loaded: boolean }} told */
 const enter = async ({ job, view, loaded }) => {
   answerTwins();
   if (job) document.getElementById(job)?.click();
@@ -229,14 +228,14 @@ const enter = async ({ job, view, loaded }) => {
   studio?.lookAt(view);
   const opened = isLesson ? "tune" : loaded || step === "history" ? step : null;
   if (opened) mark(opened);
-  window.RAM_ENTERED = true; // back.html.j2 need not tell any more that this page is coming
+  window.RAM_ENTERED = true; // stops the heartbeats of back.html.j2
   entered();
   if (isLesson) {
-    studio.takeLesson(last ? null : view.lesson); // the address may be a moment late
+    studio.takeLesson(last ? null : view.lesson); // the URL may be updated a moment late
     if (view.present) studio.present(true);
     return;
   }
-  // Without models there is nothing to show but the past.
+  // Without models only History has content.
   if (!opened) return;
   open(opened);
   if (view.present && step === "tune") studio?.present(true);
@@ -244,7 +243,7 @@ const enter = async ({ job, view, loaded }) => {
 
 // ---------------------------------------------------------------- the landing page
 
-// Its links work by themselves; here they spare a new page, and wait for the app if they have to.
+// Its links work without scripts; here they avoid a new page, and wait for the app if necessary.
 const whenEntered = async (link, act) => {
   link.setAttribute("aria-busy", "true");
   window.RAM_BOOT?.();
@@ -253,12 +252,12 @@ const whenEntered = async (link, act) => {
   act();
 };
 
-// Gradio calls this when Load is there: the landing page, shown since the first paint, moves into it.
+// Gradio calls this when Load exists: the landing page, visible since the first paint, moves into it.
 const mountFirst = (element) => {
   const landing = document.getElementById("landing");
   const first = document.getElementById("first-view");
   if (!landing || element.contains(landing)) return;
-  // Head and steps are drawn after Load; until they stand, all would jump down to make room for them.
+  // Header and steps are drawn after Load; moving the page earlier would make it jump down.
   if (!document.getElementById("to-load")?.checkVisibility()) {
     requestAnimationFrame(() => mountFirst(element));
     return;
@@ -309,7 +308,7 @@ const start = () => {
   });
 };
 
-// What links do in the page, by their data attribute.
+// Actions of links in the page, by their data attribute.
 const PRESSED = {
   opens: (link) => /** @type {HTMLElement | null} */ (document.querySelector(`.opens-${link.dataset.opens}`))?.click(),
   lesson: async () => {
@@ -327,7 +326,7 @@ const PRESSED = {
   skip: () => focusStep(document.body.dataset.step),
 };
 
-// What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
+// Functions for the page's events and tests: Gradio's script snippets cannot import modules.
 window.RAM = {
   enter, go, mountFirst, mountTicks, need, open, tabKey,
   ...Object.fromEntries(["mount", "mountMeasured", "mountScope", "mountVerdicts", "mergeForm", "update"].map((name) => [name, later(name)])),

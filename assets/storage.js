@@ -1,8 +1,8 @@
 // @ts-check
-// What a tab and a browser remember, below names of this app's. Where storage is refused, as some private windows do,
-// they remember nothing.
+// A tab's and a browser's storage, with this app's prefix. Where storage is refused, as in some private windows, nothing
+// is stored.
 
-/** @param {() => Storage} storage asked for anew each time: a browser may refuse it when it is named */
+/** @param {() => Storage} storage requested each time: a browser may refuse access to it */
 const memory = (storage) => {
   /** @param {string} key @returns {string | null} */
   const read = (key) => {
@@ -10,7 +10,7 @@ const memory = (storage) => {
   };
   return {
     read,
-    /** What is stored as JSON; null where it is not. @param {string} key */
+    /** The stored JSON value; null without one. @param {string} key */
     readJson: (key) => {
       try { return JSON.parse(read(key) ?? "null"); } catch { return null; }
     },
@@ -28,5 +28,5 @@ const memory = (storage) => {
 /** Until the tab is closed. */
 export const tabMemory = memory(() => sessionStorage);
 
-/** Of all tabs, for good. */
+/** For all tabs, permanently. */
 export const browserMemory = memory(() => localStorage);

@@ -1,5 +1,5 @@
 // @ts-check
-// What Tune and the steps after it need: fetched when the first of them is shown, not with the landing page.
+// The modules of Tune and later steps: fetched when the first of them is shown, not with the landing page.
 import { mountMeasured } from "./measured.js";
 import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
 import { present } from "./canvas/canvas.js";
@@ -15,7 +15,7 @@ export const members = {
 };
 
 /** The lesson on the app's page. @param {(step: string) => void} open goes to a step
- * @param {(title: string | null) => void} titled what the tab says */
+ * @param {(title: string | null) => void} titled sets the tab's title */
 export const mountLesson = (open, titled) => takeHost({
   open: () => open("tune"), titled, remember, kit: "ram/kit.html",
   openSet: (set) => /** @type {HTMLElement | null} */ (document.querySelector(`.opens-${set}`))?.click(),

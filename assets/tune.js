@@ -1,6 +1,6 @@
 // @ts-check
-// The Tune step on the app's page: the stage, the value of record that other steps, links and recipes read and
-// set, and links.
+// The Tune step on the app's page: the stage, the value of record that other steps, links and recipes read and set, and
+// links.
 import { isPresenting, mountCanvas, present, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { linkOf } from "./canvas/model/links.js";
 import { METHODS, settingsText } from "./canvas/model/methods.js";
@@ -15,16 +15,16 @@ import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { onSent } from "./nodes.js";
 
-const REST = 120; // ms after which the value of record follows a move
-const WRITE = 200; // ms after which the address does
+const REST = 120; // ms after a move until the value of record is updated
+const WRITE = 200; // ms after a move until the URL is updated
 
 let root = null;
 let [timer, writing, saying] = [0, 0, 0];
-let recorded = ""; // the value of record, as its last change said
-/** @type {string[]} what the stage gave it since, in this order: each is to come back as a change */
+let recorded = ""; // the value of record after its last change
+/** @type {string[]} the stage's later values, in order: each is expected back as a change */
 const sent = [];
-let formState = ""; // what Merge's form was told last
-/** @type {any} what it said before there was anything to show */
+let formState = ""; // the last values sent to Merge's form
+/** @type {any} its value before the stage was ready */
 let wanted = null;
 
 const press = (id) => document.getElementById(id)?.click();
@@ -59,18 +59,18 @@ export const mount = (element, props, watch) => {
   onPaint(paintElsewhere);
   onPaint(rememberView);
   onChange(follow);
-  // Whatever is pressed next finds the value of record where the stage is.
+  // A following click then finds the value of record up to date with the stage.
   document.addEventListener("pointerup", record);
   onSent(props, watch, setProfile);
 };
 
-// What draws figures is large: it is read while the server works on them, or a hand is on its way.
+// The figure library is large: it is loaded while the server computes, or the pointer approaches.
 const readFigures = () => {
   const { RAM_FIGURES } = /** @type {any} */ (window);
   if (RAM_FIGURES) import(String(new URL(RAM_FIGURES, document.baseURI))).catch(() => {});
 };
 
-// What the server draws is laid out by Gradio beside the stage, and shown in the dialog with the rest.
+// Gradio lays out the server's figures beside the stage; they are shown in the dialog with the rest.
 const openDetails = (dialog) => {
   const figures = document.getElementById("details-figures");
   if (figures) dialog.append(figures);
@@ -105,7 +105,7 @@ const record = () => {
   if (state.settings && settings() !== (sent.at(-1) ?? recorded)) press("record-settings");
 };
 
-/** Read by Gradio when the button above is pressed: one JSON value. */
+/** Read by Gradio when the button above is clicked: one JSON value. */
 export const giveSettings = () => {
   const text = settings();
   if (text !== (sent.at(-1) ?? recorded)) sent.push(text);
@@ -120,21 +120,21 @@ export const dropEpsilon = () => {
   return settings();
 };
 
-/** The value of record changed: by a link, a recipe, a reload, or because the stage said so. It may say a part. */
+/** The value of record changed: by a link, a recipe, a reload, or the stage. It may be partial. */
 export const update = (text) => {
   if (!text || text === recorded) return;
   recorded = text;
   const echo = sent.indexOf(text);
-  sent.splice(0, echo + 1); // those before it were overtaken
-  if (echo >= 0) return; // the stage may have moved on
+  sent.splice(0, echo + 1); // earlier ones are outdated
+  if (echo >= 0) return; // the stage may have newer settings
   const parsed = JSON.parse(text);
   if (state.profile) accept(parsed);
   else wanted = { ...wanted, ...parsed };
-  follow(); // it says the whole then
+  follow(); // it then contains all settings
 };
 
-/** What Merge's form is told when another method is chosen here, or set otherwise: [method, weights, ...a value for
- * each of its own controls]. controls: [{ name, methods }], method, weights and values: the form's now. */
+/** The values for Merge's form after another method or setting is chosen here: [method, weights, ...a value for each of
+ * its own controls]. controls: [{ name, methods }], method, weights and values: the form's current ones. */
 export const mergeForm = (controls, text, method, weights, values) => {
   const parsed = text ? JSON.parse(text) : {};
   const { dials = [], fixed = {} } = METHODS[parsed.method] ?? {};
@@ -151,7 +151,7 @@ const paintElsewhere = () => {
   for (const node of document.querySelectorAll("[data-live=settings]")) node.textContent = settingsText(state.settings, state.profile);
 };
 
-/** The step was opened: it is measured only when it is seen, and takes the focus of a presentation that a link began. */
+/** The step was opened: its layout needs visibility, and it gets the focus of a presentation started by a link. */
 export const show = () => {
   if (!root || !state.profile) return;
   relayout();
@@ -162,8 +162,8 @@ export const show = () => {
 
 const link = () => linkOf(window.location.href, document.body.dataset.step, { ...state, isPresented: isPresenting() });
 
-// The same stage as one HTML file, with what is shown and measured now: the server sends the page, which
-// has room for data where its script of JSON says null.
+// The same stage as one HTML file, with the current settings and measurements: the server sends the page, with null in
+// its JSON script as a placeholder for the data.
 const savePage = async () => {
   const { profile, pin, dial } = state;
   if (!profile) return;
@@ -187,7 +187,7 @@ export const remember = () => {
   }, WRITE);
 };
 
-// What a link carries besides the settings.
+// The parts of a link besides the settings.
 const VIEW = ["pin", "weight", "lesson", "dial"];
 let viewed = {};
 const rememberView = () => {
@@ -196,7 +196,7 @@ const rememberView = () => {
   remember();
 };
 
-/** Show what a link says, as deep_link.py understood it. */
+/** Show a link parsed by deep_link.py. */
 export const lookAt = ({ pin, dial, tensor, element }) => {
   if (!state.profile) return;
   viewed = {};
@@ -212,7 +212,7 @@ const showNote = (text) => {
   saying = window.setTimeout(() => { box.textContent = ""; }, 6000);
 };
 
-// Only where this browser leads a room: what the stage shows becomes its next question.
+// Only where this browser leads a room: the stage's merge becomes its next question.
 const askClass = async () => {
   if (!state.profile) return;
   const room = await import("./room/ask.js");

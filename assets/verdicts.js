@@ -1,5 +1,5 @@
 // @ts-check
-// Did the skills survive: the verdicts of a check as dumbbells, a group for each merge.
+// Did the skills survive? The verdicts of a check as dumbbells, in a group for each merge.
 import { drawDumbbell, mountDumbbell, mountLegend } from "./canvas/paint/dumbbell.js";
 import { hideTip, showTip } from "./canvas/paint/popups.js";
 import { onSent, put } from "./nodes.js";
@@ -14,7 +14,7 @@ let rows = [];
 export const mountVerdicts = (element, props, watch) => {
   root = element.querySelector(".dumbbells") || element;
   onSent(props, watch, (sent) => draw(sent?.groups ?? {}, sent?.note ?? ""));
-  // A hidden step has no width; a shown one may change it.
+  // A hidden step has no width; a visible one may change it.
   new ResizeObserver(() => requestAnimationFrame(lay)).observe(root);
 };
 

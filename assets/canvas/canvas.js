@@ -1,7 +1,7 @@
 // @ts-check
-// Tune as one stage: the verdict on top, what the models answer on the left, beside it methods, the curve that is
-// the slider, every measured merge, weights and parts. The same on the app's page and in an exported file; nothing
-// here knows Gradio.
+// Tune as one stage: the verdict on top, the models' answers on the left, and beside them methods, the curve with the
+// slider, every measured merge, weights and parts. The same on the app's page and in an exported file; independent of
+// Gradio.
 import { put, putButton } from "../nodes.js";
 import { skillsOf } from "./model/data.js";
 import { axisOf } from "./model/histogram.js";
@@ -25,11 +25,11 @@ let opener = null; // of a presentation
 
 export const isPhone = () => window.innerWidth < PHONE;
 
-/** openLayer(layer), or null where there are no single weights to see; buttons: [{ at, id, text, css, run, menu or
+/** openLayer(layer), or null without single weights; buttons: [{ at, id, text, css, run, menu or
  * data }], at "verdict", "curve" or "weights", which differ between the page and an exported file. */
 export const mountCanvas = (root, { openLayer, buttons }) => {
   root.classList.add("cv");
-  root.tabIndex = -1; // a press on what takes no focus gives it to the stage, and so the stage its letters
+  root.tabIndex = -1; // a click on a non-focusable element focuses the stage, which then gets key events
   const verdict = mountVerdict(root);
   const methods = mountMethods(root);
   const answers = mountAnswers(root);
@@ -56,8 +56,8 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
   document.fonts?.ready.then(() => relayout());
 };
 
-// Esc and a remote's keys work from anywhere, letters and digits only with the focus on the stage and where nothing
-// is typed: elsewhere they may be words that somebody dictates.
+// Esc and a remote's keys work anywhere, letters and digits only with the focus on the stage and outside text fields:
+// elsewhere they may be dictated words.
 const onKey = (event) => {
   if (!state.profile || event.ctrlKey || event.metaKey || event.altKey) return;
   if (!part.root.checkVisibility() || isCovered()) return;
@@ -69,9 +69,9 @@ const onKey = (event) => {
   else if (event.key === "m" && !part.methods.inert) nextMethod(1);
   else if (isPresenting() && /^[1-5]$/.test(event.key)) showPanel(Object.keys(PANELS)[Number(event.key) - 1]);
 };
-document.addEventListener("keydown", onKey); // once, however often a stage is mounted
+document.addEventListener("keydown", onKey); // once, however many stages are mounted
 
-// As a presenter's remote sends them.
+// The keys of a presenter's remote.
 const TURNS = { PageDown: 1, PageUp: -1 };
 
 const turnPanel = (step) => {
@@ -88,7 +88,7 @@ const paintRoot = () => {
   });
 };
 
-/** A new set of models, or null. What was chosen stays. */
+/** Show a new set of models, or null. Settings stay. */
 export const setCanvasProfile = (profile) => {
   const before = state.profile && state.settings && nameOf(state.settings, state.profile.agents.length);
   Object.assign(state, { profile, pin: null, layer: null, weight: null, weighed: null });
@@ -103,7 +103,7 @@ export const setCanvasProfile = (profile) => {
   relayout("method");
 };
 
-/** The table of measured settings of these models, when it has come. */
+/** Set the table of measured settings of these models, when it is loaded. */
 export const setTable = (profile, table) => {
   if (profile !== state.profile) return;
   profile.skills = skillsOf(table, profile);
@@ -121,7 +121,7 @@ const layOut = () => {
   relayout();
 };
 
-/** Measure everything anew: the stage ends where the window does, whatever stands above it. */
+/** Update the layout: the stage ends at the window's end, whatever is above it. */
 export const relayout = (how) => {
   if (!part) return;
   const top = Math.round(part.root.getBoundingClientRect().top + window.scrollY);
@@ -160,7 +160,7 @@ const showPanel = (id) => {
   requestAnimationFrame(() => relayout());
 };
 
-/** One panel at a time, text to be read from the last row. What began it has the focus again at its end. */
+/** Show one panel at a time, with text for the last row. Its opener gets the focus back at the end. */
 export const present = (isOn) => {
   if (isOn && !isPresenting()) opener = document.activeElement;
   document.documentElement.classList.toggle("cv-present", isOn);

@@ -1,17 +1,17 @@
 // @ts-check
-// What is shown now, and who draws it. One drawing a frame, always of the latest state.
+// The current state, and its painters. One drawing per frame, always of the latest state.
 import { dialOf, METHODS, usualOf } from "./model/methods.js";
 import { nearestRow } from "./model/nearest.js";
 import { factorsOf, outcomeOf } from "./model/outcome.js";
 import { ownWeights } from "./model/weights.js";
 
-/** @type {any} profile: of the loaded models; settings: see model/methods.js; dial: the one in hand; pin: settings
- * of A; layer: a row that is pointed at; weight: under the microscope; lesson: the scene's number; weighed: the agent whose
- * weights are in hand, null while none are shown. */
+/** @type {any} profile: of the loaded models; settings: see model/methods.js; dial: the active one; pin: settings of A;
+ * layer: the row under the pointer; weight: under the microscope; lesson: the scene's number; weighed: the agent whose
+ * weights are edited, or null. */
 export const state = { profile: null, settings: null, dial: "point", pin: null, layer: null, weight: null, lesson: null, weighed: null };
 
-/** Of the last frame: result and factors of the settings, near: the measured row shown for them, the same of A,
- * previous: the row before, how: what moved it ("drag", "method", "pick" or "size"). @type {any} */
+/** The last frame: result and factors of the settings, near: the measured row shown for them, the same for A,
+ * previous: the row before, how: the type of change ("drag", "method", "pick" or "size"). @type {any} */
 export const shown = { result: null, factors: null, near: null, pinned: null, previous: null, how: "method" };
 
 const painters = new Set();
@@ -19,10 +19,10 @@ const watchers = new Set();
 let [frame, lastMove, rest] = [0, -Infinity, 0];
 let waiting = "size";
 
-/** painter(state, shown): draws what changed; called in the order of registration. */
+/** painter(state, shown): draws changes; called in the order of registration. */
 export const onPaint = (painter) => { painters.add(painter); };
 
-/** watcher(): called at once when something was changed here, not by the page. */
+/** watcher(): called immediately after a change made here, not by the page. */
 export const onChange = (watcher) => { watchers.add(watcher); };
 
 const lookAt = (profile, settings) => {
@@ -41,7 +41,7 @@ const paint = () => {
   for (const painter of painters) painter(state, shown);
 };
 
-/** While moving nothing is animated; a single change is. */
+/** Single changes are animated, dragging is not. */
 export const redraw = (how = "size") => {
   if (how !== "size") waiting = how;
   const now = performance.now();
@@ -57,7 +57,7 @@ const clamp = (value, low, high) => Math.min(Math.max(low, value), high);
 
 const LIMITS = { r: [0, 1], alpha: [0, 10], scale: [0, 10], density: [0, 1], drop_rate: [0, 0.99] };
 
-/** Settings within what they can be; what is left out is the method's usual. */
+/** Settings clamped to their ranges; missing ones are the method's defaults. */
 const clean = (settings) => {
   const { profile } = state;
   const found = { ...usualOf(METHODS[settings.method] ? settings.method : "ram+", profile), ...settings };
@@ -69,7 +69,7 @@ const clean = (settings) => {
   return found;
 };
 
-/** Show settings, of whatever models are loaded now. */
+/** Show settings of the loaded models. */
 export const setSettings = (settings, how) => {
   const before = state.settings;
   state.settings = clean(settings);
@@ -79,26 +79,26 @@ export const setSettings = (settings, how) => {
   redraw(how ?? (before?.method === state.settings.method ? "drag" : "method"));
 };
 
-/** Change settings by hand: the page follows. */
+/** Change settings by user input: the page follows. */
 export const choose = (changes, how) => {
   setSettings({ ...state.settings, ...changes }, how);
   for (const watcher of watchers) watcher();
 };
 
-/** Settings that came from the page, perhaps a part; of another method the rest is its usual. */
+/** Set settings from the page, possibly some of them; for another method the rest are defaults. */
 export const accept = (values) => {
   const isOther = values.method && values.method !== state.settings.method;
   setSettings({ ...(isOther ? usualOf(values.method, state.profile) : state.settings), ...values }, "method");
 };
 
-/** Show the weights of an agent, or, with null, take all away. */
+/** Show the weights of an agent, or, with null, remove all. */
 export const weigh = (agent) => {
   state.weighed = agent;
   if (agent === null) choose({ weights: null });
   else redraw();
 };
 
-/** Give the agent in hand another weight: a number, or a list over the layers. */
+/** Set the active agent's weight: a number, or a list over the layers. */
 export const setWeight = (agent, weight) => {
   state.weighed = agent;
   choose({ weights: { ...state.settings.weights, [state.profile.agents[agent]]: weight } }, "drag");
@@ -106,10 +106,10 @@ export const setWeight = (agent, weight) => {
 
 export const weightOf = (agent) => state.settings.weights?.[state.profile.agents[agent]] ?? 1;
 
-/** The table, where it says something of what is shown: not of weights or a method of which nothing is measured. */
+/** The table, if it applies to the current settings: not with weights or a method without measured rows. */
 export const tableHere = () => (shown.near ? state.profile.skills : null);
 
-/** Take another dial in hand. */
+/** Make another dial active. */
 export const hold = (key) => {
   state.dial = key;
   redraw("dial");

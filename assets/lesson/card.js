@@ -1,17 +1,17 @@
 // @ts-check
-// The lesson's card, first of what is left on the stage: example, question, prediction, task, answer.
+// The lesson's card, first in the stage's left column: example, question, prediction, task, answer.
 import { isPhone } from "../canvas/canvas.js";
 import { answerPieces, promptText } from "../canvas/paint/text.js";
 import { marker, put, putButton, write } from "../nodes.js";
 import { drawBars, drawCurve, drawParts } from "./chart.js";
 
-/** What the card asks for. guess: value (a share, or an index into the choices) and its text; turn: the dial's value.
+/** The card's actions. guess: value (a share, or an index into the choices) and its text; turn: the dial's value.
  * @typedef {{ go: (index: number) => void, back: () => void, next: () => void, guess: (value: number, text: string) => void,
  *   turn: (value: number) => void, show: () => void, again: () => void, leave: () => void,
  *   copy: (kind: "text" | "csv", name: string) => Promise<string> }} Actions
- * What is shown. phase: "wait", "missing", "predict", "drag", "answer" or "end"; done: a boolean a scene; guess:
- * "share" or texts; said: a share or an index into the texts, or null; dial: what the card turns, or null.
- * isFirst: nothing is before it; isShown: on a projector, where on is always on.
+ * The card's view. phase: "wait", "missing", "predict", "drag", "answer" or "end"; done: a boolean per scene; guess:
+ * "share" or texts; said: a share or an index into the texts, or null; dial: the dial on the card, or null.
+ * isFirst: the first panel; isShown: on a projector, where Next is always enabled.
  * @typedef {{ index: number, phase: string, isFirst: boolean, isShown: boolean, done: boolean[], title: string, example: import("./figures.js").Example | null,
  *   ask: import("./scenes.js").Pieces, guess: "share" | string[] | null, said: number | null,
  *   dial: { name: string, most: number, value: number } | null, task: import("./scenes.js").Pieces,
@@ -35,7 +35,7 @@ export const mountCard = (column, scenes, actions, kit) => {
   const dots = put(put(head, "nav", { "aria-label": "Scenes of the lesson" }), "ol");
   const steps = scenes.map(({ mark, label, title }, i) => putButton(put(dots, "li"), mark, () => act.go(i), { title, "aria-label": label }));
   putButton(head, "×", () => act.leave(), { class: "ls-leave", "aria-label": "Leave the lesson", title: "Leave the lesson" });
-  const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "What this scene says" });
+  const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "Text of this scene" });
   const title = put(body, "h2", { tabindex: "-1" });
   const example = put(body, "div", { class: "ls-example" });
   const ask = put(body, "p", { class: "ls-ask" });
@@ -83,7 +83,7 @@ export const drawCard = (view) => {
 
 export const focusCard = () => part.title.focus({ preventScroll: true });
 
-/** On a phone the card is above what is dragged. */
+/** On a phone the card is above the control to drag. */
 export const bringCard = () => {
   if (isPhone()) scrollTo(part.root, "start");
 };
@@ -121,7 +121,7 @@ const drawGuess = ({ index, phase, guess, said }) => {
   const box = part.guess;
   const isOpen = guess && phase !== "answer";
   box.hidden = !isOpen;
-  // While it can still be changed it stays as it is, and so does the focus in it.
+  // While it can be changed it is not redrawn, so that it keeps the focus.
   const key = isOpen ? [index, guess === "share" ? phase : ""].join("|") : "";
   if (box.dataset.key === key) return;
   box.dataset.key = key;
@@ -188,9 +188,9 @@ const drawDial = ({ index, phase, dial }) => {
   drawRange(box, range, (value) => `${dial.name} ${value.toFixed(3)}`, act.turn);
 };
 
-// Said to a screen reader once: the region is there before it is filled.
+// Announced once by a screen reader: the region exists before it is filled.
 const drawAnswer = ({ answer, chart, summary }) => {
-  const key = JSON.stringify([answer, summary, chart?.kind === "curve" && part.answer.clientWidth]); // which is drawn to measure
+  const key = JSON.stringify([answer, summary, chart?.kind === "curve" && part.answer.clientWidth]); // drawn at the available width
   if (part.answer.dataset.key === key) return;
   part.answer.dataset.key = key;
   part.answer.replaceChildren();

@@ -1,5 +1,5 @@
 // @ts-check
-// The small figures of the lesson: measured shares as bars with their intervals, what a merge applies, and curves.
+// The small charts of the lesson: measured shares as bars with intervals, factors of a merge, and curves.
 import { marker, put } from "../nodes.js";
 import { brief, percent, times } from "../numbers.js";
 
@@ -30,13 +30,13 @@ export const drawBars = (box, { rows, guess = null, label }) => {
       whisker.style.width = `${100 * (figure.high - figure.low)}%`;
     }
     if (guess !== null && isStrong) {
-      put(track, "i", { class: "ls-said", title: "what you said" }).style.left = `${100 * guess}%`;
+      put(track, "i", { class: "ls-said", title: "your guess" }).style.left = `${100 * guess}%`;
     }
     put(row, "b", {}, figure ? `${figure.right}/${figure.n}` : brief(share));
   }
 };
 
-/** Of each merge how many times it applies own and shared parts (a tick stands at 1), and what it solves.
+/** Each merge's factors of own and shared parts (a tick is at 1), and its score.
  * @param {HTMLElement} box
  * @param {{ rows: { name: string, own?: number, shared?: number, figure: Figure, isStrong: boolean }[], label: string }} chart */
 export const drawParts = (box, { rows, label }) => {

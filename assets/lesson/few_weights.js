@@ -1,5 +1,5 @@
 // @ts-check
-// The scene of epsilon: how few weights carry a skill in the merge, and as a control as few random ones.
+// The scene of epsilon: how few weights carry a skill in the merge, with equally few random ones as a control.
 import { brief, count, epsilon, percent } from "../numbers.js";
 import { breakingPoint, changedBy, exampleOf, learned } from "./figures.js";
 import { thriftiest } from "./record.js";
@@ -15,9 +15,9 @@ const nearest = (share) => {
   return FEW.reduce((best, one, i) => (far(one) < far(FEW[best]) ? i : best), 0);
 };
 
-const cache = new WeakMap(); // skills -> where the scene's skill breaks
+const cache = new WeakMap(); // skills -> the point at which the scene's skill breaks
 
-/** The scene's skill and agent, and where its merge breaks; asked in every frame, worked out once.
+/** The scene's skill and agent, and the point at which its merge breaks; needed in every frame, computed once.
  * @param {Facts} facts */
 const broken = (facts) => {
   if (!cache.has(facts.skills)) {

@@ -1,13 +1,13 @@
 // @ts-check
-// The figures of the lesson. Each is read from the models' profile, from their table of measured settings
-// or from the record of how they were trained; none is typed. Knows nothing of the page.
+// The numbers of the lesson. Each is read from the models' profile, their table of measured settings or the record of
+// their training; none is hard-coded. Independent of the page.
 import { wilson } from "../canvas/model/data.js";
 import { exactRow } from "../canvas/model/nearest.js";
 import { factorsOf, outcomeOf } from "../canvas/model/outcome.js";
 import { percent, sum } from "../numbers.js";
 
 /** @typedef {{ right: number, n: number, share: number, low: number, high: number }} Figure
- * @typedef {{ name: string, domain: number, agent: number }} Skill of the table: its place there, and who learned it
+ * @typedef {{ name: string, domain: number, agent: number }} Skill of the table: its index, and the agent that learned it
  * @typedef {{ prompt: string, gold: string, lines: { who: string, agent?: number, text: string, right: boolean }[] }} Example
  * @typedef {import("./scenes.js").Facts} Facts @typedef {import("../canvas/model/methods.js").Settings} Settings */
 
@@ -17,10 +17,10 @@ export const figure = (right, n) => {
   return { right, n, share: right / n, low, high };
 };
 
-/** A share that a record tells of n questions. @param {number} share @param {number} n */
+/** A share of n questions from a record. @param {number} share @param {number} n */
 export const recorded = (share, n) => figure(Math.round(share * n), n);
 
-/** Figures of the same kind as one. @param {Figure[]} figures */
+/** Several figures added up. @param {Figure[]} figures */
 const together = (figures) =>
   figure(sum(figures.map((f) => f.right)), sum(figures.map((f) => f.n)));
 
@@ -39,7 +39,7 @@ export const scoreAt = (skills, row, { domain }) => figure(row.score[domain], sk
 const scoreOfAll = (skills, row) =>
   together(learned(skills).map((skill) => scoreAt(skills, row, skill)));
 
-/** The same, of the row that was measured at some settings. @param {Facts} facts @param {Settings} settings */
+/** The same for the row measured at these settings. @param {Facts} facts @param {Settings} settings */
 export const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
 
 /** @param {any} skills */
@@ -48,7 +48,7 @@ export const baseScore = (skills) => scoreOfAll(skills, skills.base);
 /** @param {any} skills @param {Skill} skill */
 export const specialistScore = (skills, skill) => scoreAt(skills, skills.specialists[skill.domain], skill);
 
-/** Every agent on the skill it learned. @param {any} skills */
+/** Every agent's score on the skill it learned. @param {any} skills */
 export const specialistsScore = (skills) =>
   together(learned(skills).map((skill) => specialistScore(skills, skill)));
 
@@ -59,15 +59,15 @@ export const rowAt = (profile, settings) => (profile.skills ? exactRow(profile, 
  * @param {any} profile @param {number} point @param {number} agent @returns {number} */
 export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);
 
-/** Of what an agent changed at a grid point the share that it changed alone, and the share of all weights that it changed.
+/** The unique share of an agent's changes at a grid point, and its changes' share of all weights.
  * @param {any} profile @param {number} point @param {number} agent */
 export const aloneShare = (profile, point, agent) => {
   const changed = changedBy(profile, point, agent);
   return { ofAll: changed / profile.total, byCount: changed ? profile.overlap[point][agent][0] / changed : 0 };
 };
 
-/** Names of the agents that learned a skill, and of those that learned what the base could do: what no table
- * tells of counts as a skill. @param {Facts} facts @returns {{ skilled: string[], others: string[] }} */
+/** Names of the agents that learned a skill, and of those that learned a skill of the base; without a table every
+ * domain counts as a skill. @param {Facts} facts @returns {{ skilled: string[], others: string[] }} */
 export const byLearning = ({ profile, skills }) => {
   const agents = new Set(skills ? learned(skills).map(({ agent }) => agent) : profile.agents.keys());
   return {
@@ -76,7 +76,7 @@ export const byLearning = ({ profile, skills }) => {
   };
 };
 
-/** Of the agents that learned a skill, the one that shares most of what it changed.
+/** The agent with a skill whose changes are shared the most.
  * @param {Facts} facts @param {number} point @returns {number} */
 export const leastAlone = (facts, point) => {
   const { profile } = facts;
@@ -89,22 +89,22 @@ export const leastAlone = (facts, point) => {
 export const metShare = (profile, settings) =>
   outcomeOf(profile, settings).byCount.at(-1) / profile.total;
 
-/** The smallest threshold at which nothing counts as changed, so that the merge is the base.
+/** The smallest threshold without any change, so that the merge is the base.
  * @param {any} profile @returns {number} */
 export const nothingCounts = (profile) => {
   const point = profile.overlap.findIndex((agents) => agents.every((counts) => !sum(counts)));
   return point < 0 ? profile.epsilon_grid.length - 1 : point;
 };
 
-/** The measured rows of a rule from a threshold on upwards.
+/** The measured rows of a rule from a threshold upwards.
  * @param {any} profile @param {Settings} settings @returns {{ point: number, row: any }[]} */
 const upwards = (profile, settings) => profile.epsilon_grid.flatMap((_, point) => {
   const row = point < settings.point ? null : rowAt(profile, { ...settings, point });
   return row ? [{ point, row }] : [];
 });
 
-/** Where one of some skills breaks as epsilon rises: the last measured step at which all hold and the first at which
- * `skill` does not: its interval ends below what was right at the start. Or null.
+/** The point at which one of some skills breaks as epsilon rises: the last measured step at which all survive, and the
+ * first at which `skill` does not: its interval ends below the score at the start. Or null.
  * @param {any} profile @param {Settings} settings @param {Skill[]} skills */
 export const breakingPoint = (profile, settings, skills) => {
   const steps = upwards(profile, settings);
@@ -116,7 +116,7 @@ export const breakingPoint = (profile, settings, skills) => {
   return null;
 };
 
-/** How many times a merge applies what one agent alone changed, and what several changed: means over the agents.
+/** A merge's factors of changes by one agent only, and by several: means over the agents.
  * @param {any} profile @param {Settings} settings */
 export const partsApplied = (profile, settings) => {
   const row = rowAt(profile, settings);
@@ -124,7 +124,7 @@ export const partsApplied = (profile, settings) => {
   return found && { own: found.ownMean, shared: found.sharedMean };
 };
 
-/** A question that an agent solves and the base does not, the shortest to which the base says something; or null.
+/** A question that an agent solves and the base does not, the shortest with a nonempty answer of the base; or null.
  * @param {any} skills @param {number} agent @returns {Example | null} */
 export const exampleOf = (skills, agent) => {
   const skill = skills && learned(skills).find((one) => one.agent === agent);

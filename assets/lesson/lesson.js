@@ -1,6 +1,6 @@
 // @ts-check
-// The lesson on the stage: predict, drag, and see what was measured. Which scene is open, what is loaded
-// for it, and when its answer is reached. The stage knows nothing of it; the store tells what is shown.
+// The lesson on the stage: predict, drag, and see the measured answer. It controls the open scene, its models, and when
+// its answer is reached. The stage is independent of it; the store has the current state.
 import { copyText } from "../keep.js";
 import { brief } from "../numbers.js";
 import { isPresenting, relayout, reset } from "../canvas/canvas.js";
@@ -12,17 +12,17 @@ import { followKeys } from "./projector.js";
 import { missingOf } from "./record.js";
 import { SCENES } from "./scenes.js";
 
-/** Where the lesson is held: the app's page, or a file. open: goes to the stage; openSet: loads a shipped set there;
- * recordOf: what was measured of it, or null; remember: writes the address; titled: what the tab says, null as before;
- * kit: address of the teacher's kit.
+/** The lesson's environment: the app's page, or a file. open: goes to the stage; openSet: loads a shipped set there;
+ * recordOf: its record, or null; remember: writes the URL; titled: sets the tab's title, null for the default;
+ * kit: URL of the teacher's kit.
  * @typedef {{ open: () => void, openSet: (set: string) => void, recordOf: (set: string) => Promise<any>,
  *   remember: () => void, titled: (title: string | null) => void, kit: string }} Host
  * @typedef {import("./scenes.js").Scene} Scene @typedef {import("./scenes.js").Facts} Facts
  * @typedef {{ index: number, panel: string, isMoved: boolean, isStarted: boolean, isLoading: boolean, phase?: string, key: string, view: string }} Run
  * panel: of a projector, "ask", "figure" or "answer" */
 
-const LOCKED = ".cv-methods, .cv-curve, .cv-weights"; // until something was said
-const END = SCENES.length; // after the last scene: what was said, and what was measured
+const LOCKED = ".cv-methods, .cv-curve, .cv-weights"; // until a guess was made
+const END = SCENES.length; // after the last scene: guesses and measured answers
 
 /** @type {Run | null} */
 let run = null;
@@ -83,7 +83,7 @@ const leave = () => {
   host.remember();
 };
 
-// ---------------------------------------------------------------- what is known
+// ---------------------------------------------------------------- facts
 
 /** @returns {Facts} */
 const factsAt = (settings) => {
@@ -91,7 +91,7 @@ const factsAt = (settings) => {
   return { profile, settings, skills: profile.skills || null, record: records.get(profile.set) || null };
 };
 
-// Whether table and record of what is loaded have come, or will not.
+// Whether table and record of the loaded models are loaded, or do not exist.
 const isHere = () => {
   const { set: example, skills, skills_at: at } = state.profile;
   if (!records.has(example)) {
@@ -111,7 +111,7 @@ const phaseOf = (scene) => {
 
 // ---------------------------------------------------------------- following the stage
 
-let isHeld = false; // what is dragged must not move away under the finger
+let isHeld = false; // the dragged control must not move away
 document.addEventListener("pointerdown", () => { isHeld = true; }, true);
 for (const end of ["pointerup", "pointercancel"]) {
   document.addEventListener(end, () => {
@@ -124,7 +124,7 @@ const follow = () => {
   if (!run) return;
   if (!isLoaded(run)) {
     if (run.isLoading) return;
-    leave(); // other models were loaded meanwhile; the scene's settings say nothing of them
+    leave(); // other models were loaded meanwhile, to which the scene's settings do not apply
     reset();
     return;
   }
@@ -153,7 +153,7 @@ const mount = () => {
   relayout();
 };
 
-/** Six scenes are counted; the last word is none of them. @param {Scene} scene @param {number} i */
+/** Six scenes are numbered; the last word is not. @param {Scene} scene @param {number} i */
 const stepOf = ({ title, isLastWord }, i) =>
   ({ title, mark: isLastWord ? "+" : String(i + 1), label: isLastWord ? title : `Scene ${i + 1}: ${title}` });
 
@@ -162,7 +162,7 @@ const start = (at, scene, phase) => {
   at.isStarted = true;
   const facts = factsAt(state.settings);
   if (phase === "missing") return;
-  // After this frame: the others that are drawn in it belong to one state.
+  // After this frame, so that all its drawings belong to one state.
   queueMicrotask(() => {
     if (scene.dial) hold(scene.dial);
     choose(phase === "answer" ? answerOf(scene.id).settings : scene.start(facts), "method");
@@ -185,7 +185,7 @@ const answer = (scene) => {
   setAnswer(scene.id, { settings, measured: shortText(scene, factsAt(settings)) });
 };
 
-/** What was measured in the words of the choices. @param {Scene} scene @param {Facts} facts */
+/** The measured answer as one of the choices. @param {Scene} scene @param {Facts} facts */
 const measuredText = (scene, facts) => {
   const { value, text } = scene.measured(facts);
   return scene.guess === "share" ? text : `${scene.guess[value]}, ${text}`;
@@ -205,14 +205,14 @@ const again = () => {
 const copy = async (kind, name) => (await copyText(answersText(kind, name.trim(), SCENES))
   ? `Copied as ${kind === "csv" ? "CSV" : "text"}.` : "The browser did not let this page copy. Select the list above.");
 
-// ---------------------------------------------------------------- on and back, one panel at a time on a projector
+// ---------------------------------------------------------------- next and back, one panel at a time on a projector
 
 const next = () => {
   if (!run || !isLoaded(run)) return;
   const { index, panel } = run;
   const scene = SCENES[index];
   const phase = scene && isPresenting() ? phaseOf(scene) : "";
-  if (panel === "ask" && phase === "predict") guess(null, ""); // hands are raised, nothing is typed
+  if (panel === "ask" && phase === "predict") guess(null, ""); // the class raises hands, without an input
   if (panel === "ask" && ["predict", "drag", "answer"].includes(phase)) turnTo("figure");
   else if (panel === "figure" && phase === "drag") show();
   else if (panel === "figure" && phase === "answer") turnTo("answer");
@@ -244,7 +244,7 @@ const unmark = () => {
   for (const control of document.querySelectorAll(".ls-target")) control.classList.remove("ls-target");
 };
 
-/** What a scene begins with is not its news: until something else is shown the answers wait.
+/** The initial state of a scene is not its answer: answers wait for a change.
  * @param {Scene} scene @param {string} phase */
 const veil = (scene, phase) => {
   const isStart = ["predict", "drag"].includes(phase) && areSame(state.settings, scene.start(factsAt(state.settings)));
@@ -261,7 +261,7 @@ const draw = (at, phase) => {
   const view = [index, phase, at.panel, isShown].join("|");
   const key = [view, said.said].join("|");
   if (key === at.key) return;
-  const isNew = view !== at.view; // else only the guess was changed
+  const isNew = view !== at.view; // otherwise only the guess changed
   Object.assign(at, { key, view });
   lock(phase === "predict");
   Object.assign(canvas().dataset, { shows: scene?.figure ?? "none", panel: at.panel });
@@ -277,14 +277,14 @@ const draw = (at, phase) => {
   at.isMoved = false;
   const controls = phase === "drag" && scene ? scene.controls.map((control) => document.querySelector(control)) : [];
   for (const control of controls) control?.classList.add("ls-target");
-  // Once it is laid out: the card is elsewhere while one drags.
+  // After layout: the card has another position while dragging.
   const control = /** @type {HTMLElement | null} */ (controls[0] ?? null);
   if (isNew) requestAnimationFrame(() => {
     relayout("size");
     if (control) bringControl(control);
     else bringCard();
   });
-  // What was pressed to predict is gone; what is to be moved is next.
+  // The button of the prediction is gone; focus the control to move.
   if (control && at.phase === "predict" && !isPresenting()) control.focus({ preventScroll: true });
   at.phase = phase;
   host.remember();

@@ -1,6 +1,6 @@
 // @ts-check
-// The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
-// cannot help.
+// The last scene and the last word, on agents that changed nearly everything: rounding removes the boost, and RAM cannot
+// help.
 import { brief, factor, fixed, percent } from "../numbers.js";
 import { cardRetained } from "../canvas/model/rounding.js";
 import { outcomeOf } from "../canvas/model/outcome.js";
@@ -10,17 +10,17 @@ import { average, isShown, sumUp, usual } from "./states.js";
 
 /** @typedef {import("./scenes.js").Facts} Facts @typedef {import("./scenes.js").Pieces} Pieces */
 
-const GENTLE = 0.02; // r at which lambda asks for a few percent
+const GENTLE = 0.02; // r at which lambda is a few percent above 1
 const MOST = 0.2; // r at the right end of the card's slider
 const SMALL = 1.05; // lambda up to which the answer counts as reached
 
-/** What the file keeps of each lambda; share: of what lambda adds. @param {Facts} facts */
+/** The effective value of each lambda; share: of its excess over 1. @param {Facts} facts */
 const pushes = ({ profile, settings }) => outcomeOf(profile, settings).agents.flatMap(({ t, name, lambda }) => {
   const retained = lambda > 1 && cardRetained(profile, settings.point, t, lambda);
-  return retained ? [{ ...retained, name, t, share: Math.max(0, retained.retained - 1) / (retained.asked - 1) }] : [];
+  return retained ? [{ ...retained, name, t, share: Math.max(0, retained.retained - 1) / (retained.requested - 1) }] : [];
 });
 
-/** Of the agent that loses most. @param {Facts} facts */
+/** The values of the agent that loses the most. @param {Facts} facts */
 const swallowed = (facts) => {
   const found = pushes(facts);
   return found.length ? found.reduce((a, b) => (b.share < a.share ? b : a)) : null;
@@ -29,7 +29,7 @@ const swallowed = (facts) => {
 /** @param {Facts} facts */
 const gentle = (facts) => usual(facts, { r: GENTLE });
 
-/** The agent that loses most of a small push. @param {Facts} facts */
+/** The agent that loses the most of a small boost. @param {Facts} facts */
 const ofGentle = (facts) => {
   const found = swallowed({ ...facts, settings: gentle(facts) });
   if (!found) throw new Error("Nothing is rounded away.");
@@ -67,12 +67,12 @@ export const roundingScene = {
     return { value: share, text: `${percent(share, 0)} (expected from the sizes of its changes)` };
   },
   reveal: (facts) => {
-    const { name, asked, retained, dtype } = swallowed(facts) ?? ofGentle(facts);
+    const { name, requested, retained, dtype } = swallowed(facts) ?? ofGentle(facts);
     const strong = pushes({ ...facts, settings: usual(facts) }).find((push) => push.name === name);
     return [
-      `${name}: λ ${factor(asked)} requested, `, [`${factor(retained)} stored`],
+      `${name}: λ ${factor(requested)} requested, `, [`${factor(retained)} stored`],
       `. Many of its changes are exactly one gap of ${dtype}; a slightly larger change rounds back to one gap. `,
-      strong ? `A λ of ${factor(strong.asked)} leaves ${factor(strong.retained)}. ` : "",
+      strong ? `A λ of ${factor(strong.requested)} leaves ${factor(strong.retained)}. ` : "",
       "Stochastic rounding or float32 keeps the push.",
     ];
   },
@@ -83,7 +83,7 @@ export const roundingScene = {
       label: "Share of the push that is stored, by λ",
       rows: [facts.settings, ...[0.05, 0.1, 0.2].map((r) => usual(facts, { r }))].flatMap((settings, i) => {
         const push = pushes({ ...facts, settings }).find((one) => one.name === name);
-        return push ? [{ name: `λ ${factor(push.asked)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 }] : [];
+        return push ? [{ name: `λ ${factor(push.requested)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 }] : [];
       }),
     };
   },

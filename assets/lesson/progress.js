@@ -1,12 +1,11 @@
 // @ts-check
-// What a tab remembers of the lesson: the scene that is open, and of every scene what was said, with which
-// settings its answer was reached, and what was measured then. And all of it as text or CSV, for a teacher.
+// A tab's state of the lesson: the open scene, and for every scene the guess, the settings that reached the answer, and
+// the measured value. And all of it as text or CSV, for a teacher.
 import { tabMemory } from "../storage.js";
 
 const KEY = "lesson";
 
-/** @typedef {{ value?: number | null, said?: string, settings?: any, measured?: string }} Answer settings and measured once
- * the answer was shown; said "" where nobody guessed
+/** @typedef {{ value?: number | null, said?: string, settings?: any, measured?: string }} Answer settings and measured after the answer was shown; said "" without a guess
  * @typedef {{ scene: string | null, answers: Record<string, Answer> }} Progress */
 
 /** @returns {Progress} */
@@ -52,12 +51,12 @@ export const forget = () => {
 
 // ---------------------------------------------------------------- for a teacher
 
-// A spreadsheet takes a text that begins so for a formula.
+// A spreadsheet reads a text with such a beginning as a formula.
 const FORMULA = /^[=+\-@\t\r]/;
 
 const cell = (text) => `"${(FORMULA.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
 
-/** What somebody said and what was measured, as lines of text or of CSV.
+/** Guesses and measured values, as lines of text or of CSV.
  * @param {"text" | "csv"} kind @param {string} name @param {{ id: string, title: string }[]} scenes */
 export const answersText = (kind, name, scenes) => {
   const rows = scenes.map(({ id, title }, i) => {

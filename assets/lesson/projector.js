@@ -1,12 +1,12 @@
 // @ts-check
-// The lesson before a class: keys as a presenter's remote sends them.
+// The lesson on a projector: the keys of a presenter's remote.
 
 const ON = ["ArrowRight", "PageDown"];
 const BACK = ["ArrowLeft", "PageUp"];
 const MOVED_BY_ARROWS = "input, textarea, select, [role=slider], [role=radio], [role=radiogroup]";
 const PRESSED_BY_SPACE = "button, a, summary, input, textarea";
 
-/** Page keys turn the panels whatever has the focus; arrows and the space bar where nothing else takes them.
+/** Page keys turn the panels with any focus; arrows and the space bar if no other control uses them.
  * @param {() => unknown} isOn @param {{ next: () => void, back: () => void, left: () => void }} turn left: after Esc */
 export const followKeys = (isOn, { next, back, left }) => {
   document.addEventListener("keydown", (event) => {

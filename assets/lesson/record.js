@@ -1,6 +1,6 @@
 // @ts-check
-// What the record of a shipped set tells beyond its table: steps of the mechanism, few weights against
-// random ones, rivals whose settings were tuned. Every reader returns null or nothing where a record lacks it.
+// The parts of a shipped set's record beyond its table: steps of the mechanism, few weights against random ones, rivals
+// with tuned settings. Every reader returns null or nothing where a record lacks them.
 import { percent, sum } from "../numbers.js";
 import { recorded } from "./figures.js";
 
@@ -12,16 +12,16 @@ const MISSING = {
   rounding: "sizes of changes in steps of the number format",
 };
 
-/** What a scene needs and these facts lack, in words.
+/** The facts that a scene needs and that are missing, in words.
  * @param {{ needs: string[] }} scene @param {{ profile: any, skills: any, record: any }} facts @returns {string[]} */
 export const missingOf = ({ needs }, { profile, skills, record }) => {
   const found = { skills, few_weights: record?.few_weights, rounding: profile.rounding };
   return needs.filter((need) => !found[need]).map((need) => MISSING[need]);
 };
 
-const ROUND = 1e-9; // the interval of all right ends at 1 but for that
+const ROUND = 1e-9; // tolerance: the interval for all right ends at 1 only up to rounding
 
-/** What is solved where only one part is scaled, "overshoot" or "dilution": "×1 98 %, ×0.7 97 %"; or "".
+/** Scores with only one part scaled, "overshoot" or "dilution": "×1 98 %, ×0.7 97 %"; or "".
  * @param {{ record: any }} facts @param {string} name @returns {string} */
 export const stepsText = ({ record }, name) => {
   /** @type {{ scale: number, average: number }[]} */
@@ -29,7 +29,7 @@ export const stepsText = ({ record }, name) => {
   return rows.map(({ scale, average }) => `×${Number(scale.toFixed(2))} ${percent(average, 0)}`).join(", ");
 };
 
-/** What RAM and methods whose settings were chosen on other questions reach, as pieces of text.
+/** Scores of RAM and of methods with settings tuned on other questions, as parts of a text.
  * @param {Facts} facts @returns {string[]} */
 export const rivals = ({ record }) => {
   const found = record?.seeds?.[record.seed];
@@ -44,8 +44,7 @@ export const rivals = ({ record }) => {
   ];
 };
 
-/** Of each agent, scores with only its k largest changes and with k random ones of them: the figures of the agent
- * that needs the fewest, { name, domain, base, whole, changed, rows, fewest }, or null.
+/** Scores of each agent with only its k largest changes and with k random ones: those of the agent that needs the fewest, { name, domain, base, whole, changed, rows, fewest }, or null.
  * @param {{ record: any }} facts @returns {any} */
 export const thriftiest = ({ record }) => {
   const { n, agents } = record?.few_weights || {};
@@ -57,13 +56,13 @@ export const thriftiest = ({ record }) => {
   return found.length ? found.reduce((a, b) => (b.fewest.k / b.changed < a.fewest.k / a.changed ? b : a)) : null;
 };
 
-/** Draws of random weights: their mean, and from the lowest to the highest. @param {number[]} shares @param {number} n */
+/** Draws of random weights: their mean, lowest and highest. @param {number[]} shares @param {number} n */
 const rangeOf = (shares, n) => {
   const share = sum(shares) / shares.length;
   return { right: Math.round(share * n), n, share, low: Math.min(...shares), high: Math.max(...shares), draws: shares.length };
 };
 
-// The fewest largest changes with which, and with all more, the score is the whole agent's within its interval.
+// The fewest largest changes from which on the whole agent's score is inside the interval.
 const carrying = (rows, whole) => {
   const few = [...rows].sort((a, b) => b.k - a.k);
   const broken = few.findIndex(({ largest }) => largest.high < whole - ROUND);

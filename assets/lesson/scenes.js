@@ -1,6 +1,6 @@
 // @ts-check
-// The scenes of the lesson as data, in their order: what is asked, what can be said, what to do on the
-// stage, and what is told then. Every figure in a text comes from figures.js.
+// The scenes of the lesson as data, in order: question, choices, task on the stage, and answer. Every number in a text
+// comes from figures.js.
 import { listText } from "../canvas/model/words.js";
 import { brief, epsilon, times } from "../numbers.js";
 import { epsilonScene } from "./few_weights.js";
@@ -12,16 +12,16 @@ import { limitsScene, roundingScene } from "./limits.js";
 import { rivals, stepsText } from "./record.js";
 import { asBase, average, isShown, sumUp, usual } from "./states.js";
 
-/** What scenes read: settings are those of the stage, or of when the answer was reached. skills and record: null
+/** The input of scenes: settings are those of the stage, or those that reached the answer. skills and record: null
  * where a set has none.
  * @typedef {{ profile: any, skills: any, record: any, settings: import("../canvas/model/methods.js").Settings }} Facts
- * @typedef {(string | string[])[]} Pieces text; a piece in a list of its own is strong
+ * @typedef {(string | string[])[]} Pieces text; a part in its own list is strong
  * @typedef {{ value: number, text: string }} Measured value: a share, or an index into the choices
  */
-/** A scene. needs: what must be known of its set. figure: the one panel of the stage that it shows, isWithMethods:
- * with the methods above it. start, target: settings to begin with, and some that answer. controls: what leads there;
- * dial: the one in hand if not epsilon, most: its largest value, where the card has it. guess: "share" for a share
- * of something, or texts to choose from.
+/** A scene. needs: required facts of its set. figure: the panel of the stage that it shows, isWithMethods: with the
+ * methods above it. start, target: initial settings, and some that reach the answer. controls: used to reach it; dial:
+ * the active one if not epsilon, most: its largest value, if it is on the card. guess: "share" for a share of
+ * something, or texts to choose from.
  * @typedef {{ id: string, title: string, isLastWord?: boolean, set: string, needs: string[], figure: string,
  *   isWithMethods?: boolean, start: (facts: Facts) => any, target: (facts: Facts) => any, controls: string[],
  *   dial?: string, most?: number, example?: (facts: Facts) => import("./figures.js").Example | null,
@@ -31,16 +31,16 @@ import { asBase, average, isShown, sumUp, usual } from "./states.js";
 
 const share = (found) => ({ value: found.share, text: figureText(found) });
 
-/** What is solved where only one part is scaled, where that was measured. @returns {Pieces} */
+/** Scores with only one part scaled, if measured. @returns {Pieces} */
 const steps = (facts, name, lead) => {
   const text = stepsText(facts, name);
   return text ? [`${lead}: ${text} solved.`] : [];
 };
 
-// The argument in one picture, a merge more in each scene: own parts, shared parts, questions solved.
+// The argument in one chart, one more merge in each scene: own parts, shared parts, questions solved.
 const partsChart = (facts, merges) => ({
   kind: "parts",
-  label: "How many times each merge applies own and shared parts, and what it solves",
+  label: "Each merge's factors of own and shared parts, and questions solved",
   rows: merges.map(([name, settings], i) => ({
     name, ...partsApplied(facts.profile, settings), figure: totalAt(facts, settings), isStrong: i === merges.length - 1,
   })),

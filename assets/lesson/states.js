@@ -1,5 +1,5 @@
 // @ts-check
-// Settings of the canvas that scenes begin with or lead to.
+// Initial and target settings of scenes on the canvas.
 import { nameOf, usualOf } from "../canvas/model/methods.js";
 import { nothingCounts } from "./figures.js";
 
@@ -17,5 +17,5 @@ export const average = ({ profile }) => usualOf("average", profile);
 /** @param {Facts} facts */
 export const sumUp = ({ profile }) => usualOf("sum", profile);
 
-/** Whether the canvas shows a method, by the name that its button has. @param {Facts} facts @param {string} name */
+/** Whether the canvas shows a method, by its button's name. @param {Facts} facts @param {string} name */
 export const isShown = ({ profile, settings }, name) => nameOf(settings, profile.agents.length) === name;

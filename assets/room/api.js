@@ -1,11 +1,11 @@
 // @ts-check
-// Talking to a room's routes (ram_studio/app/room/routes.py): JSON there and back, refusals as errors with their
-// status, and polling with ETag. Secrets go in headers only.
+// The client of a room's routes (ram_studio/app/room/routes.py): JSON requests and responses, refusals as errors with
+// their status, and polling with ETag. Secrets are sent in headers only.
 
-const EVERY = 2000; // ms between two polls, give or take a quarter: a class must not ask in step
+const EVERY = 2000; // ms between two polls, plus or minus a quarter, so that a class does not poll in step
 const SLOWEST = 16000;
 
-/** An answer that is a refusal. status: of HTTP, 0 where there was none. */
+/** A refused request. status: of HTTP, 0 without a response. */
 export class Refused extends Error {
   /** @param {string} message @param {number} status */
   constructor(message, status) {
@@ -34,23 +34,23 @@ const refusalOf = async (answer) => {
   return new Refused(body?.error ?? `The server answered ${answer.status}.`, answer.status);
 };
 
-/** A route's answer. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
+/** A route's response. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
 const accepted = async (path, how) => {
   const answer = await ask(path, how);
   if (!answer.ok) throw await refusalOf(answer);
   return answer;
 };
 
-/** The JSON that a route answers. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
+/** A route's response as JSON. Throws Refused. @param {string} path @param {{ body?: any, headers?: Record<string, string> }} [how] */
 export const call = async (path, how) => (await accepted(path, how)).json();
 
-/** A route's answer as text. Throws Refused. @param {string} path @param {Record<string, string>} headers */
+/** A route's response as text. Throws Refused. @param {string} path @param {Record<string, string>} headers */
 export const textOf = async (path, headers) => (await accepted(path, { headers })).text();
 
 /**
- * Poll a route until stopped. take(state) is called when it changed, lost(refusal) when it cannot be had: of a
- * refusal with 403 or 404 polling ends. Returns { now, take, stop, left }: poll at once, show an answer that came
- * otherwise, end, and the seconds until a time of the server's clock.
+ * Poll a route until stopped. take(state) is called after a change, lost(refusal) after a failure: 403 and 404 end
+ * polling. Returns { now, take, stop, left }: poll immediately, show a response from elsewhere, end, and the seconds
+ * until a time of the server's clock.
  * @param {{ path: string, headers: Record<string, string>, take: (state: any) => void, lost: (refusal: Refused) => void }} how
  */
 export const follow = ({ path, headers, take, lost }) => {
@@ -66,7 +66,7 @@ export const follow = ({ path, headers, take, lost }) => {
       const answer = await ask(path, { headers: { ...headers, ...(etag ? { "If-None-Match": etag } : {}) } });
       const refused = answer.ok || answer.status === 304 ? null : await refusalOf(answer);
       const state = answer.ok ? await answer.json() : null;
-      if (isOver || mine !== turn) return; // it was read too late
+      if (isOver || mine !== turn) return; // an outdated response
       wait = EVERY;
       if (refused) throw refused;
       ahead = Number(answer.headers.get("Room-Clock")) - performance.now() / 1000;
@@ -89,7 +89,7 @@ export const follow = ({ path, headers, take, lost }) => {
     now: poll,
     /** @param {any} state */
     take: (state) => {
-      turn += 1; // an answer under way is older
+      turn += 1; // a pending response is older
       take(state);
       clearTimeout(timer);
       later();

@@ -1,6 +1,6 @@
 // @ts-check
-// Ask the class: what Tune shows becomes a question of the room that this browser leads. The class is told the
-// settings; what the merge solves stays hidden until the reveal.
+// Ask the class: Tune's current merge becomes a question of the room that this browser leads. The class sees the
+// settings; the merge's score stays hidden until the reveal.
 import { linkOf } from "../canvas/model/links.js";
 import { settingsText } from "../canvas/model/methods.js";
 import { exactRow } from "../canvas/model/nearest.js";
@@ -13,7 +13,7 @@ import { ledRoom } from "../led_room.js";
 export const canvasLink = (profile, settings) =>
   linkOf(document.baseURI, "tune", { profile, settings, dial: null, pin: null, weight: null, lesson: null, isPresented: false }).search;
 
-/** What the canvas shows as a question, or null where exactly this was not measured. @param {any} profile @param {any} settings */
+/** The canvas's setting as a question, or null if it was not measured exactly. @param {any} profile @param {any} settings */
 const canvasQuestion = (profile, settings) => {
   const row = profile.set && profile.skills ? exactRow(profile, settings) : null;
   if (!row) return null;
@@ -32,7 +32,7 @@ const canvasQuestion = (profile, settings) => {
   };
 };
 
-/** Ask it now; returns what to tell the teacher. @param {any} profile @param {any} settings @returns {Promise<string>} */
+/** Ask it now; returns a message for the teacher. @param {any} profile @param {any} settings @returns {Promise<string>} */
 export const askClass = async (profile, settings) => {
   const room = ledRoom();
   if (!room) return "No room is open in this browser.";

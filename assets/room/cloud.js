@@ -1,16 +1,16 @@
 // @ts-check
-// The answers of a class, first and second round in two shades, with what was measured over them: a cloud of dots
-// on a line, bars for choices.
+// The answers of a class, first and second round in two shades, with the measured value on top: a cloud of dots on a
+// line, bars for choices.
 import { put } from "../nodes.js";
 import { brief } from "../numbers.js";
 import { answerText } from "./view.js";
 
 const ROUNDS = [["first", "First vote"], ["second", "Second vote"]];
 const EDGE = 14; // px left and right of the line
-const WIDE = 900; // px from which a cloud is read from afar
+const WIDE = 900; // px: from this width on, sizes for a projector
 const FOOT = 40; // px for the axis between the rounds
 
-/** One sentence a round, and what near is. @param {any} question @param {any} rounds */
+/** One sentence per round, and the definition of near. @param {any} question @param {any} rounds */
 export const roundsText = (question, rounds) => {
   const sentences = ROUNDS.flatMap(([name, title]) => {
     const { answers, right, median } = rounds[name];
@@ -22,7 +22,7 @@ export const roundsText = (question, rounds) => {
   return sentences.join(" ");
 };
 
-/** What was measured on a line: a share as elsewhere, not only in the steps of a guess. @param {any} question @param {number} value */
+/** The measured value on a line: a share as elsewhere, not rounded to the steps of a guess. @param {any} question @param {number} value */
 export const valueText = (question, value) => (question.line.unit === "%" ? brief(value / 100) : answerText(question, value));
 
 /** @param {number} value @param {{ low: number, high: number }} line */
@@ -95,7 +95,7 @@ const drawChoices = (box, question, rounds, truth) => {
 };
 
 /**
- * Draw the answers of both rounds. truth: what was measured, or null before it may be seen.
+ * Draw the answers of both rounds. truth: the measured value, or null before the reveal.
  * @param {HTMLElement} box @param {any} question @param {any} rounds @param {any} truth
  */
 export const drawAnswers = (box, question, rounds, truth) => {

@@ -1,6 +1,6 @@
 // @ts-check
-// Questions for a class, made of what the lesson asks. Every figure comes from profile, table and record of the
-// shipped sets, by the lesson's own functions; none is typed.
+// Questions for a class, from the lesson. Every number comes from profile, table and record of the shipped sets, by the
+// lesson's own functions; none is hard-coded.
 import { skillsOf } from "../canvas/model/data.js";
 import { axisOf } from "../canvas/model/histogram.js";
 import { missingOf } from "../lesson/record.js";
@@ -15,7 +15,7 @@ const read = async (path) => {
   return answer.json();
 };
 
-/** What the lesson's functions ask for, of a shipped set. @param {string} set */
+/** The facts of a shipped set for the lesson's functions. @param {string} set */
 const factsOf = async (set) => {
   const [profile, table, record] = await Promise.all([
     read(`room/material/${set}.json`), read(`ram/skills/${set}.json`), read(`ram/record/${set}.json`),
@@ -45,7 +45,7 @@ const questionOf = (scene, facts) => {
   };
 };
 
-/** The lesson's questions, of every scene that the shipped sets can answer. @returns {Promise<any[]>} */
+/** The lesson's questions, for every scene that the shipped sets can answer. @returns {Promise<any[]>} */
 export const lessonQuestions = async () => {
   const sets = [...new Set(SCENES.map(({ set }) => set))];
   const known = new Map(await Promise.all(sets.map(async (set) => /** @type {[string, any]} */ ([set, await factsOf(set)]))));

@@ -1,17 +1,17 @@
 // @ts-check
-// A rehearsal: simulated students in the teacher's own tab, who join, poll and vote over the same routes. Their
-// answers are drawn at random and say nothing about a class.
+// A rehearsal: simulated students in the teacher's tab, who join, poll and vote over the same routes. Their answers are
+// random and not those of a class.
 import { tabMemory } from "../storage.js";
 import { call, Refused } from "./api.js";
 
 export const CLASS = 30;
-const RIGHT = { first: 0.5, second: 0.7 }; // share that answers as measured
+const RIGHT = { first: 0.5, second: 0.7 }; // share of right answers
 const SLOWEST = 5000; // ms until the last one has answered
-const EVERY = 6000; // ms between two polls of one, often enough to count as present
+const EVERY = 6000; // ms between polls of one student, often enough to count as present
 
 const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
 
-/** An answer that is near what was measured with some chance, and anywhere else. @param {any} question @param {any} truth @param {number} chance */
+/** An answer that is near the measured value with this chance, else anywhere. @param {any} question @param {any} truth @param {number} chance */
 const drawnAnswer = ({ choices, line }, truth, chance) => {
   const isRight = Math.random() < chance;
   if (choices) return isRight ? truth.value : Math.floor(Math.random() * choices.length);
@@ -20,7 +20,7 @@ const drawnAnswer = ({ choices, line }, truth, chance) => {
   return Math.min(line.high, Math.max(line.low, Math.round(value)));
 };
 
-/** Let simulated students into a room, those of before a reload again; returns what is told of each state of the teacher's. @param {string} code */
+/** Let simulated students into a room, the same ones after a reload; returns a listener for the teacher's states. @param {string} code */
 export const rehearse = (code) => {
   /** @type {string[]} */
   const students = [];
@@ -54,7 +54,7 @@ export const rehearse = (code) => {
     const step = `${phase} ${place} ${question?.id}`;
     if (step === voted) return;
     voted = step;
-    for (const vote of votes) clearTimeout(vote); // the vote was closed before them
+    for (const vote of votes) clearTimeout(vote); // the vote was closed earlier
     votes = [];
     if (!(phase in RIGHT)) return;
     for (const student of students) {

@@ -1,6 +1,6 @@
 // @ts-check
-// The teacher's report: each question with both rounds, and what talking changed. One page when printed; no name
-// and no answer of one student is in it.
+// The teacher's report: each question with both rounds, and the effect of the discussion. One page when printed, without
+// names or answers of single students.
 import { counted, listText } from "../canvas/model/words.js";
 import { download } from "../keep.js";
 import { put, putButton } from "../nodes.js";
@@ -14,7 +14,7 @@ const gainText = ({ gain, both }) => {
   return gain === null ? "all right before" : `${gain < 0 ? "−" : ""}${Math.abs(gain).toFixed(2)}`;
 };
 
-/** What a round said, in words: the usual guess, or the answers that were chosen most often. @param {any} one @param {any} round */
+/** A round's result in words: the median guess, or the most frequent answers. @param {any} one @param {any} round */
 const roundText = (one, { answers, right, median, by_choice: counts }) => {
   if (!answers) return "nobody answered";
   const chosen = () => one.choices.filter((_, i) => counts[i] === Math.max(...counts)).map((text) => `“${text}”`);
@@ -22,7 +22,7 @@ const roundText = (one, { answers, right, median, by_choice: counts }) => {
   return `${usual}, ${per(right, answers)} right`;
 };
 
-/** A sheet for every student: what the class answered, and lines for what one thinks now. It is seen on paper alone. */
+/** A sheet for every student: the class's answers, and lines for their own explanation. Only visible in print. */
 const drawWorksheet = (box, answered) => {
   const sheet = put(box, "section", { class: "rm-sheet", "aria-labelledby": "sheet-title", "data-part": "worksheet" });
   put(sheet, "h2", { id: "sheet-title" }, "Merging agents: what our class answered");

@@ -1,6 +1,6 @@
 // @ts-check
-// The projector's view: how to join, the question and how many have answered, then what was measured. It knows no
-// secret: its address may stand on the wall.
+// The projector's view: how to join, the question and the number of answers, then the measured value. It contains no
+// secret: its URL may be public.
 import { put, write } from "../nodes.js";
 import { follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";

@@ -1,20 +1,20 @@
 // @ts-check
-// A student's view: join with a code, answer twice, see what was measured. The answer is kept by the room, so a
-// reload finds it again; the browser keeps only a random id, for this tab.
+// A student's view: join with a code, answer twice, see the measured value. The room stores the answer, so a reload finds
+// it again; the browser stores only a random id, for this tab.
 import { put, putButton, write } from "../nodes.js";
 import { tabMemory } from "../storage.js";
 import { call, follow } from "./api.js";
 import { drawAnswers } from "./cloud.js";
 import { answerText, drawClock, drawQuestion, focusOn, headline, main, measuredText, plainText, speak } from "./view.js";
 
-const CANVAS = "ram-canvas"; // the tab in which one explores
+const CANVAS = "ram-canvas"; // the tab for exploring
 const TAKEN = "Your teacher has your canvas.";
 let link = /** @type {any} */ (null);
 let code = "";
 let student = "";
 let drawn = "";
 let canvas = /** @type {Window | null} */ (null);
-let isCut = false; // the connection, and the notice says so
+let isCut = false; // the connection is lost, with a notice
 
 const storeId = (value) => tabMemory.write(`room-${code}`, value);
 
@@ -63,7 +63,7 @@ const enter = async () => {
   try {
     if (!student) {
       const joined = await call(`/${newCode}/join`, { body: {} });
-      if (code !== newCode) return; // another room was asked for meanwhile
+      if (code !== newCode) return; // another room was requested meanwhile
       student = joined.student;
       storeId(student);
     }
@@ -83,13 +83,13 @@ const lost = (refusal) => {
   else tellConnection(refusal.status === 304 ? "" : refusal.message);
 };
 
-// Other notices stay until something else is shown.
+// Other notices stay until the next view.
 const tellConnection = (text) => {
   if (text || isCut) notice(text);
   isCut = Boolean(text);
 };
 
-// ---------------------------------------------------------------- what is shown
+// ---------------------------------------------------------------- views
 
 const draw = (state) => {
   const { phase, place, question, result } = state;
@@ -235,14 +235,14 @@ const drawExplore = ({ result, link: sent }) => {
   put(box, "p", { class: "rm-sent" }, sent ? TAKEN : "");
 };
 
-/** The query of the canvas in the other tab, or of a pasted link; "" for none of this app's. @param {string} [pasted] */
+/** The query of the canvas in the other tab, or of a pasted link; "" if it is not this app's. @param {string} [pasted] */
 const queryOf = (pasted) => {
   try {
     const url = new URL(pasted ?? String(canvas?.location.href), document.baseURI);
     url.searchParams.delete("__theme");
     return url.origin === window.location.origin ? url.search : "";
   } catch {
-    return ""; // no such tab any more, or no link
+    return ""; // the tab is closed, or not a link
   }
 };
 
@@ -255,7 +255,7 @@ const handIn = async (pasted) => {
   }
   try {
     link.take(await call(`/${code}/link`, { body: { link: query }, headers: { "Room-Student": student } }));
-    focusOn("[data-part=hand-in]"); // all was drawn anew
+    focusOn("[data-part=hand-in]"); // everything was redrawn
     speak(TAKEN);
   } catch (error) {
     notice(/** @type {Error} */ (error).message);

@@ -1,5 +1,5 @@
 // @ts-check
-// The teacher's view: open a room, lead the class through with one button, watch answers come, keep the report.
+// The teacher's view: open a room, lead the class with one button, watch answers arrive, save the report.
 import { put, putButton, write } from "../nodes.js";
 import { call, follow, textOf } from "./api.js";
 import { drawAnswers } from "./cloud.js";
@@ -19,8 +19,8 @@ let link = /** @type {any} */ (null);
 let [code, token] = ["", ""];
 let state = /** @type {any} */ (null);
 let parts = /** @type {any} */ (null);
-let isCut = false; // the connection, and the notice says so
-let isNoted = true; // expected answers stand open, as the teacher left the last one
+let isCut = false; // the connection is lost, with a notice
+let isNoted = true; // whether expected answers are unfolded, as the teacher left the last one
 let simulate = /** @type {((state: any) => void) | null} */ (null);
 
 const headers = () => ({ "Room-Token": token });
@@ -80,7 +80,7 @@ const drawOpening = async (error = "") => {
 
 const enter = () => {
   link?.stop();
-  simulate = null; // students of a rehearsal are of its room
+  simulate = null; // simulated students belong to one room
   const found = /^#([A-Za-z]{6})\.([\w-]{20,64})$/.exec(window.location.hash);
   if (!found) {
     drawOpening(window.location.hash ? "This is not a teacher's link. Open a new room." : "");
@@ -91,7 +91,7 @@ const enter = () => {
   link = follow({ path: `/${code}/teacher`, headers: headers(), take: draw, lost });
 };
 
-// The browser leads this room no more, and the address does not name it.
+// The browser no longer leads this room, and the URL does not name it.
 const forget = () => {
   leaveRoom();
   history.replaceState(null, "", `${window.location.pathname}${window.location.search}`);
@@ -105,7 +105,7 @@ const lost = (refusal) => {
   } else tellConnection(refusal.message);
 };
 
-// What an action was refused for stays until the next one.
+// The reason of a refused action stays until the next action.
 const tellConnection = (text) => {
   if (text || isCut) parts.notice.textContent = text;
   isCut = Boolean(text);
@@ -144,13 +144,13 @@ const drawConsole = () => {
   putButton(row, "End the room", () => { if (window.confirm("End the room for everybody? You keep the report.")) act("end"); }, { "data-part": "end" });
   const notice = put(lead, "p", { class: "rm-bad", role: "alert" });
   const stage = put(main(), "section", { class: "rm-stage", "aria-label": "Question" });
-  const live = put(main(), "section", { class: "rm-live", "aria-label": "Answers, seen by you alone" });
+  const live = put(main(), "section", { class: "rm-live", "aria-label": "Answers, only visible to you" });
   const links = put(main(), "section", { class: "rm-links", "aria-label": "Canvases of students" });
   const plan = put(main(), "nav", { "aria-label": "Questions" });
   parts = { address, here, phase, next, reveal, reset, notice, stage, live, links, plan, drawn: new Map() };
 };
 
-/** Draw a part anew when what it shows changed. @param {string} name @param {any} shown @param {(node: HTMLElement) => void} paint */
+/** Redraw a part when its data changed. @param {string} name @param {any} shown @param {(node: HTMLElement) => void} paint */
 const renew = (name, shown, paint) => {
   const key = JSON.stringify(shown);
   if (parts.drawn.get(name) === key) return;
@@ -160,7 +160,7 @@ const renew = (name, shown, paint) => {
   const focused = controls().indexOf(document.activeElement);
   node.replaceChildren();
   paint(node);
-  controls()[focused]?.focus({ preventScroll: true }); // votes come while somebody tabs through
+  controls()[focused]?.focus({ preventScroll: true }); // votes may arrive during keyboard navigation
 };
 
 const draw = (answer) => {
@@ -204,7 +204,7 @@ const drawStage = (box) => {
   const notes = put(box, "details", { class: "rm-notes" });
   notes.open = isNoted;
   notes.addEventListener("toggle", () => { isNoted = notes.open; });
-  put(notes, "summary", {}, "Expected answer, seen by you alone");
+  put(notes, "summary", {}, "Expected answer, only visible to you");
   put(notes, "p", { class: "rm-verdict" }, `Measured: ${measuredText(question, expected.truth)}`);
   write(put(notes, "p"), expected.reveal);
   if (expected.note) put(notes, "p", { class: "rm-muted" }, expected.note);

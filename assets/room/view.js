@@ -1,12 +1,12 @@
 // @ts-check
-// What the three views of a room share: texts in pieces, the question, the clock of a talk, and what is spoken.
+// Common parts of a room's three views: texts in parts, the question, the clock of the discussion, announcements.
 import { put, write } from "../nodes.js";
 
 export const main = () => /** @type {HTMLElement} */ (document.getElementById("room"));
 
 let spoken = "";
 
-/** Say a sentence to who listens to the page, once. @param {string} text */
+/** Announce a sentence to screen readers, once. @param {string} text */
 export const speak = (text) => {
   if (text === spoken) return;
   spoken = text;
@@ -17,14 +17,14 @@ export const speak = (text) => {
 /** @param {any[]} pieces */
 export const plainText = (pieces) => pieces.flat().join("");
 
-/** What stands in the head, and the tab's title. @param {string} text @param {boolean} isRehearsal */
+/** Set the header's text and the tab's title. @param {string} text @param {boolean} isRehearsal */
 export const headline = (text, isRehearsal = false) => {
   const node = /** @type {HTMLElement} */ (document.querySelector("[data-part=where]"));
   node.textContent = isRehearsal ? `${text} · rehearsal` : text;
   document.title = `${text} · RAM Studio`;
 };
 
-/** The question: its place, title and text. @param {HTMLElement} box @param {any} state */
+/** The question: its number, title and text. @param {HTMLElement} box @param {any} state */
 export const drawQuestion = (box, { place, questions, question }) => {
   put(box, "p", { class: "rm-place" }, `Question ${place + 1} of ${questions}`);
   put(box, "h1", { tabindex: "-1" }, question.title);
@@ -38,7 +38,7 @@ export const answerText = (question, value) => {
   return `${Number(value.toFixed(digits))} ${question.line.unit}`.trim();
 };
 
-/** What was measured, in words. @param {any} question @param {{ value: number, text: string }} truth */
+/** The measured value, in words. @param {any} question @param {{ value: number, text: string }} truth */
 export const measuredText = (question, { value, text }) => (question.choices ? `${question.choices[value]}, ${text}` : text);
 
 const timeText = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
@@ -60,13 +60,13 @@ export const drawClock = (box, left) => {
   tick();
 };
 
-/** What each phase is called on screens. */
+/** The title of each phase. */
 export const PHASES = {
   lobby: "Waiting to begin", ask: "Read the question", first: "First vote", talk: "Talk with your neighbors",
   second: "Second vote", reveal: "What was measured", done: "The lesson is over",
 };
 
-/** Move the focus to what is new, for those who listen or use keys. @param {string} selector */
+/** Move the focus to new content, for screen readers and keyboards. @param {string} selector */
 export const focusOn = (selector) => {
   /** @type {HTMLElement | null} */ (main().querySelector(selector))?.focus({ preventScroll: true });
 };

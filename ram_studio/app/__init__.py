@@ -1,7 +1,7 @@
 """The browser app: four steps from agents to a checked merge.
 
-``build`` and ``launch`` import Gradio only when they are called, and tell it before that not to
-phone home.
+``build`` and ``launch`` import Gradio only when they are called, after turning off its requests
+home.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def build(settings: Settings | None = None) -> gr.Blocks:
     from ram_studio.app.session.workspace import Workspace
 
     workspace = Workspace(settings)
-    # Read by Gradio when it is imported, and by each component: its cache goes with the sessions.
+    # Read by Gradio when it is imported, and by each component: its cache is deleted with sessions.
     os.environ["GRADIO_TEMP_DIR"] = str(workspace.gradio_folder)
     from ram_studio.app.page import build_page
 
@@ -51,7 +51,7 @@ def build(settings: Settings | None = None) -> gr.Blocks:
 
 
 def _warm_up(settings: Settings) -> None:
-    """Compile and import while nobody, or only the first user, waits for it."""
+    """Compile and import before users, or at most the first one, wait for it."""
     from ram_studio.algorithm.epsilon_grid import DEFAULT_INDEX
     from ram_studio.algorithm.kernels.warming import warm
     from ram_studio.app.public.machine import lower_priority
@@ -60,31 +60,31 @@ def _warm_up(settings: Settings) -> None:
 
     if settings.is_public:
         lower_priority()
-    # First what a room presses at once: computed by thirty at a time, it took them 13 seconds.
+    # First what a class opens at the same time: thirty concurrent users waited 13 seconds for it.
     for set_name in TITLES:
-        with contextlib.suppress(RamStudioError):  # told to whoever opens it
+        with contextlib.suppress(RamStudioError):  # reported to users who open it
             set_profile(set_name)
     warm()
-    # Plotly's first figure loads half of it.
+    # Plotly's first figure loads half of the library.
     with contextlib.suppress(RamStudioError):
         details_of(load_set(DEFAULT_SET), DEFAULT_INDEX, False)
     if settings.is_public:
-        # Else the first check of the day stops everybody's page for seconds.
+        # Otherwise the first check blocks all pages for seconds.
         from ram_studio.evals.answering.load import load_model
 
         load_model(load_set(DEFAULT_SET).base, "cpu")
-        # Some hundred thousand objects of libraries, which no collection needs to look at again.
+        # Some hundred thousand objects of libraries, which garbage collection can skip.
         gc.collect()
         gc.freeze()
 
 
 def leave_at_sigterm(workspace: Workspace) -> None:
-    """Have SIGTERM end the jobs and the process, leaving no file. For the main thread."""
+    """Make SIGTERM end the jobs and the process, leaving no file. For the main thread."""
 
-    # A container is stopped with SIGTERM: end the jobs, whose threads the interpreter would
-    # wait for, and leave as after Ctrl-C, so that exit handlers run and all files go.
+    # A container is stopped with SIGTERM: end the jobs, whose threads the interpreter would wait
+    # for, and exit as after Ctrl-C, so that exit handlers run and delete all files.
     def leave(*_: object) -> None:
-        # A second one (a shell's, beside its child's own) would wait for the first for ever.
+        # A second signal (sent by a shell to its child too) would wait for the first forever.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         workspace.close()
         sys.exit(0)
@@ -93,13 +93,13 @@ def leave_at_sigterm(workspace: Workspace) -> None:
 
 
 def _check_address(settings: Settings) -> None:
-    """Raise SettingsError where nothing can listen, before the page takes its seconds."""
+    """Raise SettingsError for an unusable address, before building the page takes seconds."""
     host, port = settings.host, settings.port
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
-    except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
-        # Python says the address once more.
+    except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name
+        # Python's message repeats the address.
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise SettingsError(
             f"The app cannot listen on {host}, port {port}: {why}. Choose another --host or --port."
@@ -111,7 +111,7 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
 
     options: further arguments of ``gr.Blocks.launch`` (``prevent_thread_lock`` in tests).
 
-    Raises: SettingsError: its port is taken, or its host is not this machine's.
+    Raises: SettingsError: the port is in use, or the host is not this machine's.
     """
     settings = settings or Settings()
     _check_address(settings)
@@ -124,7 +124,7 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     workspace.open()
     given = {**launch_options(app, settings), **options, "prevent_thread_lock": True}
     launched = app.launch(**given)
-    # Not before: Gradio silences warnings while it starts; imports in another thread undo that.
+    # Only now: Gradio silences warnings while it starts, and imports in another thread undo that.
     threading.Thread(target=_warm_up, args=(settings,), name="warm", daemon=True).start()
     if not options.get("prevent_thread_lock"):
         app.block_thread()

@@ -1,4 +1,4 @@
-"""Components that several panels lay out alike."""
+"""Components that several panels share."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ Component = TypeVar("Component", bound=gr.components.Component)
 
 
 def unchecked(component: Component) -> Component:
-    """Have a component take what a page sends; its handlers look whether there is such a thing.
+    """Make a component accept any value of a page; its handlers check the value.
 
-    For choices and ends that change with what is loaded. Gradio compares a value with those that it
-    gave this page last, which may be newer than the value, and of a few pages only: of any other it
-    remembers the first ones. Either way it would refuse what the page shows.
+    For choices and ranges that change with the loaded models. Gradio compares a value with the ones
+    it sent to this page last, which may be newer than the value; and it remembers them for a few
+    pages only, and the initial ones for all others. In both cases it would refuse a value that the
+    page shows.
     """
     return _taking(component, lambda self, payload: payload)
 
 
 def _taking(component: Component, preprocess: Callable[[Any, Any], Any]) -> Component:
-    """Have ``preprocess(component, payload)`` make a component's value of what a page sends."""
+    """Compute a component's value from a page's payload by ``preprocess(component, payload)``."""
     kind = type(component)
-    # A class of its own, as an update makes the component anew. Not by Gradio's metaclass, which
-    # writes a file of types for each class.
+    # A subclass, as an update creates the component again. Without Gradio's metaclass, which writes
+    # a file of types for each class.
     own = {"preprocess": preprocess, "__module__": kind.__module__}
     component.__class__ = ABCMeta.__new__(type(kind), kind.__name__, (kind,), own)
     return component
 
 
 def html(value: str | None = "", **options: Any) -> gr.HTML:
-    """Lay out HTML as it is, without Gradio's own style for its contents."""
+    """Lay out HTML without Gradio's own style for its contents."""
     return gr.HTML(value, apply_default_css=False, **options)
 
 
 def mount_point(call: str, elem_id: str, template: str = "<div></div>") -> gr.HTML:
-    """Lay out what the browser draws into a template; it holds no place for a value.
+    """Lay out a template that the browser draws into; it has no placeholder for a value.
 
-    call: of a member of window.RAM, once the page's modules are there.
+    call: to a member of window.RAM, after the page's modules are loaded.
     """
     start = f"window.RAM_READY.then((RAM) => RAM.{call})"
     return html(None, html_template=template, js_on_load=start, elem_id=elem_id)
@@ -50,7 +51,7 @@ def mount_point(call: str, elem_id: str, template: str = "<div></div>") -> gr.HT
 def slider(label: str, ends: tuple[float, float], value: float, step: float, **options: Any) -> Any:
     """Lay out a slider without Gradio's reset button.
 
-    Its handlers get the nearest of its values: while 120 is typed into its box, 1 and 12 are sent.
+    Its handlers get the nearest valid value: while a user types 120, 1 and 12 are sent.
     """
 
     def nearest(box: Any, payload: float | None) -> float:
@@ -62,9 +63,9 @@ def slider(label: str, ends: tuple[float, float], value: float, step: float, **o
 
 
 def number_box(value: float | None, label: str, **options: Any) -> gr.Number:
-    """Lay out a box for a number. Its handlers refuse what is out of range, in words.
+    """Lay out a box for a number. Its handlers refuse numbers out of range, with a message.
 
-    Gradio would refuse it without naming the box, and leave a job's status as it stands.
+    Gradio would refuse them without naming the box, and leave a job's status unchanged.
     """
 
     def rounded(box: Any, payload: float | None) -> float | None:
@@ -74,7 +75,7 @@ def number_box(value: float | None, label: str, **options: Any) -> gr.Number:
 
 
 def choice(label: str, choices: Sequence[Any], value: Any, **options: Any) -> gr.Dropdown:
-    """Lay out a short list to choose from, without search in it."""
+    """Lay out a short drop-down list without search."""
     return gr.Dropdown(choices, value=value, label=label, filterable=False, **options)
 
 
@@ -88,7 +89,7 @@ def kind_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def limits_of(schema: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the least and the largest value of a JSON schema; an open end is that end itself."""
+    """Return the least and the largest value of a JSON schema; exclusive limits count as limits."""
     kind = kind_of(schema)
     low = kind.get("minimum", kind.get("exclusiveMinimum", float("-inf")))
     return low, kind.get("maximum", kind.get("exclusiveMaximum", float("inf")))
@@ -108,7 +109,7 @@ def setting_box(
     Args:
         schema: with "step" a slider; see ``kind_of``.
         choices: names of an enum's values; placeholder: what an empty box means.
-        most: the largest value here, where it is less than the schema's.
+        most: the app's largest value, where it is less than the schema's.
     """
     kind, default = kind_of(schema), schema.get("default")
     options = {"min_width": 200, **options}
@@ -134,13 +135,13 @@ def setting_box(
 
 
 def dtype_box(elem_id: str, notes: dict[str, str] | None = None, **options: Any) -> gr.Dropdown:
-    """Lay out the choice of the stored format; "" is the base's. notes: said after a name."""
+    """Lay out the choice of the stored format; "" is the base's. notes: shown after a name."""
     names = [(f"{name}{(notes or {}).get(name, '')}", name) for name in OUTPUT_DTYPES]
     return choice("Stored as", [("As the base", ""), *names], "", elem_id=elem_id, **options)
 
 
 def rounding_box(elem_id: str, **options: Any) -> gr.Radio:
-    """Lay out the choice of how results are rounded to the stored format."""
+    """Lay out the choice of rounding to the stored format."""
     ways = [("To nearest", "nearest"), ("Stochastic (seeded)", "stochastic")]
     return gr.Radio(
         ways, value="nearest", label="Rounding", min_width=220, elem_id=elem_id, **options

@@ -1,4 +1,4 @@
-"""How numbers and settings read in the app; assets/numbers.js words numbers the same."""
+"""Formats of numbers and settings in the app, the same as in assets/numbers.js."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ram_studio.algorithm.meters.relation_preview import DTYPE_WORDS
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SNAP = 0.004
-"""Bins of the epsilon grid are that close to the number that a point is called by."""
+"""Largest relative distance of an epsilon grid point from its displayed number."""
 
 
 def epsilon_text(epsilon: float) -> str:
@@ -29,7 +29,7 @@ def epsilon_text(epsilon: float) -> str:
 
 
 def size_text(nbytes: float) -> str:
-    """Return a size in decimal units, as disks are sold."""
+    """Return a size in decimal units."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if nbytes >= limit:
             value = nbytes / limit
@@ -54,7 +54,7 @@ def count_text(number: int) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Return a rho, where None, as JSON has it, or infinity is unbounded."""
+    """Return a rho; None (in JSON) or infinity means unbounded."""
     if ratio is None or math.isinf(ratio):
         return "∞"
     return f"{ratio:.{3 if ratio < 10 else 2 if ratio < 100 else 1}f}"
@@ -66,12 +66,12 @@ def factor_text(factor: float | None) -> str:
 
 
 def retained_text(retained: Mapping[str, float] | None) -> str:
-    """Return how much of an agent's update a merge holds; None where it is not known."""
+    """Return the retained share of an agent's update; None where unknown."""
     return "–" if retained is None else percent_text(retained["total"])
 
 
 def by_rounding_text(numbers: Mapping[str, Any]) -> str:
-    """Return rounding's part of "retained", "" where none shows."""
+    """Return rounding's part of "retained", "" where it rounds to zero."""
     retained = numbers.get("retained")
     share = 0.0 if retained is None else round(100 * retained["rounding"], 1)
     return f"{share:+.1f}\u00a0%".replace("-", "−") if share else ""
@@ -84,7 +84,7 @@ def dtypes_text(dtypes: Mapping[str, int]) -> str:
 
 
 def setting_text(name: str) -> str:
-    """Return a setting's name as people write it: epsilon, drop rate; of a weight whose it is."""
+    """Return a setting's display name: epsilon, drop rate; for a weight with its agent."""
     kind, _, agent = name.partition(".")
     if kind == "ramp" and agent:
         agent, _, end = agent.rpartition(".")

@@ -1,7 +1,6 @@
-"""The page: head, stepper, the four steps and History, put together; each connects itself.
+"""The page: head, stepper, the four steps and History; each connects its own events.
 
-Which step is shown is the browser's business (page.js); the server never locks one that was
-reached.
+The browser decides which step is shown (page.js); the server never locks one that was reached.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ def build_page(workspace: Workspace) -> gr.Blocks:
             if offers_sign_in():
                 gr.LoginButton(size="sm", elem_id="sign-in")
             shared = PageContext(workspace, _stepper())
-        # Before the panels' events: their handlers' names would take the endpoints'.
+        # Before the panels' events, whose handlers could otherwise claim the endpoints' names.
         endpoints.build(workspace)
         for panel in (LoadPanel, TunePanel, MergePanel, CheckPanel, HistoryPanel):
             panel(shared)
         shared.connect()
     app.queue(max_size=200, default_concurrency_limit=8, api_open=False)
-    # Gradio looks for events a thousand times a second, and for their progress a hundred times: 8 %
-    # of a core for nothing. An event now waits 10 ms longer on average, which nobody sees.
+    # Gradio polls for events a thousand times a second, and for their progress a hundred times: 8 %
+    # of a core. Now an event waits 10 ms longer on average, which users do not notice.
     app._queue.sleep_when_free = 0.02
     app._queue.progress_update_sleep_when_free = 0.1
     app.is_public = workspace.settings.is_public

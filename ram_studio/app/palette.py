@@ -1,4 +1,4 @@
-"""The page's colors as Gradio's theme has them; the table is colors.py."""
+"""The page's colors in Gradio's theme; the table is colors.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _THEME = {
     "checkbox_border_color_selected link_text_color",
     "accent-ink": "button_primary_text_color",
 }
-"""Where Gradio's theme uses which color."""
+"""The variables of Gradio's theme by color."""
 
 
 def build_theme() -> gr.themes.Base:

@@ -1,4 +1,4 @@
-"""What a run of the app is told once, at its start."""
+"""The settings of a run of the app, fixed at its start."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DEFAULT_PORT = 7860
 _SPACE_ITEMS = 24
 _SPACE_TOKENS = 160
 _PUBLIC_SWEEP_MINUTES = 3.0
-# The paper's protocol; and three looks of asking until decided.
+# The paper's protocol; and three stages of asking until decided.
 _PUBLIC_SAMPLES = 4
 _PUBLIC_MADE_ITEMS = 200
 OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
-"""Names by which only this machine is reached."""
+"""Host names that only this machine can use."""
 
 
 def _default_work_dir() -> Path:
-    # One folder per user: it is private, and another user's could not be entered.
+    # One folder per user: it is private, so another user's could not be read.
     user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
     return Path(tempfile.gettempdir()) / f"ram-studio{user}"
 
 
 def _authority(url: str) -> str:
-    """Return host and port of a URL, "" for what is only a path.
+    """Return host and port of a URL, "" for a path.
 
     Raises: SettingsError for a URL without a readable host.
     """
@@ -44,23 +44,23 @@ def _authority(url: str) -> str:
 class Settings:
     """Settings of one running app.
 
-    host, port: where it listens.
-    allowed_hosts: names, with ports where they have one, that it has for browsers besides host: a
-        Space's own (SPACE_HOST), and a proxy's in front of it (in GRADIO_ROOT_PATH).
+    host, port: to listen on.
+    allowed_hosts: further names for browsers, with optional ports: a Space's own (SPACE_HOST), and
+        that of a proxy in front (in GRADIO_ROOT_PATH).
     models_dir: folder whose checkpoints the Load step offers; None offers none.
-    is_space: True on a public Space: Hub ids only, no local paths are taken or shown.
-    work_dir: parent of the sessions' folders (merged checkpoints live there until they expire).
-    max_download_bytes: most that one Hub checkpoint may weigh on a Space.
-    idle_seconds: a session untouched for this long is removed with its files.
-    gone_seconds: so is, on a shared server, one whose page was closed for this long.
+    is_space: True on a public Space: only Hub ids, no local paths.
+    work_dir: parent of the sessions' folders (with merged checkpoints, until they expire).
+    max_download_bytes: largest Hub checkpoint on a Space.
+    idle_seconds: a session idle for this long is removed with its files.
+    gone_seconds: the same for a session with a closed page, on a shared server.
     max_suite_items: most questions of one general suite; max_made_items: of a generated one;
-        max_samples: answers to each question. max_check_seconds: longest evaluation on a
-        Space; it keeps its answers. max_chat_tokens: longest answer in the chat.
-    max_job_seconds: longest run of any job on a shared server. max_sweep_minutes: most that a
-        sweep can be given.
-    max_merges, max_session_bytes: merges that a user may keep; the oldest go first.
+        max_samples: answers to each question. max_check_seconds: longest evaluation on a Space,
+        whose answers are stored. max_chat_tokens: longest answer in the chat.
+    max_job_seconds: longest run of any job on a shared server. max_sweep_minutes: longest time
+        limit of a sweep.
+    max_merges, max_session_bytes: most merges of a user; the oldest are removed first.
     max_disk_bytes: of all users and caches together, on a shared server.
-    jobs_per_address: jobs that one address may have, half of them running; 0 is no limit.
+    jobs_per_address: most jobs of one address, half of them running; 0 is no limit.
     """
 
     host: str = DEFAULT_HOST
@@ -86,7 +86,7 @@ class Settings:
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine's user can come here; checks are then kept for good."""
+        """Whether only this machine's user has access; checks are then stored permanently."""
         return not self.is_space and self.host in OWN_HOSTS
 
     @property
@@ -107,7 +107,7 @@ class Settings:
 
         RAM_STUDIO_JOBS_PER_ADDRESS is for many users behind one address.
 
-        Raises: SettingsError for a port that is no port, or a models folder that is none.
+        Raises: SettingsError for an invalid port, or a models folder that is not a folder.
         """
         env = os.environ if environ is None else environ
         wanted = port if port is not None else env.get("GRADIO_SERVER_PORT") or DEFAULT_PORT
@@ -129,7 +129,7 @@ class Settings:
                 f"RAM_STUDIO_JOBS_PER_ADDRESS is {jobs!r}; it must be a whole number (0: no limit)."
             )
         is_space = bool(env.get("SPACE_ID"))
-        # A Space with a domain of its own has several.
+        # A Space with its own domain has several.
         named = [*env.get("SPACE_HOST", "").split(","), _authority(env.get("GRADIO_ROOT_PATH", ""))]
         settings = cls(
             host=host or env.get("GRADIO_SERVER_NAME") or DEFAULT_HOST,

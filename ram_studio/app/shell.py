@@ -1,4 +1,4 @@
-"""What surrounds the steps: head, scripts and styles, what else is served, how it is launched."""
+"""The frame of the steps: head, scripts and styles, further routes, launch options."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from ram_studio.resources import asset_path, asset_text
 DOWNLOADS = "/downloads"
 
 _MAX_GRADIO_SESSIONS = 50
-"""Of whose pages Gradio remembers the components, 0.9 MB each; by default of 10,000."""
+"""Number of pages whose components Gradio caches, 0.9 MB each; its default is 10,000."""
 
 ENTRY = "page.js"
-"""The module of the landing page; it fetches STUDIO and its imports when a step needs them."""
+"""The module of the landing page; it loads STUDIO and its imports when a step needs them."""
 
 STUDIO = "studio.js"
 
@@ -58,7 +58,7 @@ def script_names() -> list[str]:
 
 
 FIRST_STYLE = "landing.css"
-"""Of the landing page, which is painted before Gradio's scripts have come."""
+"""Styles of the landing page, which is painted before Gradio's scripts are loaded."""
 
 STYLES = ("app.css", "canvas.css", "check.css", "lesson.css")
 """The page's style sheets under assets/."""
@@ -70,7 +70,7 @@ def head_html() -> Markup:
 
 
 def _file(path: Path | None, kind: str, **headers: str) -> Response:
-    """Return a file, asked for anew at every visit: their names carry no version."""
+    """Return a file, revalidated at every visit, as its name contains no version."""
     if path is None:
         return Response(status_code=404)
     return FileResponse(path, media_type=kind, headers={"Cache-Control": "no-cache", **headers})
@@ -89,27 +89,27 @@ def _skills(request: Request) -> Response:
 
 
 def _record(request: Request) -> Response:
-    """Serve how a shipped set was trained and what was measured of it."""
+    """Serve a shipped set's record: its training and measurements."""
     return _file(shipped_file(request.path_params["set"], RECORD), "application/json")
 
 
 def _canvas(request: Request) -> Response:
-    """Serve the canvas as one file, without data: the browser puts in what it shows."""
+    """Serve the canvas as one file without data, which the browser inserts."""
     return HTMLResponse(canvas_page.canvas_page(None), headers={"Cache-Control": "no-cache"})
 
 
 def _here(request: Request) -> Response:
-    """Answer a page that is coming back; that it asked is what counts (public/heartbeat.py)."""
+    """Answer a reloading page; only the request itself matters (public/heartbeat.py)."""
     return Response(status_code=204)
 
 
 def download_link(key: str, folder: Path) -> str:
-    """Return the address of a merge's zip, relative to the page; only its user knows the key."""
+    """Return the URL of a merge's zip, relative to the page; only its user knows the key."""
     return f"{DOWNLOADS[1:]}/{key}/{folder.name}.zip"
 
 
 def zip_route(find: Callable[[str, str], Path | None]) -> Route:
-    """Return the route that sends merges as zips, made while they are sent: no copy on the disk.
+    """Return the route that streams merges as zips, without a copy on the disk.
 
     find: a merge's folder by session key and name, or None.
     """
@@ -119,7 +119,7 @@ def zip_route(find: Callable[[str, str], Path | None]) -> Route:
         folder = find(request.path_params["key"], name)
         if folder is None:
             return PlainTextResponse("This merge no longer exists.", status_code=404)
-        # Weights hardly compress; stored as they are, the size is known before the first byte.
+        # Weights hardly compress; stored uncompressed, the size is known before the first byte.
         archive = ZipStream(compress_type=ZIP_STORED, sized=True)
         for file in sorted(folder.iterdir()):
             if file.is_file():
@@ -134,22 +134,21 @@ def zip_route(find: Callable[[str, str], Path | None]) -> Route:
 
 
 def _figures_script() -> str | None:
-    """Return where Gradio serves what draws its figures, 4.6 MB that it asks for with the first."""
+    """Return the path of Gradio's figure library, 4.6 MB that it loads with the first figure."""
     found = sorted(Path(gr.__file__).parent.glob("templates/frontend/assets/PlotlyPlot-*.js"))
     return f"assets/{found[0].name}" if found else None
 
 
 def document_head() -> str:
-    """Return what Gradio puts into the document's head: the styles of what it lays out."""
-    # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
+    """Return Gradio's part of the document's head: the styles of its components."""
+    # In the head, unchanged: launch(css=) rewrites selectors, and those in @media wrongly.
     return f"<style>{asset_text(*STYLES)}</style>"
 
 
 def document_opening() -> str:
-    """Return what opens the head, before Gradio's scripts: colors, the landing page's styles, and
-    the start of the scripts.
+    """Return the start of the head, before Gradio's scripts: colors, first styles and scripts.
 
-    Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
+    Gradio may mount a panel before the modules are loaded; it waits for the promise RAM_READY.
     """
     first = canvas_page.modules(ENTRY)
     preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in first)
@@ -169,13 +168,13 @@ def document_opening() -> str:
 
 
 def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
-    """Return the server's lifespan, which puts the request guard around all of it."""
+    """Return the server's lifespan, which wraps the whole app in the request guard."""
     workspace = app.ram_workspace
 
     @contextlib.asynccontextmanager
     async def lifespan(server: Any) -> AsyncIterator[None]:
-        # What ``app_kwargs`` can name stands inside Gradio's own middleware, which answers
-        # preflights by itself. Nothing was asked yet: the stack is built anew.
+        # Middleware in ``app_kwargs`` would be inside Gradio's own, which answers preflights.
+        # Before the first request the stack can still be rebuilt.
         server.middleware_stack = None
         server.add_middleware(QueueStreams)
         server.add_middleware(
@@ -192,7 +191,7 @@ def _guard(app: gr.Blocks, settings: Settings) -> Callable[..., Any]:
 
 
 def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``gr.Blocks.launch``: looks, script, what other users may not do."""
+    """Return arguments of ``gr.Blocks.launch``: styles, script, restrictions for other users."""
     workspace, previews = app.ram_workspace, Previews(is_space=settings.is_space)
     return {
         "server_name": settings.host,
@@ -222,7 +221,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
             ],
             "lifespan": _guard(app, settings),
         },
-        # A job that waits or runs holds one while it is watched; light events need some too.
+        # Each watched job uses one thread; light events need some too.
         "max_threads": 300,
         "state_session_capacity": _MAX_GRADIO_SESSIONS,
         "show_error": False,
@@ -231,8 +230,8 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "enable_monitoring": False,
         "max_file_size": max(UPLOAD_LIMITS.values()),
         "footer_links": ["gradio"] if settings.is_public else ["api", "gradio"],
-        # Gradio's page speaks it when an event is done, and has no text for it.
+        # Gradio's page announces it when an event is done, and has no text for it.
         "i18n": gr.I18n(en={"common.complete": "Done"}),
-        # The sessions' folders, whose names cannot be guessed.
+        # The sessions' folders, with unguessable names.
         "allowed_paths": [str(workspace.root)],
     }

@@ -1,8 +1,8 @@
-"""The one place where HTML comes from: Jinja2 templates beside their views, every value escaped.
+"""The only source of HTML: Jinja2 templates beside their views, with every value escaped.
 
-A view calls ``render("room/name.html.j2", ...)``. In templates ``ui`` has the pieces that several
-panels show (shared.html.j2), and the functions of numbers.py are filters: ``{{ n | size }}``. What
-is made here is ``Markup``: it can be given to another template, and what is added to it is escaped.
+A view calls ``render("room/name.html.j2", ...)``. In templates ``ui`` has the macros that several
+panels use (shared.html.j2), and the functions of numbers.py are filters: ``{{ n | size }}``. The
+result is ``Markup``: it can be passed to another template, and text added to it is escaped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENVIRONMENT.globals["ui"] = _UI
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return a template of this folder, filled in; a value that is missing is an error.
+    """Return a rendered template of this folder; a missing value is an error.
 
     template: path below app/, such as "load/fit.html.j2".
     """
@@ -41,14 +41,14 @@ callout: Callable[..., Markup] = _UI.callout
 """Return a highlighted sentence; its second argument is a ``Tone``."""
 
 empty_state: Callable[[str], Markup] = _UI.empty_state
-"""Return the text shown where a result will be."""
+"""Return the placeholder of a result."""
 
 step_head: Callable[..., Markup] = _UI.step_head
 """Return a step's heading and its one-sentence lead."""
 
 
 def failure(error: RamStudioError | None, stopped: str) -> Markup:
-    """Return why a job has no result; ``stopped`` is said when it was asked to stop."""
+    """Return why a job has no result; ``stopped`` is shown after a stop."""
     if isinstance(error, Stopped):
         return callout(stopped)
     return callout(str(error), "bad")

@@ -28,7 +28,7 @@ Models = Annotated[
 
 @dataclass
 class Answering:
-    """What answers. The annotations are the command line's."""
+    """The models' engine. The annotations are the command line's."""
 
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
@@ -62,7 +62,7 @@ class Answering:
     ] = None
 
     def check(self, settings: EvalSettings) -> None:
-        """Raise typer.BadParameter (exit code 2) for what does not go together."""
+        """Raise typer.BadParameter (exit code 2) for options that exclude each other."""
         is_harness = self.engine == "lm-eval"
         faults = {
             "--engine": (
@@ -87,7 +87,7 @@ class Answering:
                 raise typer.BadParameter(what, param_hint=option)
 
     def sources(self, models: list[str], settings: EvalSettings) -> dict[str, Any]:
-        """Return what answers by name: folders, or models of an endpoint."""
+        """Return folders, or models of an endpoint, by name."""
         from ram_studio.evals.answering.endpoint import EndpointEngine
 
         if self.endpoint is None:
@@ -132,7 +132,7 @@ def evaluate(
     settings = EvalSettings(**asked, base=judging.base)
     answering.check(settings)
     sources = answering.sources(models, settings)
-    # Before hours are spent: what is only needed at the end must be right, too.
+    # Checked first, although it is only needed at the end, hours later.
     check_exports(export)
     judging.check(sources)
     with storing.open_store() as store, status_line(quiet=as_json) as show_text:
@@ -154,7 +154,7 @@ def evaluate(
 
 
 def name_models(models: list[str]) -> dict[str, str]:
-    """Return model folders by name: NAME=FOLDER as given, else the folder's own name.
+    """Return model folders by name: NAME of NAME=FOLDER, else the folder's own name.
 
     Two folders of the same name get their parent's name too.
     """

@@ -37,7 +37,7 @@ _HELPS = {
     "seed": "Seed of the questions and of the search.",
 }
 
-# Options whose words take more than a line.
+# Options with long help texts.
 Positional = Annotated[
     str | None, typer.Argument(metavar="[BASE]", help="The base; or give it as --base.")
 ]
@@ -87,14 +87,14 @@ EarlyStop = Annotated[
 
 @dataclass
 class Running:
-    """With what both run, and where the table goes. The annotations are the command line's."""
+    """Options of both commands. The annotations are the command line's."""
 
     analysis: Annotated[Path | None, typer.Option(help="Analysis of the same files.")] = None
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None
     as_json: options.Json = False
 
     def report(self, plan: Plan, storing: Storing) -> None:
-        """Run a plan, drawing as it goes, and print its result.
+        """Run a plan, drawing its progress, and print its result.
 
         Raises: after that Stopped when it was stopped, typer.Exit where nothing could be merged.
         """
@@ -117,7 +117,7 @@ class Running:
         if result.ending == "stopped":
             raise storing.stopped_error()
         if result.rows and all(row.status == "failed" for row in result.rows):
-            raise typer.Exit(2)  # settings that no agents here can be merged with
+            raise typer.Exit(2)  # no setting could be merged
 
 
 @options.expand_groups
@@ -193,7 +193,7 @@ def sweep(
     if model is not None and base is not None:
         raise typer.BadParameter("the base is given twice", param_hint="--base")
     if not over:
-        raise typer.BadParameter("say what to vary, for example r=0:0.5:6", param_hint="--over")
+        raise typer.BadParameter("name what to vary, for example r=0:0.5:6", param_hint="--over")
     own = {"method": bring_method(method), "settings": options.parse_pairs(set_, "set KEY=VALUE")}
     plan = SweepPlan(
         options.parse_recipe(base or model, agent, "sweep", **own),
@@ -209,11 +209,11 @@ def sweep(
     running.report(plan, storing)
 
 
-# ---------------------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------------------- output
 
 
 def print_experiment(result: ExperimentResult) -> None:
-    """Print an experiment's rows, the factors of its merges, and what was found."""
+    """Print an experiment's rows, the factors of its merges, and its findings."""
     domains, rows = result.domains, result.ranked
     lines = [
         (
@@ -268,7 +268,7 @@ def _outcome(row: Row, result: ExperimentResult) -> str:
 
 @contextlib.contextmanager
 def _live(*, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Yield hooks of `run_experiment` that draw how far it is; elsewhere lines tell it."""
+    """Yield hooks of `run_experiment` that draw its progress, or print lines without a terminal."""
     if not is_drawn(quiet):
         with status_line(quiet=True) as show_text:
             yield {"on_progress": lambda label, done, n: show_text(f"{label}: {done} of {n}")}

@@ -43,7 +43,7 @@ def fisher(
     else:
         try:
             with raise_as(SettingsError, f"{prompts} cannot be read"):
-                # Not splitlines: a prompt may hold other characters that begin a new line.
+                # Not splitlines: a prompt may contain other line separators.
                 lines = prompts.read_text("utf-8").split("\n")
         except UnicodeDecodeError as error:
             raise SettingsError(f"{prompts} is not UTF-8 text; write one prompt a line.") from error

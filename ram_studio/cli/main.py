@@ -1,4 +1,4 @@
-"""Entry point: the commands, and what every error turns into."""
+"""Entry point: the commands, and the message and exit code of every error."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ def _options(
 
 
 class _Messages(logging.Handler):
-    """Log records as lines on standard error, as every other message."""
+    """Log records as lines on standard error, like all messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"ram-studio: {self.format(record)}", file=sys.stderr, flush=True)
 
 
 def _stop(signal_number: int, frame: object) -> NoReturn:
-    # Not KeyboardInterrupt, which the parser would turn into an exit of its own.
+    # Not KeyboardInterrupt, for which the parser has its own exit.
     raise Stopped("Stopped; nothing was left behind.")
 
 
@@ -130,7 +130,7 @@ def main() -> None:
 
     Exit codes: 0 done, 2 usage, 65 data, 69 network, 75 try again, 130 stopped; 1 anything else.
     """
-    gc.set_threshold(50_000)  # what is imported stays: to search it for garbage takes 0.1 s
+    gc.set_threshold(50_000)  # imported modules are never garbage, and searching them takes 0.1 s
     for stopping in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stopping, _stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -143,14 +143,14 @@ def main() -> None:
         print(f"ram-studio: {error.to_dict()['message']}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of our output went away (as in `| head`): not an error of ours.
+        # The reader of the output has closed it (as in `| head`), which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
 
 
 @contextlib.contextmanager
 def _refused_paths() -> Iterator[None]:
-    """Report in one line a path that the system refuses, wherever it was opened."""
+    """Report a path that the system refuses in one line, wherever it was opened."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,7 @@ def _refused_paths() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_json_object() -> Iterator[None]:
-    """Print what the block printed, or where it failed before that, the error as JSON."""
+    """Print the block's output, or the error as JSON where it failed before any."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -179,7 +179,7 @@ def _one_json_object() -> Iterator[None]:
 
 
 def _as_json(error: BaseException) -> dict[str, object] | None:
-    """Return an error's object for JSON; None for an exit that is not one."""
+    """Return an error's object for JSON; None for an exit without an error."""
     if isinstance(error, RamStudioError):
         return error.to_dict()
     code, message = "internal_error", f"{type(error).__name__}: {error}"

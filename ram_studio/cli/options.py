@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their texts become values."""
+"""Options that several commands share, and the parsers of their texts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ROWS = typer.Option(help="Padded vocabularies: exact or common rows.")
 
 @dataclasses.dataclass
 class Reading:
-    """How to read an agent whose files do not say it."""
+    """How to read an agent whose files leave it open."""
 
     names: Annotated[str, NAMES] = "exact"
     experts_packing: Packings = None
@@ -75,7 +75,7 @@ class Reading:
 
 @dataclasses.dataclass
 class Policies(Reading):
-    """What to do where an agent does not fit; the check refuses other words."""
+    """Policies for agents that do not fit; the check refuses other words."""
 
     missing: Annotated[str, MISSING] = "error"
     extra: Annotated[str, EXTRA] = "error"
@@ -98,10 +98,10 @@ class _DataclassOptions:
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a group in the place of each parameter that is one.
+    """Replace each parameter of a command that is a group by the group's options.
 
-    A group is a dataclass, or what else an annotation has that knows its ``parameters`` and how to
-    ``make`` an argument of their values.
+    A group is a dataclass, or another annotation with ``parameters`` and a ``make`` that builds the
+    argument from their values.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group.make(own)
         command(**given)
 
-    # What the parser, and the page of all commands, read.
+    # Read by the parser, and for the reference of all commands.
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
@@ -149,7 +149,7 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
 def parse_weights(pairs: list[str] | None) -> dict[str, float | list[float]]:
     """Return the weights of ``--weight AGENT=W``; several numbers: one gradient over all layers.
 
-    Raises: typer.BadParameter (exit code 2) for what is not a number, and as ``parse_pairs``.
+    Raises: typer.BadParameter (exit code 2) for anything but numbers, and as ``parse_pairs``.
     """
     found: dict[str, float | list[float]] = {}
     for name, text in parse_pairs(pairs, "weight AGENT=W").items():
@@ -177,9 +177,9 @@ def parse_packings(texts: list[str] | None) -> str | dict[str, str] | None:
 
 
 def parse_method(text: str, option: str) -> tuple[str, dict[str, Any]]:
-    """Return METHOD[:KEY=VALUE,...] as a method's name and those of its settings that are given.
+    """Return METHOD[:KEY=VALUE,...] as a method's name and its given settings.
 
-    A method of one's own, FILE.py:NAME or an entry point, is loaded.
+    A user's method, FILE.py:NAME or an entry point, is loaded.
 
     Raises: typer.BadParameter for a text of another form; SettingsError for an unknown name or a
     value that the method refuses.
@@ -219,7 +219,7 @@ def parse_agents(pairs: list[str] | None) -> dict[str, str]:
 def parse_recipe(base: str | None, agent: list[str] | None, where: str, **values: Any) -> Recipe:
     """Return the recipe of ``--base``, ``--agent`` and further fields.
 
-    Raises: typer.BadParameter and SettingsError for what cannot be.
+    Raises: typer.BadParameter and SettingsError for invalid values.
     """
     from ram_studio.checkpoints.record.recipe import make_recipe
 
@@ -247,7 +247,7 @@ def require_part(plan: Path | None, part: int | None) -> tuple[Path, int]:
 
 
 def refuse_beside_plan(**given: object) -> None:
-    """Refuse options that a plan has settled already; those at None or False were not given.
+    """Refuse options that the plan already sets; None or False means not given.
 
     Raises: typer.BadParameter (exit code 2).
     """

@@ -12,11 +12,11 @@ from typing import Any, Literal
 LINE_SECONDS, JSON_SECONDS = 30.0, 1.0
 
 form: Literal["auto", "json"] = "auto"
-"""How progress is told in this process; set by ``--progress`` before any command begins."""
+"""The form of progress in this process; set by ``--progress`` before any command begins."""
 
 
 class _Lines:
-    """Progress as lines on standard error, each some time after the one before."""
+    """Progress as lines on standard error, at intervals."""
 
     def __init__(self) -> None:
         self._start = self._last = time.monotonic()
@@ -29,7 +29,7 @@ class _Lines:
         self._report(f"fetch {progress.name}", progress, progress.source)
 
     def on_text(self, text: str) -> None:
-        """Tell a line about work that is not counted in bytes."""
+        """Print a line about work that is not counted in bytes."""
         self._print({"text": text}, time.monotonic() - self._start, text)
 
     def _report(self, stage: str, progress: Any, what: str) -> None:
@@ -51,7 +51,7 @@ class _Lines:
 
 
 def is_drawn(quiet: bool) -> bool:
-    """Whether progress is drawn on a terminal; elsewhere lines tell it, now and then."""
+    """Whether progress is drawn on a terminal, rather than printed as lines."""
     return form != "json" and not quiet and sys.stderr.isatty()
 
 
@@ -95,7 +95,7 @@ def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callab
 
 @contextlib.contextmanager
 def status_line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text in place of the one before; elsewhere in lines."""
+    """Yield a function that replaces the text shown; without a terminal it prints lines."""
     if not is_drawn(quiet):
         yield _Lines().on_text
         return

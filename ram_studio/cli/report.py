@@ -32,7 +32,7 @@ Export = Annotated[
 
 @dataclass
 class Judging:
-    """Whom models are compared with. The annotations are the command line's."""
+    """The models to compare with. The annotations are the command line's."""
 
     base: Annotated[
         str | None, typer.Option("--base", help="Name of the base among the models.")
@@ -51,8 +51,8 @@ class Judging:
     def check(self, models: Collection[str]) -> dict[str, str]:
         """Return the specialists by domain.
 
-        Raises: typer.BadParameter (exit code 2) for bad texts or a name of no model;
-        EvaluationError for a margin that is none.
+        Raises: typer.BadParameter (exit code 2) for bad texts or unknown models; EvaluationError
+        for an invalid margin.
         """
         from ram_studio.evals.report.skill_verdict import check_margin
 
@@ -67,9 +67,9 @@ class Judging:
         return chosen
 
     def show(self, report: EvalReport, export: Sequence[str] | None, as_json: bool) -> EvalResult:
-        """Write the export files, print what a report shows, or its JSON, and return it.
+        """Write the export files, print the report, as text or JSON, and return its result.
 
-        Raises: EvaluationError, after all of that, for a specialist's domain that is not in it.
+        Raises: EvaluationError, at the end, for a specialist's domain that is not in the report.
         """
         from ram_studio.evals.publish.logs import LOGS
         from ram_studio.evals.report.eval_result import EvalResult, judge
@@ -90,16 +90,15 @@ class Judging:
             print(json.dumps(json_of(result), allow_nan=False))
         else:
             _print(result)
-        # Which domains there are shows in the answers: a wrong one must not cost them.
+        # Domains are known only from the answers, and an error must not lose those.
         report.check_names(chosen.values(), chosen)
         return result
 
 
 def check_exports(files: Sequence[str] | None) -> None:
-    """Refuse, before any work, files that could not be written.
+    """Refuse, before any work, files that cannot be written.
 
-    Raises: typer.BadParameter (exit code 2) for a file name that names no known format; OutputError
-    for a folder that is not there.
+    Raises: typer.BadParameter (exit code 2) for an unknown format; OutputError for no folder.
     """
     from ram_studio.checkpoints.write.output_folder import absolute, check_file
     from ram_studio.evals.publish.logs import LOGS

@@ -1,4 +1,4 @@
-"""The options of whoever asks models: the evaluation settings, and where answers are stored."""
+"""Options of commands that ask models: the evaluation settings, and the store of answers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ram_studio.evals.store import AnswerStore
 
 _ELSEWHERE = ("engine", "base", "tasks")
-"""Fields that commands with such an option fill in themselves."""
+"""Fields that these commands set by options of their own."""
 
 
 class SettingsOptions:
-    """The fields of `EvalSettings` as options of a command, which gets those given as a dict.
+    """The fields of `EvalSettings` as options of a command, which gets the given ones as a dict.
 
     Args:
-        helps: help of options instead of their field's, by option.
-        names: option by field, where it is called otherwise.
+        helps: help by option, where it differs from the field's.
+        names: option by field, where the names differ.
     """
 
     def __init__(self, helps: Mapping[str, str] | None = None, **names: str) -> None:
@@ -87,7 +87,7 @@ class Storing:
 
     @contextlib.contextmanager
     def open_store(self) -> Iterator[AnswerStore | None]:
-        """Yield the store of answers, None when none is to be written."""
+        """Yield the store of answers, None with --no-store."""
         from ram_studio.evals.store import AnswerStore
 
         if self.no_store:

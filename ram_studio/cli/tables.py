@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables in the terminal."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def print_reproducibility(lines: Sequence[str]) -> None:
-    """Print what a table of scores needs to be made again; nothing where that is not known."""
+    """Print the reproducibility details of a table of scores; nothing where unknown."""
     if lines:
         print("Reproducibility: " + "\n  ".join(lines))
 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
-    """Write a table as CSV; the file appears whole or not at all.
+    """Write a table as CSV, atomically.
 
     Raises: OutputError when the file cannot be written.
     """
@@ -63,12 +63,12 @@ def score_text(score: DomainScore) -> str:
 
 
 def number_text(value: Any, form: str = ".3f") -> str:
-    """Return a number in a form, "-" for none."""
+    """Return a number in a format, "-" for none."""
     return f"{value:{form}}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def ratio(value: float | None) -> str:
-    """Return a ratio as text; None (JSON's infinity) as the sign."""
+    """Return a ratio as text; None (infinity in JSON) as the symbol."""
     if value is None or math.isinf(value):
         return "∞"
     return f"{value:.4f}"

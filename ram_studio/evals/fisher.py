@@ -2,10 +2,10 @@
 
     F_i = mean over prompts x of (d log p(y | x) / d theta_i)^2,   y sampled from p(. | x)
 
-y is a continuation that the model itself samples at temperature 1 (up to MAX_NEW_TOKENS tokens, the
-end token included), which makes this the Fisher information and not the "empirical" one of given
-answers. Gradients are taken in float32, one prompt at a time; the accumulators need as much memory
-as the model in float32.
+y is a continuation that the model samples at temperature 1 (up to MAX_NEW_TOKENS tokens, the end
+token included), so this is the Fisher information and not the "empirical" one of given answers.
+Gradients are taken in float32, one prompt at a time; the accumulators need as much memory as the
+model in float32.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _BATCH = 64
 def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
     """Return prompts spread evenly over the example suite's domains.
 
-    They come from the part of the prompt space that evaluations never use, the same for every
-    agent: which skill an agent has is not told to the merge.
+    They come from the part of the prompt space that evaluations never use. They are the same for
+    every agent, so that the merge does not learn which skill an agent has.
     """
     share = -(-examples // len(DOMAINS))
     domains = [make_items(domain, share, seed, split="train") for domain in DOMAINS]
@@ -49,9 +49,9 @@ def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
 
 
 def check_knows_examples(agent: Checkpoint) -> None:
-    """Raise SettingsError for a model that `training_prompts` say nothing about.
+    """Raise SettingsError for a model with another vocabulary than the example's.
 
-    They are the example suite's tasks, for models with the example's vocabulary.
+    `training_prompts` are the example suite's tasks.
     """
     own = agent.folder / "tokenizer.json"
     example = asset_path("independent", "base", "tokenizer.json")
@@ -74,12 +74,12 @@ def estimate_fisher(
     should_stop: Callable[[], bool] | None = None,
     on_text: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Estimate a model's Fisher information and write it to ``out``, whole or not at all.
+    """Estimate a model's Fisher information and write it to ``out`` atomically.
 
     Args:
         checkpoint: the model, opened. prompts: at least one, e.g. `training_prompts(64, seed)`.
-        seed: of the sampled answers. should_stop: polled before each prompt. on_text: told in a
-            line how many answers were sampled, and of how many the gradient was added.
+        seed: of the sampled answers. should_stop: polled before each prompt. on_text: called with a
+            progress line: answers sampled, gradients added.
 
     Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; OutputError;
         Stopped.
@@ -110,7 +110,7 @@ def estimate_fisher(
     }
     for number, (prompt, answer) in enumerate(answers, 1):
         if should_stop and should_stop():
-            raise Stopped("The estimation was stopped before it was complete; nothing was kept.")
+            raise Stopped("The estimation was stopped before it was complete; nothing was written.")
         _add_squared_gradient(model, prompt, answer, totals)
         on_text(f"{checkpoint.name}: {number} of {len(chosen)} gradients added")
     _write(out, checkpoint, model, totals, chosen, seed)
@@ -150,7 +150,7 @@ def _sample(
 
 
 def _encode_prompts(tokenizer: Any, folder: Path, prompts: Sequence[str]) -> list[list[int]]:
-    """Return each prompt's ids, in the model's own chat template where it has one."""
+    """Return each prompt's ids, in the model's chat template where it has one."""
     encode = encoder_of(tokenizer, folder)
     if not getattr(tokenizer, "chat_template", None):
         return [encode(prompt, True) for prompt in prompts]
@@ -233,12 +233,12 @@ def with_fisher_files(
     device: str = "auto",
     should_stop: Callable[[], bool] | None = None,
 ) -> Recipe:
-    """Return a Fisher recipe whose ``files`` are there: in ``folder``, estimated where needed.
+    """Return a Fisher recipe with its ``files`` in ``folder``, estimated where needed.
 
-    A recipe that names its files, or that is of another method, comes back as it is. Files of the
-    same model, prompts and seed are used again.
+    A recipe that names its files, or of another method, is returned unchanged. Files of the same
+    model, prompts and seed are reused.
 
-    Raises: SettingsError for agents that the built-in prompts say nothing about.
+    Raises: SettingsError for agents with another vocabulary than the example's.
     """
     from ram_studio.algorithm.methods import make_settings
     from ram_studio.algorithm.methods.fisher import FisherSettings

@@ -1,9 +1,9 @@
 """Tasks of lm-eval (EleutherAI's evaluation harness) on model folders, as a report like any other.
 
-The harness asks and judges by its own rules; what it says of every single item goes to the store
-and into the report, so that intervals, paired comparisons, history and exports work as for the
-suites shipped here. It is an extra (`pip install "ram-studio[lm-eval]"`), and its tasks bring their
-data from the Hub unless they are local. Code that a task would run is never allowed to.
+The harness asks and judges by its own rules; its result for every item goes to the store and into
+the report, so that intervals, paired comparisons, history and exports work as for the shipped
+suites. It is an extra (`pip install "ram-studio[lm-eval]"`), and its tasks load their data from the
+Hub unless they are local. Tasks that run code are never allowed to.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.store import AnswerStore, RunKey, store_or_temporary
 
 HARNESS_VERSION = 2
-"""Of this adapter: raised when it reads the harness's results differently."""
+"""Version of this adapter: raised when it reads the harness's results differently."""
 
-# On a CPU a larger batch gains nothing, and the harness pads it to its longest prompt.
+# On a CPU a larger batch is not faster, and the harness pads it to its longest prompt.
 CPU_BATCH_SIZE = 16
 
 
@@ -55,15 +55,15 @@ def evaluate_with_harness(
 ) -> EvalReport:
     """Run lm-eval's tasks on every model in turn and return all answers with its verdicts.
 
-    Each task of each model is stored when it is done, and found again the next time; one that is
-    stopped on the way begins anew. A column of the report is a task, or one of its answer filters
-    where it has several; "right" is the task's first metric that is 0 or 1 for every item.
+    Each task of each model is stored when it is done and then reused; a stopped task starts over. A
+    column of the report is a task, or one of its answer filters where it has several; "right" is
+    the task's first metric that is 0 or 1 for every item.
 
     Args:
         models: name -> local folder.
-        asked: of which tasks, or what asks the suites, limit (most items per task, its first ones),
-            shots, chat and device count.
-        include_path: folder with task files (YAML) of one's own.
+        asked: of its fields, tasks or suites, limit (most items per task, the first ones), shots,
+            chat and device apply.
+        include_path: folder with the user's task files (YAML).
         store, rerun: as for `run.evaluate`.
         on_progress: called with (model, task, done, total) as tasks begin and end. should_stop:
             polled between tasks.
@@ -71,7 +71,7 @@ def evaluate_with_harness(
     Raises:
         EvaluationError: lm-eval is not installed, an unknown task, one without a metric of right
             and wrong, one that fails (such as data that cannot be downloaded).
-        Stopped: `should_stop` returned True; finished tasks are kept.
+        Stopped: `should_stop` returned True; finished tasks are stored.
     """
     asked.check_models(models)
     names = asked.harness_tasks
@@ -85,7 +85,7 @@ def evaluate_with_harness(
 
     def report_progress(model: str, task: str, done: int) -> None:
         if should_stop and should_stop() and not done:
-            raise Stopped("The evaluation was stopped; finished tasks were kept.")
+            raise Stopped("The evaluation was stopped; finished tasks were stored.")
         if on_progress:
             on_progress(model, task, done, 1)
 
@@ -148,8 +148,8 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
 class _Runner:
     """One model in the harness, loaded when the first task has to be run.
 
-    limit: most items per task. task_files: digest of task files of one's own. shots: worked
-    examples before each item, of the split that the task takes them of; None for its own number.
+    limit: most items per task. task_files: digest of the user's task files. shots: few-shot
+    examples before each item, from the task's own split; None for its own number.
     """
 
     name: str
@@ -161,13 +161,13 @@ class _Runner:
 
     @property
     def recorded_settings(self) -> dict[str, Any]:
-        """How items are asked, for reports."""
+        """The settings of the questions, for reports."""
         how = {k: v for k, v in self.engine.identity.items() if k != "fingerprint"}
         shots = {} if self.shots is None else {"shots": self.shots}
         return {**how, **stored_wording({"engine": "lm-eval", **shots})}
 
     def answers(self, task: str, store: AnswerStore, rerun: bool) -> list[tuple[Question, Answer]]:
-        """Return a task's questions with their answers: out of the store, else by running it."""
+        """Return a task's questions with their answers, from the store or by running it."""
         software = versions("torch", "transformers", "lm_eval")
         key = RunKey.of(
             self.engine.identity,
@@ -181,14 +181,14 @@ class _Runner:
         )
         run = store.open_run(key, model=self.name, path=str(self.engine.path), rerun=rerun)
         if not store.answers(run):
-            # In one transaction: a task that has answers here has all of them.
+            # In one transaction, so that a stored task is complete.
             store.record(run, rows_of(self.run(task), {"software": dict(software)}))
         return [(row.question, row.answer) for row in store.answers(run)]
 
     def run(self, task: str) -> Mapping[str, Any]:
         """Return the harness's results.
 
-        Raises: EvaluationError for whatever goes wrong inside it.
+        Raises: EvaluationError for any failure inside it.
         """
         import lm_eval
 
@@ -207,11 +207,11 @@ class _Runner:
             return dict(found or {})
         except (RamStudioError, KeyboardInterrupt):
             raise
-        # Tasks download, parse and compute: they fail in as many ways.
+        # Tasks download, parse and compute, so they can raise any error.
         except Exception as error:
             raise EvaluationError(
                 f'Model "{self.name}": lm-eval could not run task {task}: {reason_of(error)} '
-                "Finished tasks are kept where there is a store. Check that the task's data can be "
+                "Finished tasks are stored if there is a store. Check that the task's data can be "
                 "downloaded or is in the cache."
             ) from error
 
@@ -231,7 +231,7 @@ class _Runner:
 
 
 def _digest(folder: str | Path | None) -> str | None:
-    """Return what tells one state of a folder of tasks from another."""
+    """Return a digest of a folder of tasks, None without one."""
     if folder is None:
         return None
     digest = hashlib.blake2b(digest_size=16)
@@ -242,7 +242,7 @@ def _digest(folder: str | Path | None) -> str | None:
 
 
 def rows_of(results: Mapping[str, Any], origin: Mapping[str, Any]) -> list[tuple[Question, Answer]]:
-    """Return what the harness says of every item as questions and answers.
+    """Return the harness's result for every item as questions and answers.
 
     Args: results: of `simple_evaluate` with samples. origin: see `Answer`.
 
@@ -260,14 +260,14 @@ def rows_of(results: Mapping[str, Any], origin: Mapping[str, Any]) -> list[tuple
             rows += [_row(task, domain, place, sample, metric, origin) for sample in own]
     if not rows:
         raise EvaluationError("lm-eval returned no answers. Choose a larger limit or other tasks.")
-    # As the store gives them back.
+    # In the store's order.
     return sorted(rows, key=lambda row: row[0].id)
 
 
 def _metric(task: str, samples: Sequence[Mapping[str, Any]]) -> str:
     names = list(samples[0].get("metrics") or ())
     for name in names:
-        # True and 1.0 are 1; a text is neither.
+        # True and 1.0 count as 1; a text does not.
         if all(sample.get(name) in (0, 1) for sample in samples):
             return str(name)
     raise EvaluationError(
@@ -298,7 +298,7 @@ def _row(
 
 
 def _item_text(sample: Mapping[str, Any], prompt: str) -> str:
-    """Return the item itself: the prompt around it may differ by the models' templates."""
+    """Return the item's own text: the prompt around it may differ by the models' templates."""
     document = sample.get("doc")
     if not isinstance(document, Mapping):
         return prompt
@@ -314,7 +314,7 @@ def _prompt(arguments: Any) -> str:
 
 
 def _text(sample: Mapping[str, Any]) -> str:
-    """Return the model's answer; where given answers are weighed, what the harness made of it."""
+    """Return the model's answer; in multiple choice, the harness's filtered one."""
     answer: Any = sample.get("resps")
     while isinstance(answer, (list, tuple)) and len(answer) == 1:
         answer = answer[0]

@@ -1,7 +1,7 @@
-"""Checks on Ray: every model with every suite is a task; its answers come home to the one store.
+"""Checks on Ray: each model with each suite is a task; its answers return to the one store.
 
-Models answer where there are cores or GPUs. Judging and storing are done here, by the same code as
-ever; the report is made of what is stored then.
+Models answer on nodes with cores or GPUs. This process judges and stores, by the usual code, and
+makes the report from the stored answers.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def evaluate_on_ray(
     should_stop: ShouldStop | None = None,
     **fields: Any,
 ) -> EvalReport:
-    """Ask models in folders that all nodes see; see ``evaluate``, of which it is the same report.
+    """Ask models in folders that all nodes see, and return the same report as ``evaluate``.
 
-    What a task answered is stored when the task ends; what is stored is not asked again.
+    A task's answers are stored when it ends, and stored answers are reused.
 
-    Args: address: of a cluster, or "local"; device "auto" takes a GPU a model where there are some;
-        the others as for ``evaluate``.
+    Args: address: of a cluster, or "local"; device "auto" takes a GPU per model where there are
+        GPUs; the others as for ``evaluate``.
 
     Raises: EvaluationError, also for engines other than transformers and for health, whose model
-    must be here; SettingsError for Ray that is not there, or a folder that a node does not see;
+    must be in this process; SettingsError without Ray, or for a folder that a node does not see;
     Stopped.
     """
     asked = EvalSettings.of(settings, **fields)
@@ -75,7 +75,7 @@ def evaluate_on_ray(
         engines = {n: LocalEngine(p, **options) for n, p in models.items()}
         check_visible(ray, [str(engine.path) for engine in engines.values()])
         for engine in engines.values():
-            # Where it answers, so that answers from here and there are the same model's.
+            # The device of the answers, so that local and remote answers have one identity.
             engine.device = device.split(":")[0]
         _ask_remotely(ray, asked, engines, store, rerun, on_progress, should_stop)
         return evaluate(engines, asked, store=store, on_progress=on_progress)
@@ -90,7 +90,7 @@ def _ask_remotely(
     on_progress: Progress | None,
     should_stop: ShouldStop | None,
 ) -> None:
-    """Have every open question answered and stored."""
+    """Answer and store all questions without a stored answer."""
     first = settings.base or next(iter(engines))
     asked = settings.questions(engines[first].count_tokens)
     baselines = TrivialBaselines(asked, settings.code)
@@ -136,7 +136,7 @@ def _answer(
     settings: EvalSettings,
     decoding: Decoding,
 ) -> tuple[int, Rows, Mapping[str, str]]:
-    """Return the replies of one model, and what gave them, in a worker."""
+    """Return one model's replies and software versions, in a worker."""
     engine = LocalEngine(path, **{**settings.engine_options, "device": device})
     engine.decoding = decoding
     try:

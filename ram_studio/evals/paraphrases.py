@@ -1,7 +1,7 @@
-"""Other wordings of the shipped suites' questions: how much a score depends on how it is asked.
+"""Other wordings of the shipped suites' questions: how much does a score depend on the wording?
 
-The fixed sentences around a question are said in other words, and where a question has none it gets
-a sentence before or after it. What is asked, and what is right, stay the same.
+The fixed sentences around a question are replaced by others, and a question without them gets a
+sentence before or after it. The task and the right answer stay the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _AROUND = ("Here is what I would like from you.\n\n{}", "{}\n\nThank you.")
 
 
 def reword_question(question: Question, number: int) -> Question:
-    """Return a question in its wording of this number, from 1 to `MOST` - 1."""
+    """Return a question in one of its other wordings, number 1 to `MOST` - 1."""
     prompt, reading = _replace_phrases(question.prompt, number), question.reading
     if prompt == question.prompt:
         prompt = _AROUND[number - 1].format(prompt)

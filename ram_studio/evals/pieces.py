@@ -1,11 +1,10 @@
-r"""Read long texts piece by piece, as MemAgent does: a bounded memory is all that goes along.
+r"""Read long texts in chunks, as MemAgent does, with a memory of bounded size.
 
-The text is cut into pieces; with each, the model sees what is asked, its memory so far and the
-piece, and writes the memory anew. At the end it answers from what is asked and the memory alone;
-where the answer stands in a `\boxed{}`, as it is told, the box is the answer. So a text of any
-length is read in a context of fixed size. The loop, its tags and its sizes are MemAgent's (arXiv
-2507.02259); the wording is our own, pieces end between words, and where a model writes no memory
-the old one stays.
+The text is cut into chunks; with each, the model sees the question, its memory and the chunk, and
+rewrites the memory. At the end it answers from the question and the memory alone; the prompt asks
+for the answer in a `\boxed{}`, and the box is then the answer. So a text of any length is read in
+a context of fixed size. The loop, its tags and its sizes are MemAgent's (arXiv 2507.02259); the
+wording is our own, chunks end between words, and where a model writes no memory the old one stays.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ _WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 @dataclass(frozen=True)
 class Pieces:
-    """How texts are read: most tokens of a piece, the memory and the answer; MemAgent's own.
+    """Sizes of chunked reading: most tokens of a chunk, the memory and the answer, as in MemAgent.
 
-    read, answer: templates of what is said with each piece, and at the end, see `prompts`.
+    read, answer: templates of the prompt with each chunk, and of the last one, see `prompts`.
     """
 
     chunk_tokens: int = 5000
@@ -72,14 +71,14 @@ class Pieces:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What of it shapes answers, for the store."""
+        """The settings that change answers, for the store."""
         own = {"mode": MODE, **vars(self)}
-        # Templates of one's own go by what tells their file, see `EvalSettings.wording`.
+        # The user's templates are identified by their file's digest, see `EvalSettings.wording`.
         return {name: value for name, value in own.items() if name not in ("read", "answer")}
 
 
 def _to_read(question: Question, sizes: Pieces, memory: str, piece: str) -> Question:
-    """Return the request to read a piece of a question's text."""
+    """Return the request to read a chunk of a question's text."""
     assert question.reading is not None
     values = {"question": question.reading[1], "memory": memory, "chunk": piece}
     return replace(
@@ -99,9 +98,9 @@ def _to_answer(question: Question, sizes: Pieces, memory: str) -> Question:
 
 
 class PieceReader(Conversations):
-    """Answers questions about long texts by reading them with an engine, in pieces.
+    """Answers questions about long texts by reading them with an engine, in chunks.
 
-    Questions without a text (`Question.reading`) go to the engine as they are.
+    Questions without a text (`Question.reading`) go to the engine unchanged.
     """
 
     def __init__(self, engine: Engine, sizes: Pieces) -> None:
@@ -109,9 +108,9 @@ class PieceReader(Conversations):
         self._sizes = sizes
 
     def context_overflow(self, questions: Sequence[Question]) -> str:
-        """Return why no piece, or no answer, fits the context with a full memory.
+        """Return why no chunk, or no answer, fits the context with a full memory.
 
-        The length of texts is free.
+        The length of texts is not limited.
         """
         sizes, reading, answering = self._sizes, list[Question](), list[Question]()
         for question in questions:
@@ -119,7 +118,7 @@ class PieceReader(Conversations):
             if question.reading is not None:
                 pieces, memory = self._pieces_of(question.reading[0]), NO_MEMORY
                 if pieces:
-                    # Any text of that many tokens.
+                    # Any text of this length.
                     memory = cut(pieces[0], sizes.memory_tokens, self._engine.count_tokens)[0]
                 last = _to_answer(question, sizes, memory)
                 first = _to_read(question, sizes, memory, pieces[0]) if pieces else last
@@ -128,14 +127,14 @@ class PieceReader(Conversations):
         return self._engine.context_overflow(reading) or self._engine.context_overflow(answering)
 
     def _read_chunks(self, question: Question) -> Conversation:
-        """Read a question's text piece by piece, then answer from the memory."""
+        """Read a question's text chunk by chunk, then answer from the memory."""
         if question.reading is None:
             return (yield question)
         pieces, memory = self._pieces_of(question.reading[0]), NO_MEMORY
         for number, piece in enumerate(pieces, start=1):
             reply = yield _to_read(question, self._sizes, memory, piece)
             if reply.finish in NO_ANSWER:
-                return replace(reply, note=f"at piece {number} of {len(pieces)}: {reply.note}")
+                return replace(reply, note=f"at chunk {number} of {len(pieces)}: {reply.note}")
             memory = visible(reply.text).strip() or memory
         reply = yield _to_answer(question, self._sizes, memory)
         box = find_box(visible(reply.text))
@@ -146,9 +145,9 @@ class PieceReader(Conversations):
 
 
 def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:
-    """Return a text in pieces of at most `most` tokens, together the text; cut between words.
+    """Return a text in chunks of at most `most` tokens, cut between words.
 
-    A word that is longer is a piece of its own. A text without a word gives no piece.
+    Joined, the chunks are the text. A longer word is a chunk of its own; no words give no chunk.
     """
     words = [found.group() for found in _WORD.finditer(text)]
     if not words:
@@ -164,7 +163,7 @@ def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:
                 low = middle
             else:
                 high = middle - 1
-            # Newton's step with the usual length of a word: a few trials suffice.
+            # Newton's method from the average word length needs few trials.
             middle = max(low + 1, min(middle + int((most - count) * words_each), high))
         pieces.append("".join(words[start:low]))
         start = low

@@ -1,8 +1,8 @@
-"""How questions are worded: in a suite's own words, in a template's, and after worked examples.
+"""The wording of questions: a suite's own or a template's, and few-shot examples.
 
 A template is a text with names in braces: {question} (or {prompt}, {query}), {context} of a long
-text, {tests} of a program. For texts read in chunks {memory} and {chunk} stand beside it. All other
-braces stay. Papers' templates are given in a file by suite; here are only two bare forms.
+text, {tests} of a program. For texts read in chunks there are also {memory} and {chunk}. All other
+braces stay. Papers' templates are given in a file by suite; here are only two minimal ones.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ OWN = "own"
 HARNESS_PROMPTS = "lm-eval"
 NAMED = {"plain": "{question}", "qa": "Question: {question}\nAnswer:"}
 CHUNKS = "memagent"
-"""What a file calls its templates for texts read in chunks, "read" and "answer"."""
+"""A file's key for its templates for texts read in chunks, "read" and "answer"."""
 MOST_BYTES = 1_000_000
 _SAME = {"prompt": "question", "query": "question", "task": "question", "text": "context",
          "section": "chunk"}  # fmt: skip
 _NAME = re.compile(r"\{(\w+)\}")
 
 Templates = Mapping[str, Any]
-"""Templates by suite; of CHUNKS two, "read" and "answer"."""
+"""Templates by suite; for CHUNKS two, "read" and "answer"."""
 
 
 def fill(template: str, fields: Mapping[str, str]) -> str:
@@ -35,7 +35,7 @@ def fill(template: str, fields: Mapping[str, str]) -> str:
 
 
 def word(name: str, own: str, fields: Mapping[str, str], templates: Templates) -> str:
-    """Return what a suite's question says: by its template among these, or else by its own."""
+    """Return a question's text, by the suite's template among these or by its own."""
     bare = templates.get("")
     if bare is not None:
         return fill(bare, {"question": "\n\n".join(fields.values())})
@@ -43,7 +43,7 @@ def word(name: str, own: str, fields: Mapping[str, str], templates: Templates) -
 
 
 def after_examples(prompt: str, examples: Sequence[tuple[str, str]]) -> str:
-    """Return a question after worked examples, each its question as it is worded and an answer."""
+    """Return a question after few-shot examples, each a question in this wording and an answer."""
     worked = [
         f"{asked}{' ' if asked.endswith(':') else chr(10) * 2}{answer.strip()}\n\n"
         for asked, answer in examples
@@ -54,9 +54,9 @@ def after_examples(prompt: str, examples: Sequence[tuple[str, str]]) -> str:
 def load_templates(prompts: str, suites: Collection[str]) -> Templates:
     """Return the templates of a name or a file; under "" the one for every suite.
 
-    Args: suites: that may have a template.
+    Args: suites: those that may have a template.
 
-    Raises: EvaluationError for an unknown name, or a file that is not as said above.
+    Raises: EvaluationError for an unknown name, or a file in another form.
     """
     if prompts in (OWN, HARNESS_PROMPTS):
         return {}
@@ -104,7 +104,7 @@ def _read_file(file: str) -> bytes:
 
 
 def stored_wording(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return prompts and shots of a stored run, whose settings leave out the usual ones."""
+    """Return prompts and shots of a stored run, whose settings leave out the defaults."""
     usual: dict[str, Any] = {"prompts": OWN, "shots": 0}
     if settings.get("engine") == HARNESS_PROMPTS:
         usual = {"prompts": HARNESS_PROMPTS, "shots": "each task's own"}
@@ -112,7 +112,7 @@ def stored_wording(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompts_name(prompts: str) -> str:
-    """Return what results call the prompts: of a file its name, and what tells its content."""
+    """Return the prompts' name in results: for a file its name and a digest of its content."""
     if prompts in (OWN, HARNESS_PROMPTS, *NAMED):
         return prompts
     return f"{Path(prompts).name} {hashlib.blake2b(_read_file(prompts), digest_size=4).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Ask models the questions of suites: stored as answered, resumed, the same questions for all."""
+"""Ask models the questions of suites: the same for all, stored as they are answered, resumable."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def evaluate(
     """Ask every model in turn the same questions and return all answers with verdicts.
 
     Questions are made once, with the first model's tokenizer, and asked of all. With a store, each
-    batch of answers is committed before the next is begun; final answers found there under the same
-    model, suite version and settings are not asked again, so a stopped run is taken up by calling
-    this again. Replies that failed (a broken connection) are in no score and are asked again.
+    batch of answers is committed before the next is begun; its final answers for the same model,
+    suite version and settings are reused, so calling this again continues a stopped run. Failed
+    replies (a broken connection) are in no score and are asked again.
 
     Args:
-        models: name -> local folder, or an engine such as `EndpointEngine` (which stays open, and
-            whose own chat, device and batches hold); rows come out in this order.
+        models: name -> local folder, or an engine such as `EndpointEngine` (which stays open and
+            has its own chat, device and batches); rows are in this order.
         settings: all of them, or suites by name, as a sequence or one text with commas.
         store: where answers are stored; None stores none.
         rerun: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
-            tells how many answers were stored already.
-        on_tokens: called while a local model answers, with what `decode_steps` yields.
+            gives the number of stored answers.
+        on_tokens: called while a local model answers, with each step of `decode_steps`.
         on_marks: called with (model, domain, a letter for each question), see `asking.marks_of`.
         should_stop: polled before each batch and token.
         **fields: further fields of `EvalSettings`, beside suites or in place of what settings say.
@@ -90,7 +90,7 @@ def evaluate(
             again = rerun and number == 1
             report = _Evaluation(part, answers, again, *hooks).report(models)
             rows = [row.domains.items() for row in report.models.values()]
-            # A column beside the average has few questions.
+            # Domains outside the average have few questions.
             beside = apart(asked.suites)
             scores = [score for row in rows for domain, score in row if domain not in beside]
             decided = asked.until.decide(number, scores)
@@ -101,7 +101,7 @@ def evaluate(
 
 @dataclass
 class _Evaluation:
-    """An evaluation under way: one model after another. questions: by suite, once they are made."""
+    """A running evaluation, one model after another. questions: by suite, once they are made."""
 
     settings: EvalSettings
     store: AnswerStore | None
@@ -115,7 +115,7 @@ class _Evaluation:
 
     @cached_property
     def health(self) -> HealthRun | None:
-        """What measures health, None where it is not asked for."""
+        """The measurement of health, None where it is not requested."""
         return HealthRun(self.store, self.rerun) if HEALTH in self.settings.suites else None
 
     def report(self, models: Mapping[str, Source]) -> EvalReport:
@@ -171,8 +171,8 @@ class _Evaluation:
         return ask_suites(runs, self.questions, self.on_progress, self.should_stop)
 
     def _log_stored(self, run: SuiteRun) -> None:
-        """Say what an evaluation before this one left, and what is still to ask."""
-        # To a width further questions come round by round.
+        """Log the numbers of stored answers and of questions still to ask."""
+        # Until an interval width is reached, questions are added by round.
         if self.store is None or self.settings.ci_width is not None:
             return
         questions = self.questions[run.suite.name]
@@ -182,7 +182,7 @@ class _Evaluation:
             _LOG.info('Model "%s": %d of %d answers to %s are stored; asking the other %d', *known)
 
     def _measure_health(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
-        """Return a model's health, None where it is not asked for."""
+        """Return a model's health, None where it is not requested."""
         if self.health is None:
             return None
         report_progress = self.on_progress or (lambda *_: None)

@@ -1,7 +1,7 @@
-"""The settings of an evaluation: which questions models are asked, and how they answer.
+"""The settings of an evaluation: its questions, and how models answer them.
 
-One model for all who ask. The options of the command line, the form of the app, the arguments of
-the API and their documentation are made from its fields: names, titles, descriptions and ranges.
+The options of the command line, the form of the app, the arguments of the API and their
+documentation are all generated from these fields: names, titles, descriptions and ranges.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ram_studio.evals.until import Until
 
 DEFAULT_SEED = 2026
-# Settings that tasks of lm-eval decide for themselves, or that it does not know.
+# Settings that lm-eval's tasks decide, or that lm-eval does not have.
 _NOT_OF_HARNESS = {
     "ci_width": "the interval width",
     "mode": "the mode",
@@ -48,7 +48,7 @@ _NOT_OF_HARNESS = {
 
 
 def _names(given: Any) -> Any:
-    """Return names of one text with commas, or of a sequence, each once."""
+    """Return the unique names of a text with commas, or of a sequence."""
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, Iterable):
         raise ValueError
@@ -56,7 +56,7 @@ def _names(given: Any) -> Any:
 
 
 def _tokens(given: Any) -> Any:
-    """Return a number of tokens; in a text, k is a thousand."""
+    """Return a number of tokens; in a text, k means a thousand."""
     if not isinstance(given, str):
         return given
     number = given.strip().lower()
@@ -72,7 +72,7 @@ def _lengths(given: Any) -> Any:
 
 
 def _by_suite(given: Any) -> Any:
-    """Return a number for all suites or numbers by suite, also of texts N and SUITE=N."""
+    """Return a number for all suites or numbers by suite, also from texts N and SUITE=N."""
     if not isinstance(given, list | tuple):
         return _tokens(given)
     pairs = [str(text).rpartition("=") for text in given]
@@ -88,7 +88,7 @@ PerSuite = Annotated[Positive | dict[str, Positive] | None, BeforeValidator(_by_
 
 
 def _setting(default: Any, title: str, description: str, /, **more: Any) -> Any:
-    """Return a field; more: limits, and of the schema step, metavar and "allowed" in words."""
+    """Return a field; more: limits, and for the schema step, metavar and "allowed" in words."""
     own = ("step", "metavar", "allowed")
     schema: Any = {name: more.pop(name) for name in own if name in more}
     return Field(
@@ -102,9 +102,9 @@ def _per_suite(title: str, description: str) -> Any:
 
 
 class EvalSettings(BaseModel):
-    """Which questions models are asked, and how they answer.
+    """The questions of an evaluation, and how models answer them.
 
-    Raises: EvaluationError with each value that cannot be, and what is allowed.
+    Raises: EvaluationError with each invalid value, and the allowed ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -230,13 +230,13 @@ class EvalSettings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            # Of a value that may be of several kinds, the one that tells most.
+            # For a value that may have several types, the most informative error.
             found = {str(one["loc"][0]): one["input"] for one in error.errors()}
             raise EvalSettingsError(" ".join(starmap(_problem, found.items()))) from None
 
     @classmethod
     def of(cls, given: EvalSettings | str | Sequence[str] | None, **fields: Any) -> EvalSettings:
-        """Return settings as they are given, or made of suites, with further fields."""
+        """Return the given settings, or settings with these suites, with further fields."""
         if isinstance(given, EvalSettings):
             return cls(**{**dict(given), **fields}) if fields else given
         return cls(**fields) if given is None else cls(suites=given, **fields)
@@ -309,7 +309,7 @@ class EvalSettings(BaseModel):
 
     @property
     def templates(self) -> Templates:
-        """The templates that questions are worded by, see `prompts`."""
+        """The templates of the questions, see `prompts`."""
         from ram_studio.evals.suites import ALL_SUITES
 
         able = [name for name, suite in ALL_SUITES.items() if suite.has_template]
@@ -317,7 +317,7 @@ class EvalSettings(BaseModel):
 
     @property
     def wording(self) -> dict[str, Any]:
-        """What results call the prompts, and how many worked examples stand before a question."""
+        """The prompts' name in results, and the number of few-shot examples."""
         return {"prompts": prompts_name(self.prompts), "shots": self.shots or 0}
 
     @property
@@ -329,9 +329,9 @@ class EvalSettings(BaseModel):
 
     @property
     def harness_tasks(self) -> tuple[str, ...]:
-        """The tasks that lm-eval is asked.
+        """The tasks for lm-eval.
 
-        Raises: EvaluationError for a suite that none of them asks.
+        Raises: EvaluationError for a suite without a task of lm-eval.
         """
         from ram_studio.evals.suites import ALL_SUITES, HARNESS_SUITES
 
@@ -349,7 +349,7 @@ class EvalSettings(BaseModel):
 
     @property
     def until(self) -> Until | None:
-        """Until when generated suites are asked; None for as many questions as `limit` says."""
+        """The rule that ends asking generated suites; None where `limit` fixes the number."""
         from ram_studio.evals.until import MOST, Until
 
         if self.ci_width is None:
@@ -360,7 +360,7 @@ class EvalSettings(BaseModel):
 
     @property
     def pieces(self) -> Pieces | None:
-        """How long texts are read in chunks; None for whole."""
+        """The sizes for reading long texts in chunks; None to read them whole."""
         from ram_studio.evals.pieces import MODE, Pieces
 
         if self.mode != MODE:
@@ -369,7 +369,7 @@ class EvalSettings(BaseModel):
         return Pieces(self.chunk_tokens, self.memory_tokens, **own)
 
     def pieces_of(self, suite: Suite) -> Pieces | None:
-        """Return how the texts of a suite are read in chunks; None: whole, or it has none."""
+        """Return the sizes for reading a suite's texts in chunks; None to read them whole."""
         if self.pieces is None or not suite.has_texts:
             return None
         most = suite.tokens_of(self.max_tokens)
@@ -377,14 +377,14 @@ class EvalSettings(BaseModel):
 
     @property
     def question_suites(self) -> tuple[Suite, ...]:
-        """The suites that have questions, which health has not."""
+        """The suites with questions: all but health."""
         from ram_studio.evals.suites import ALL_SUITES
 
         return tuple(ALL_SUITES[name] for name in self.suites if name in ALL_SUITES)
 
     @property
     def decodings(self) -> tuple[Decoding, ...]:
-        """How each sample is decoded: the same but for the seed, which counts from `seed`."""
+        """The decoding of each sample; they differ only in the seed, which counts from `seed`."""
         from ram_studio.evals.answering.engine import Decoding
 
         return tuple(
@@ -394,11 +394,11 @@ class EvalSettings(BaseModel):
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """Arguments of an engine that answers for a folder."""
+        """Arguments of the engine for a model folder."""
         return {"device": self.device, "chat": self.chat, "batch_size": self.batch_size}
 
     def check_models(self, models: Collection[str]) -> None:
-        """Raise EvaluationError for what cannot be asked here, before any model is opened."""
+        """Raise EvaluationError for settings that cannot run here, before any model is opened."""
         if not models:
             raise EvalSettingsError(
                 "No model to evaluate was given. Name at least one model folder."
@@ -410,7 +410,7 @@ class EvalSettings(BaseModel):
         self.check_machine()
 
     def check_machine(self) -> None:
-        """Raise EvaluationError where code that models write may not run, but has to."""
+        """Raise EvaluationError where a suite needs model-written code, which may not run."""
         from ram_studio.evals.sandbox import check_code_allowed
 
         if any(suite.runs_code for suite in self.question_suites):
@@ -419,7 +419,7 @@ class EvalSettings(BaseModel):
     def suite_settings(
         self, count_tokens: Callable[[str], int], limit: int | None
     ) -> SuiteSettings:
-        """Return what shapes questions; count_tokens: text -> length in the first model's own."""
+        """Return the questions' settings; count_tokens: text -> tokens of the first model."""
         from ram_studio.evals.suites import SuiteSettings
 
         names = {field.name for field in fields(SuiteSettings)} - {"count_tokens"}
@@ -436,9 +436,9 @@ class EvalSettings(BaseModel):
         return asked
 
     def recorded_settings(self, engine: Engine) -> dict[str, object]:
-        """Return the settings under which an engine is asked, as the store and reports have them.
+        """Return an engine's settings, as the store and reports record them.
 
-        They are those of the first sample; "samples" and "paraphrases" are told where there are
+        They are those of the first sample; "samples" and "paraphrases" are recorded where there are
         several, prompts and shots always.
         """
         engine.decoding = self.decodings[0]
@@ -457,7 +457,7 @@ def described_fields(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
 
 
 def allowed_values(schema: Mapping[str, Any]) -> str:
-    """Return in words what a field with this JSON schema may be."""
+    """Return the allowed values of a field with this JSON schema, in words."""
     if "allowed" in schema:
         return str(schema["allowed"])
     schema = schema.get("anyOf", [schema])[0]
@@ -484,5 +484,5 @@ def _problem(name: str, value: object) -> str:
             f"{', '.join(known)}."
         )
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        value = " ".join(value)  # of an option that may be given again
+        value = " ".join(value)  # of a repeatable option
     return f"{name} is {value!r}; choose {allowed_values(described_fields([name])[name])}."

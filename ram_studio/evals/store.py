@@ -1,9 +1,9 @@
-"""Every answer as it happens, in one SQLite file: nothing is lost, nothing is asked twice.
+"""The store of answers, one SQLite file: answers are saved as they finish and then reused.
 
 A *run* is one model (by fingerprint) on one version of one suite under one set of settings. Its
-answers are committed as they end, so that a stopped or killed evaluation loses at most those being
-written, and the next evaluation with the same run key takes up where it ended. Names of models
-and paths are labels: they are no part of the key. Tokens and passwords never come near this file.
+answers are committed as they finish, so that a stopped or killed evaluation loses at most those
+being written, and the next evaluation with the same run key continues it. Names of models and paths
+are labels, not part of the key. Tokens and passwords are never written to this file.
 
 Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION.
 """
@@ -71,10 +71,10 @@ CREATE TABLE answers (
 
 @dataclass(frozen=True)
 class RunKey:
-    """What makes two evaluations the same: equal keys share their answers.
+    """The identity of a run: runs with equal keys share their answers.
 
-    fingerprint: of the weights and of everything else that shapes the answers (tokenizer, chat
-    template). settings: JSON-ready; whatever else may change an answer.
+    fingerprint: of the weights and everything else that determines the answers (tokenizer, chat
+    template). settings: JSON-ready; all that may change an answer.
     """
 
     fingerprint: str
@@ -98,7 +98,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """One row: the question as a report needs it, the digest it had, and its answer."""
+    """One row: the question, with the fields that a report needs, its digest, and its answer."""
 
     question: Question
     digest: str
@@ -107,12 +107,11 @@ class StoredAnswer:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run with its tally.
+    """A run with its counts.
 
-    answered: how many answers (what was not asked has none), correct: the right ones of them;
-    domains: the score by domain. package_version: of what began it; software: versions of what
-    gave its answers, see `join_versions`.
-    merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
+    answered: number of answers, correct: number of right ones; domains: the score by domain.
+    package_version: at its start; software: versions that gave its answers, see `join_versions`.
+    merge: record of a model that was merged in memory, see `AnswerStore.open_run`.
     """
 
     id: int
@@ -133,7 +132,7 @@ class StoredRun:
 
 
 def join_versions(origins: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the versions of these origins of answers by name, several parted by commas."""
+    """Return the versions in these origins of answers by name, several separated by commas."""
     found: dict[str, dict[str, None]] = {}
     for origin in origins:
         for name, number in origin.get("software", {}).items():
@@ -142,13 +141,13 @@ def join_versions(origins: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def default_store_path() -> Path:
-    """Return where answers are stored: under RAM_STUDIO_HOME, else in the user's data folder."""
+    """Return the path of the store: under RAM_STUDIO_HOME, else in the user's data folder."""
     return user_folder() / "answers.sqlite3"
 
 
 @contextmanager
 def store_or_temporary(store: "AnswerStore | None") -> Iterator["AnswerStore"]:
-    """Yield the store, or one for as long as the block runs: what was asked is not asked again."""
+    """Yield the store, or a temporary one, so that no question is asked twice in the block."""
     if store is not None:
         yield store
         return
@@ -162,10 +161,10 @@ def store_or_temporary(store: "AnswerStore | None") -> Iterator["AnswerStore"]:
 class AnswerStore:
     """An open store. It belongs to the thread that opened it; several processes may share a file.
 
-    Args: path: the file; made with its folder when missing. None is `default_store_path()`.
+    Args: path: the file; made with its folder when missing. None means `default_store_path()`.
 
-    Raises: EvaluationError: from every method, when the file is damaged, is no store, was written
-        by a newer version, or cannot be read or written.
+    Raises: EvaluationError: from every method, when the file is damaged, is not a store, was
+        written by a newer version, or cannot be read or written.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -186,7 +185,7 @@ class AnswerStore:
 
     def _prepare(self) -> None:
         run = self._connection.execute
-        # Another process may be making the same file: look and create under one write lock.
+        # Another process may be creating the same file: check and create under one write lock.
         run("BEGIN IMMEDIATE")
         (application,) = run("PRAGMA application_id").fetchone()
         (version,) = run("PRAGMA user_version").fetchone()
@@ -211,7 +210,8 @@ class AnswerStore:
         if fault != "ok":
             raise sqlite3.DatabaseError(fault)
         run("PRAGMA journal_mode = WAL")
-        # A killed process loses nothing; a power cut at most the last answers, and no consistency.
+        # A killed process loses nothing, a power cut at most the last answers; the file stays
+        # consistent.
         run("PRAGMA synchronous = NORMAL")
         run("PRAGMA foreign_keys = ON")
 
@@ -246,7 +246,7 @@ class AnswerStore:
             self._connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the file; the object is of no use afterwards."""
+        """Close the file; the object cannot be used afterwards."""
         self._connection.close()
 
     def __enter__(self) -> "AnswerStore":
@@ -264,11 +264,11 @@ class AnswerStore:
         merge: Mapping[str, Any] | None = None,
         rerun: bool = False,
     ) -> int:
-        """Return the id of the run with this key, made when there is none; labels are renewed.
+        """Return the id of the run with this key, created if missing; labels are updated.
 
-        rerun: forget its answers, so that it is asked anew. merge: how the model was merged,
-        {"recipe", "agents": {name: numbers}, "seconds"}, ready for JSON; what is known of it
-        already is kept, see `set_merge`.
+        rerun: delete its answers, so that it is asked again. merge: how the model was merged,
+        {"recipe", "agents": {name: numbers}, "seconds"}, ready for JSON; a stored one is not
+        overwritten, see `set_merge`.
         """
         with self._transaction() as connection:
             connection.execute(
@@ -293,17 +293,17 @@ class AnswerStore:
         return bool(self._rows(query, key.digest))
 
     def set_merge(self, run: int, merge: Mapping[str, Any]) -> None:
-        """Say how the model of a run was merged, see `open_run`."""
+        """Store how the model of a run was merged, see `open_run`."""
         with self._transaction() as connection:
             connection.execute("UPDATE runs SET merge = ? WHERE id = ?", (json.dumps(merge), run))
 
     def merge_of(self, run: int) -> dict[str, Any] | None:
-        """Return how the model of a run was merged; None when it is not known."""
+        """Return how the model of a run was merged; None if unknown."""
         known = [merge for (merge,) in self._rows("SELECT merge FROM runs WHERE id = ?", run)]
         return json.loads(known[0]) if known and known[0] else None
 
     def record(self, run: int, answers: Collection[tuple[Question, Answer]]) -> None:
-        """Write a batch of answers in one transaction: all of them are kept, or none."""
+        """Write a batch of answers in one transaction: all or none are stored."""
         with self._transaction() as connection:
             for question, answer in answers:
                 prompt = _text(answer.prompt)
@@ -322,7 +322,7 @@ class AnswerStore:
                 )
 
     def adopt(self, run: int, key: RunKey, other: Path) -> None:
-        """Copy into a run what the store in another file has under the same key; keeps its own."""
+        """Copy answers with the same key from another store file, without overwriting any."""
         if not other.is_file():
             return
         with self._errors():
@@ -373,7 +373,7 @@ class AnswerStore:
         ]
 
     def seconds_each(self, paths: Collection[str], last: int = 300) -> float | None:
-        """Return the mean time of the latest answers of some models, None without any.
+        """Return the mean time of the latest answers of these models, None without any.
 
         paths: of the models, or of the base of merges that were made in memory.
         """
@@ -425,7 +425,7 @@ class AnswerStore:
 
 
 def _text(value: str) -> str:
-    """Return text that SQLite can keep: lone surrogates from broken decoders are replaced."""
+    """Return text that SQLite can store: lone surrogates from broken decoders are replaced."""
     return value.encode("utf-8", "replace").decode()
 
 

@@ -1,10 +1,10 @@
-"""Ask until the items decide: more and more questions of a family, until intervals are narrow.
+"""Ask until decided: add questions of a family until all intervals are narrow.
 
-After 50, 100, 200, ... questions every model's score in every skill is looked at. It ends when all
-intervals are as narrow as wanted, or when the budget of questions is used up. Looking again and
-again would make a 95 % interval wrong more often than in 5 % of cases; so each look's interval is
-one at 1 - 0.05 / looks (Bonferroni over all looks that could be made, whether they are or not): the
-chance that the interval at which asking ended misses the truth stays at most 5 % for each score.
+After 50, 100, 200, ... questions every model's score in every skill is checked. Asking ends when
+all intervals are as narrow as requested, or when the budget of questions is spent. With repeated
+looks a 95 % interval would be wrong in more than 5 % of cases; so each look uses an interval at
+level 1 - 0.05 / looks (Bonferroni over all possible looks): the chance that the interval at the end
+misses the truth stays at most 5 % for each score.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ERROR = 0.05
 
 @dataclass(frozen=True)
 class StopDecision:
-    """How asking ended.
+    """The outcome of asking until decided.
 
-    questions: asked of each skill; looks: made, of at most `most_looks`; width: the widest
-    interval, at `level`; wanted: how wide it was to be.
+    questions: asked of each skill; looks: made, of at most `most_looks`; width: of the widest
+    interval, at `level`; wanted: the requested width.
     """
 
     questions: int
@@ -41,13 +41,13 @@ class StopDecision:
     @computed_field
     @property
     def is_decided(self) -> bool:
-        """Whether all intervals are as narrow as wanted."""
+        """Whether all intervals are as narrow as requested."""
         return self.width <= self.wanted
 
     @computed_field
     @property
     def sentence(self) -> str:
-        """How it ended and what the intervals are worth."""
+        """The outcome, and the level of the intervals."""
         ending = "Decided" if self.is_decided else "The budget of questions ended undecided"
         return (
             f"{ending} after {self.questions} questions per skill: the widest interval spans "
@@ -59,18 +59,18 @@ class StopDecision:
 
 @dataclass(frozen=True)
 class Until:
-    """When to stop asking: width: of every interval, between 0 and 1; most: questions per skill."""
+    """The rule to stop asking: width: of intervals, between 0 and 1; most: questions per skill."""
 
     width: float
     most: int = MOST
 
     def check(self, suites: Sequence[str]) -> None:
-        """Raise EvaluationError for suites that have no questions without end, or too few."""
+        """Raise EvaluationError for suites without unlimited questions, or too small a limit."""
         known = {made.name for made in generated.SUITES}
         if set(suites) - known:
             raise EvaluationError(
-                f"Only generated suites have unlimited questions; asked for: "
-                f"{', '.join(suites)}. Choose from: {', '.join(sorted(known))}."
+                f"Only generated suites have unlimited questions; requested: {', '.join(suites)}. "
+                f"Choose from: {', '.join(sorted(known))}."
             )
         if self.most < FIRST:
             raise EvaluationError(
@@ -80,14 +80,14 @@ class Until:
 
     @property
     def sizes(self) -> list[int]:
-        """How many questions per skill are asked by each look: 50, 100, 200, ... and most."""
+        """Numbers of questions per skill at each look: 50, 100, 200, ... and most."""
         sizes = [FIRST]
         while sizes[-1] < self.most:
             sizes.append(min(2 * sizes[-1], self.most))
         return sizes
 
     def decide(self, number: int, scores: Iterable[DomainScore]) -> StopDecision:
-        """Return how asking stands after a look (the first is 1), by all scores there are."""
+        """Return the decision after a look (the first is 1), from all scores."""
         sizes = self.sizes
         level = 1 - ERROR / len(sizes)
         ends = [score.interval_at(level) for score in scores]

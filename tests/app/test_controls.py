@@ -144,7 +144,7 @@ def test_long_weights_are_read_whole_or_refused() -> None:
     ramps = {f"agent-{n}": [0.7512] * 126 for n in range(8)}
     assert usable_weights(weights_text(ramps)) == ramps
     line = "coding=" + "0.7512 " * 3000
-    with pytest.raises(SettingsError, match="have 21,007 characters, and at most 16,384 are read"):
+    with pytest.raises(SettingsError, match="have 21,007 characters; the limit is 16,384"):
         read_weights(line)
     assert read_link({"weights": line}).settings == {}
     (told,) = unknown_parts({"weights": line})

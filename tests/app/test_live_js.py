@@ -178,7 +178,7 @@ def test_rounding_signs_and_sizes_are_told(page, real_analysis) -> None:
             assert rows[2 + 2 * d].split("\t")[1 + t].startswith(f"{factor:.3f}")
             # The example's agents changed by many steps: little is lost.
             assert retained - 1 >= 0.9 * (factor - 1)
-    assert "expected to keep at least nine tenths" in text_of(page, "rounding-line")
+    assert "expected to retain at least 90 %" in text_of(page, "rounding-line")
     dots = page.locator("[data-part=rounding-chart] path:visible").count()
     assert dots == sum(c is not None for layer in profile["rounding"]["layers"] for c, *_ in layer)
 

@@ -79,7 +79,7 @@ def test_a_search_says_that_its_settings_were_proposed(cli):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "say what to vary"),
+        ([], 2, "name what to vary"),
         (["--over", "r=0:1:3", "--base", "b"], 2, "given twice"),
         (["--over", "r=0:1:3", "--search", "luck"], 2, "'luck' is not one of 'grid', 'optuna'"),
         (["--over", "r=0:1:3", "--set", "gamma=1"], 2, "has no setting 'gamma'"),

@@ -118,7 +118,7 @@ def test_a_refused_chunk_ends_its_question_and_says_where():
         report = evaluate({"m": EndpointEngine(server.url)}, "memory", **options)
     (found,) = report.models["m"].answers["memory"]
     assert found.finish == "refused"
-    assert re.search(r"at piece 2 of \d: the server refused it with status 400", found.note)
+    assert re.search(r"at chunk 2 of \d: the server refused it with status 400", found.note)
 
 
 def test_a_small_model_reads_what_is_longer_than_its_context(tmp_path):

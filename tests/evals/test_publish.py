@@ -125,7 +125,7 @@ def test_a_gallery_reads_what_a_push_brings(
     edited["README.md"] += b"\nWritten by hand on the Hub.\n"
     command = ["push", str(merged), "me/merged", "--scores", "--analysis", str(analysis)]
     commands([*command, "--store", str(store.path)], standalone_mode=False)
-    assert "was there already, 4 files added or renewed" in capsys.readouterr().out
+    assert "was there already, 4 files added or updated" in capsys.readouterr().out
     there = repository.commits[repository.branches["main"]]
     # The Hub's library reads what it shows.
     (entry,) = huggingface_hub.parse_eval_result_entries(

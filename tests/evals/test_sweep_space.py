@@ -177,7 +177,7 @@ def test_a_lattice_has_every_share_and_a_missing_optuna_is_named(monkeypatch):
         (["r=,"], "empty value"),
         (["rule=ram++"], "must be one of"),
         (["gamma=1,2"], "No method has a setting 'gamma'"),
-        (["ties.r=1,2"], "asked of ties"),
+        (["ties.r=1,2"], "for ties"),
         (["scale=1,2"], "None of the methods ram\\+ has a setting 'scale'"),
         (["r=-1,0"], "r is -1"),
         (["r=0:1"], "write r=0:1:6"),

@@ -76,7 +76,7 @@ def test_cut_answers_long_prompts_and_stopping_are_told(vllm):
     assert engine.identity["engine"] == "vllm"
     plain = LocalEngine(CODING, device="cpu").identity
     assert engine.identity["fingerprint"] == plain["fingerprint"]
-    with pytest.raises(EvaluationError, match=r'"m" is in an engine that does not hand out logits'):
+    with pytest.raises(EvaluationError, match=r'"m" is in an engine that gives no logits'):
         evaluate({"m": engine}, "health", store=None)
     engine.close()
 

@@ -17,7 +17,7 @@ const losses = (...lambdas) => lossesOf(profile, 0, lambdas.map((lambda) => ({ l
 
 test("updates of one unit in the last place lose lambda", () => {
   const [lost, ...others] = losses(1.2, 1.2);
-  assert.deepEqual([lost.name, lost.asked, lost.retained, lost.dtype], ["small", 1.2, 1, "bfloat16"]);
+  assert.deepEqual([lost.name, lost.requested, lost.retained, lost.dtype], ["small", 1.2, 1, "bfloat16"]);
   assert.deepEqual(others, []);
 });
 

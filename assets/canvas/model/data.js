@@ -1,10 +1,9 @@
 // @ts-check
-// The table of measured settings, decoded: what was asked, what was answered, who was right. Knows nothing of
-// the page.
+// The decoded table of measured settings: questions, answers, and which are right. Independent of the page.
 //
 // A shipped table has n questions a domain, domains, rows, prompts (the questions), gold, answers. A row: kind "source" or
-// "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 a question, domain
-// after domain, answers: an index into answers[prompt] each; factors {own, shared} of methods without a formula.
+// "merge", method, settings, k (grid point, null without epsilon), right: one character 0 or 1 per question, domain by
+// domain, answers: an index into answers[prompt] each; factors {own, shared} of methods without a formula.
 import { settingsOf } from "./methods.js";
 import { ownWeights } from "./weights.js";
 
@@ -12,7 +11,7 @@ const Z = 1.96;
 
 /** @typedef {{ id: number, name: string, set: any, right: Uint8Array, said: number[], score: number[], total: number, factors: any }} Row */
 
-/** The 95 % interval of a share, after Wilson. @param {number} right @param {number} n */
+/** The Wilson 95 % interval of a share. @param {number} right @param {number} n */
 export const wilson = (right, n) => {
   const p = right / n;
   const scale = 1 + Z ** 2 / n;
@@ -21,7 +20,7 @@ export const wilson = (right, n) => {
   return [Math.max(0, center - half), Math.min(1, center + half)];
 };
 
-/** Exact two-sided sign test: the chance of at least this uneven a split of questions that differ. */
+/** Exact two-sided sign test: the probability of a split at least this uneven, of questions that differ. */
 export const signTest = (lost, won) => {
   const m = lost + won;
   let [chance, ways] = [0, 1];
@@ -32,7 +31,7 @@ export const signTest = (lost, won) => {
   return m ? Math.min(1, 2 * chance) : 1;
 };
 
-/** Of questions from..to: how many another row solves and this one does not, the reverse, and the sign test. */
+/** Of questions from..to: numbers that only another row solves, that only this one solves, and the sign test. */
 export const compareRows = (row, other, from = 0, to = row.right.length) => {
   let [lost, won] = [0, 0];
   for (let i = from; i < to; i += 1) {
@@ -50,7 +49,7 @@ export const rightOf = (marks) => {
 
 const countOf = (table, row, domain) => rightOf(row.right.slice(domain * table.n, (domain + 1) * table.n));
 
-/** For a domain the agent that learned it: its index, or null where none is better than the base beyond noise. */
+/** The index of the agent that learned a domain, or null where none is significantly better than the base. */
 const learner = (table, profile, domain) => {
   const row = (name) => table.rows.find((r) => r.kind === "source" && r.method === name);
   const scores = profile.agents.map((name) => (row(name) ? countOf(table, row(name), domain) : 0));
@@ -58,8 +57,8 @@ const learner = (table, profile, domain) => {
   return scores[best] / table.n > wilson(countOf(table, row("base"), domain), table.n)[1] ? best : null;
 };
 
-/** What the canvas uses of a table: the domains that an agent learned (all, where none was), each with its
- * questions in the order of how many merges solve them. items: of every question its place in the table. */
+/** The part of a table for the canvas: the domains that an agent learned (all, if none was), each with its
+ * questions ordered by the number of merges that solve them. items: the index of every question in the table. */
 export const skillsOf = (table, profile) => {
   const { n } = table;
   const learned = table.domains.map((_, d) => learner(table, profile, d));
@@ -96,12 +95,12 @@ const decoded = (row, id, items, n, profile) => {
 
 export const answerOf = (skills, row, i) => skills.answers[i][row.said[i]];
 
-// What tells a row from others: its kind, method and settings, of which k says epsilon.
+// The key of a row: its kind, method and settings, with k for epsilon.
 const identityOf = ({ kind, method, settings, k }) =>
   JSON.stringify([kind, method, k, Object.entries(k === null ? settings : { ...settings, epsilon: null }).sort()]);
 
-/** A table with the merges of another one on the same questions: those measured since, which come first and
- * replace those of the same settings, so that none is counted twice. */
+/** A table with the merges of another one on the same questions: newer merges come first and replace those with the
+ * same settings, so that none is counted twice. */
 export const withRows = (table, more) => {
   const answers = table.answers.map((texts) => [...texts]);
   const place = (i, text) => {

@@ -1,11 +1,11 @@
 // @ts-check
-// How far weights moved: numbers of weights by |tau|, from the counts at the epsilon grid's points, and the
-// axis on which epsilon is shown everywhere. Knows nothing of the page.
+// Histograms of changes: numbers of weights by |tau|, from the counts at the epsilon grid's points, and the common
+// axis for epsilon. Independent of the page.
 import { sum } from "../../numbers.js";
 
 const STEP = 0.05;
 const OCTAVE = Math.log10(2);
-const ZERO = 0.02; // of the axis: where epsilon 0 stands
+const ZERO = 0.02; // position of epsilon 0 on the axis
 const FIRST = 0.07; // and the first decade
 
 const soften = (values) =>
@@ -13,7 +13,7 @@ const soften = (values) =>
 
 const logOf = (epsilon) => (epsilon ? Math.log10(epsilon) : -Infinity);
 
-/** The decades between which all but the outermost fractions of the changes lie. */
+/** The decades that contain all changes except small fractions at both ends. */
 const range = (logs, active) => {
   const everything = sum(active[0]) || 1;
   let [low, high] = [-8, 0];
@@ -25,7 +25,7 @@ const range = (logs, active) => {
   return [Math.min(-6, Math.floor(low)), Math.min(0, Math.ceil(high + 0.05))];
 };
 
-/** Where a grid point and a size lie, 0 to 1; steps: the points on the axis; ticks: those of whole decades. */
+/** Positions of a grid point and a size, 0 to 1; steps: the points on the axis; ticks: those of whole decades. */
 export const axisOf = (profile) => {
   const logs = profile.epsilon_grid.map(logOf);
   const [low, high] = range(logs, profile.overlap.map((agents) => agents.map(sum)));
@@ -39,10 +39,10 @@ export const axisOf = (profile) => {
   return { low, high, x, ofLog, steps, ticks };
 };
 
-/** xs: where densities are read; all[t], layers[l][t]: share of weights a decade there.
+/** xs: positions of densities; all[t], layers[l][t]: share of weights per decade there.
  *
- * A density is the number in the octave around x, because bfloat16 steps come in octaves: a difference
- * of two exact counts, read on a straight line between the epsilon grid's points. */
+ * A density is the number in the octave around x, because bfloat16 steps form octaves: a difference of two exact
+ * counts, interpolated linearly between the epsilon grid's points. */
 export const histogramOf = (profile) => {
   const logs = profile.epsilon_grid.map(logOf);
   const last = logs.length - 1;

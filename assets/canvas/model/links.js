@@ -1,11 +1,10 @@
 // @ts-check
-// The address of what Tune shows. ram_studio/app/session/deep_link.py reads it, says what
-// each key means and checks what stands there; here it is only written.
+// The URL of Tune's current view, written here. ram_studio/app/session/deep_link.py documents, parses and checks it.
 import { addressOf } from "../../link.js";
 import { METHODS, nameOf } from "./methods.js";
 import { weightsLine } from "./weights.js";
 
-// The dials of a setting with their values, as a link has them; a named place has none.
+// The dials of a setting with their values, for a link; a named place has none.
 const dialsOf = (profile, settings) => {
   const name = nameOf(settings, profile.agents.length);
   const keys = METHODS[name]?.dials ?? [];
@@ -16,9 +15,9 @@ const dialsOf = (profile, settings) => {
   ]];
 };
 
-/** The address of what is shown. now: the present one, whose theme stays; state: the store's. */
+/** The URL of the current view. now: the current URL, whose theme stays; state: the store's. */
 export const linkOf = (now, step, { profile, settings, dial, pin, weight, lesson, isPresented }) => {
-  // A scene of the lesson has models and settings of its own.
+  // A scene of the lesson has its own models and settings.
   if (lesson && step === "tune") return addressOf(now, [["lesson", lesson], ["present", isPresented ? 1 : null]]);
   const [rule, dials] = dialsOf(profile, settings);
   const [pinned, pinnedDials] = pin ? dialsOf(profile, pin) : [null, []];

@@ -1,5 +1,5 @@
 // @ts-check
-// The methods that a table may hold and Tune can choose, under one name each, and the dials of each. Pure.
+// The methods of tables and of Tune, with one name each, and their dials. Pure.
 import { epsilon, plain } from "../../numbers.js";
 import { areSameWeights, weightsText } from "./weights.js";
 
@@ -9,7 +9,7 @@ import { areSameWeights, weightsText } from "./weights.js";
 const upTo = (most, step) => Array.from({ length: Math.round(most / step) + 1 }, (_, i) => Number((i * step).toFixed(4)));
 const root = (most) => (v) => Math.sqrt(Math.min(1, v / most));
 
-/** Every dial but epsilon's, which has the profile's own axis. */
+/** Every dial; epsilon's has the profile's own axis. */
 const DIALS = {
   point: { name: "epsilon", symbol: "ε", title: "Epsilon: ignore smaller changes" },
   r: { name: "r", symbol: "r", title: "Boost for unique changes (r)", steps: upTo(1, 0.005), ticks: [0, 0.05, 0.1, 0.2, 0.3, 0.5, 1], x: root(1) },
@@ -23,7 +23,7 @@ const USUAL = { point: 22, r: 0.1, alpha: 2, scale: 1, density: 0.2, drop_rate: 
 const ram = (title, dials, says) => ({ title, dials, says, isRam: true });
 const other = (title, dials, says, fixed = {}) => ({ title, dials, says, fixed, isRam: false });
 
-/** isRam: unique changes times lambda, shared ones averaged. fixed: settings that go with the name. */
+/** isRam: unique changes times lambda, shared ones averaged. fixed: settings that the name implies. */
 export const METHODS = {
   "ram+": ram("RAM+", ["point", "r", "alpha"], "Changed by one agent: kept, times λ. Changed by several: averaged."),
   "ram": ram("RAM", ["point"], "Changed by one agent: kept. Changed by several: averaged."),
@@ -38,10 +38,10 @@ export const METHODS = {
   "wudi": other("WUDI", [], "Least interference per layer, closed form.", { solver: "closed" }),
 };
 
-/** What stands side by side, and what is behind More. Average and Sum are two places on one scale. */
+/** The methods side by side, and those behind More. Average and Sum are two places on one scale. */
 export const MAIN = ["ram+", "ram", "average", "sum", "ties", "dare-ties"];
 export const MORE = ["ram+s", "ram+m", "dare-ta", "tsv-m", "iso-c", "wudi"];
-const PLACES = { sum: () => 1, average: (n) => 1 / n }; // of one agent the sum
+const PLACES = { sum: () => 1, average: (n) => 1 / n }; // for one agent the sum
 const SAYS = {
   average: (n) => `Every change is added and divided by the ${n} agents.`,
   sum: () => "Every change is added in full.",
@@ -49,7 +49,7 @@ const SAYS = {
 
 const isSame = (a, b) => Math.abs(a - b) < 1e-9;
 
-/** The name that links, buttons and the stage use: of a scale "average", "sum" or "task-arithmetic". */
+/** The name in links, buttons and on the stage: for a scale "average", "sum" or "task-arithmetic". */
 export const nameOf = ({ method, scale }, n) =>
   (method !== "task-arithmetic" ? method : Object.keys(PLACES).find((name) => isSame(scale, PLACES[name](n))) ?? method);
 
@@ -63,7 +63,7 @@ export const titleOf = (settings, n) => {
 export const nameTitle = (name) => ({ average: "Average", sum: "Sum" })[name] ?? METHODS[name].title;
 export const nameSays = (name, n) => SAYS[name]?.(n) ?? METHODS[name].says;
 
-/** Complete settings of a method, by its name or a place's: the paper's, or its usual ones. @returns {Settings} */
+/** Complete settings of a method, by its name or a place's: the paper's, or its defaults. @returns {Settings} */
 export const usualOf = (name, profile) => ({
   ...USUAL, r: profile.defaults.r, alpha: profile.defaults.alpha, point: profile.default_index,
   scale: PLACES[name]?.(profile.agents.length) ?? (["task-arithmetic", "dare-ta"].includes(name) ? 1 / profile.agents.length : 1),
@@ -85,7 +85,7 @@ const methodText = (settings, profile) => {
 
 const valueText = (profile, key, value) => (key === "point" ? epsilon(profile.epsilon_grid[value]) : plain(value));
 
-/** Settings of a recipe as the canvas has them, or null for what it cannot show. point: on the epsilon grid. */
+/** The canvas settings of a recipe, or null if it cannot show them. point: on the epsilon grid. */
 export const settingsOf = (method, recipe, point, profile) => {
   const known = METHODS[method];
   if (!known || (known.isRam && point === null)) return null;
@@ -96,10 +96,10 @@ export const settingsOf = (method, recipe, point, profile) => {
   return { ...usualOf(method, profile), ...given, ...(known.isRam ? { point } : {}), weights: recipe.weights ?? null };
 };
 
-/** Whether two settings are one: of the same method and weights, equal on its dials. */
+/** Whether two settings are equal: same method and weights, and equal on its dials. */
 export const areSame = (a, b) => a.method === b.method && areSameWeights(a.weights, b.weights) && METHODS[a.method].dials.every((key) => isSame(a[key], b[key]));
 
-/** A dial of a method: measured values are its steps, where there are some. @returns {Dial} */
+/** A dial of a method, whose steps are the measured values, if any. @returns {Dial} */
 export const dialOf = (profile, method, key) => {
   const made = profile.dials ??= new Map();
   const id = `${method}.${key}`;

@@ -1,6 +1,6 @@
 // @ts-check
-// Which measured merge a setting shows, what is measured along a dial, and the best of a method. Nothing is ever
-// interpolated between two rows. Knows nothing of the page.
+// The measured merge for a setting, the measured ones along a dial, and the best of a method. Nothing is interpolated
+// between rows. Independent of the page.
 import { areSame, dialOf, methodOf, METHODS, usualOf } from "./methods.js";
 import { factorsOf, outcomeOf } from "./outcome.js";
 import { ownWeights } from "./weights.js";
@@ -13,7 +13,7 @@ const placeOf = (profile, point) => (point ? Math.log10(profile.epsilon_grid[poi
 
 const lambdasOf = (profile, settings) => outcomeOf(profile, settings).agents.map((a) => a.lambda);
 
-// What measured merges by RAM's rules have in common before lambda: counts and weights.
+// The key of measured merges by RAM's rules, apart from lambda: counts and weights.
 const keyOf = (counts, { point, weights }) => `${counts[point]} ${JSON.stringify(ownWeights(weights))}`;
 
 const indexOf = (profile) => {
@@ -36,7 +36,7 @@ const indexOf = (profile) => {
 const apart = (profile, point, a, b) => a.reduce((far, lambda, t) =>
   (profile.overlap[point][t][0] ? far + Math.abs(lambda - b[t]) : far), 0);
 
-/** The measured merge that is this one: by RAM's rules settings with the same counts, lambdas and weights are the same. */
+/** The measured merge equal to a setting: by RAM's rules equal counts, lambdas and weights mean equal merges. */
 export const exactRow = (profile, settings) => {
   const { skills } = profile;
   if (!METHODS[settings.method].isRam) {
@@ -50,8 +50,8 @@ export const exactRow = (profile, settings) => {
   return byKey.get(keyOf(counts, settings))?.find((one) => apart(profile, settings.point, one.lambdas, lambdas) < 1e-6)?.row ?? null;
 };
 
-/** The measured row that a setting shows, or null: of RAM's rules the nearest by log10 epsilon and lambda, of
- * others by their dials. With weights nothing is near: only the very same merge tells. @returns {Near | null} */
+/** The measured row for a setting, or null: for RAM's rules the nearest by log10 epsilon and lambda, for others by
+ * their dials. With weights only an equal merge counts. @returns {Near | null} */
 export const nearestRow = (profile, settings) => {
   if (!profile.skills) return null;
   const exact = exactRow(profile, settings);
@@ -77,7 +77,7 @@ const dialDistances = (profile, settings) => {
     .map((row) => ({ row, far: dials.reduce((far, dial) => far + Math.abs(dial.x(row.set[dial.key]) - dial.x(settings[dial.key])), 0) }));
 };
 
-/** What is measured along one dial, all others held: [{ value, row }]. */
+/** The measured rows along one dial, all others fixed: [{ value, row }]. */
 export const along = (profile, settings, key) => {
   const { method } = settings;
   const { curves } = indexOf(profile);
@@ -102,14 +102,14 @@ export const bestOf = (profile, name) => {
   return best.get(name);
 };
 
-/** Where a method begins: RAM's rules at the paper's settings, rivals at the best that was measured of them. */
+/** The initial settings of a method: the paper's for RAM's rules, the best measured ones for rivals. */
 export const startOf = (profile, name) => {
   const usual = usualOf(name, profile);
   if (METHODS[usual.method].isRam || usual.method === "task-arithmetic" || !profile.skills) return usual;
   return { ...usual, ...bestOf(profile, name)?.set };
 };
 
-/** RAM+ as in the paper, and the best of all methods that are not RAM's, picked on these questions. */
+/** RAM+ as in the paper, and the best method outside the RAM family, chosen on these questions. */
 export const paperRow = (profile) => exactRow(profile, usualOf("ram+", profile));
 export const rivalRow = (profile) => {
   const { best } = indexOf(profile);
@@ -117,7 +117,7 @@ export const rivalRow = (profile) => {
   return best.get("rival");
 };
 
-/** Where a measured merge lies on the map: [own part applied, shared part applied], or null. */
+/** The position of a measured merge on the map: [own part applied, shared part applied], or null. */
 export const placeOnMap = (profile, row) => {
   if (!row.set) return row === profile.skills.base ? [0, 0] : null;
   const found = factorsOf(profile, outcomeOf(profile, row.set), { row, isExact: true });

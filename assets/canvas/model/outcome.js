@@ -1,6 +1,6 @@
 // @ts-check
-// What a setting does to each agent's update: rho, lambda, and how many times its own and its shared part
-// reach the merge. Arithmetic on the profile's counts and sums; nothing is estimated. Knows nothing of the page.
+// The effect of a setting on each agent's update: rho, lambda, and the factors of its own and its shared part in the
+// merge. Arithmetic on the profile's counts and sums; nothing is estimated. Independent of the page.
 import { sum } from "../../numbers.js";
 import { METHODS } from "./methods.js";
 import { ownWeights, weighedFactors } from "./weights.js";
@@ -10,7 +10,7 @@ const quotient = (shared, unique) => {
   return shared / unique;
 };
 
-// Sizes instead of counts; null where the analysis has no magnitudes by region.
+// Rho by size instead of count; null where the analysis has no magnitudes by region.
 const byMagnitude = ({ relations }, point, t) =>
   (relations ? quotient(relations.shared_magnitude[point][t], relations.unique_magnitude[point][t]) : null);
 
@@ -20,10 +20,10 @@ const RULES = {
   "ram": () => 1,
   "ram+": boosted,
   "ram+s": (rho, r) => 1 + r * (rho === Infinity ? 1 : rho / (1 + rho)),
-  "ram+m": boosted, // of another rho: by magnitudes
+  "ram+m": boosted, // with rho by size
 };
 
-/** rho and lambda of every agent, as Analysis.preview has them: by count, rhoM by size, ratio: the method's. lambda is
+/** rho and lambda of every agent, as in Analysis.preview: rho by count, rhoM by size, ratio: the method's. lambda is
  * null where the method has none, or needs sizes that this analysis lacks. byCount[j]: weights that j + 1 changed. */
 export const outcomeOf = (profile, settings) => {
   const { point, r, alpha, method } = settings;
@@ -47,9 +47,9 @@ const mean = (values) => {
   return known.length ? sum(known) / known.length : null;
 };
 
-/** How many times each agent's own part (weights that it alone changed beyond the reference epsilon) and its
- * shared part reach the merge: <merge, tau> / |tau|^2 over the part. isExact: of this setting, not of the
- * nearest measured one. null where nothing tells; a part and its mean are, where no agent has such weights. */
+/** The factors of each agent's own part (weights that only it changed beyond the reference epsilon) and its
+ * shared part in the merge: <merge, tau> / |tau|^2 over the part. isExact: for this setting, not the nearest
+ * measured one. null where unknown; a part and its mean are null where no agent has such weights. */
 export const factorsOf = (profile, result, near = null) => {
   const { settings, agents, isRam } = result;
   const found = (own, shared, isExact = true) => ({ own, shared, isExact, ownMean: mean(own), sharedMean: mean(shared) });

@@ -1,14 +1,13 @@
 // @ts-check
-// What the merge's number format keeps of lambda (as rounding_meter.py, tests compare them), in the format that a merge
-// has unless another is chosen.
+// Effective lambda after rounding to the merge's default dtype (as in rounding_meter.py, tests compare them).
 import { fixed } from "../../numbers.js";
 import { dtypeName } from "./words.js";
 
-const LOST = 0.1; // more than this share of the rescaling lost is worth a word
-const TIE = 1e-4; // places within which a step lies half-way
+const LOST = 0.1; // larger losses of the rescaling are reported
+const TIE = 1e-4; // distance from a half step that counts as a tie
 
-/** What rounding to nearest keeps of lambda, and how far off that can be; null without a unique element. precision:
- * of the output's dtype, in bits. @param {any} curve @param {number} lambda @param {number} precision */
+/** Effective lambda after rounding to nearest, and its bounds; null without a unique element. precision: of the
+ * output's dtype, in bits. @param {any} curve @param {number} lambda @param {number} precision */
 export const retainedToNearest = (curve, lambda, precision) => {
   if (!curve) return null;
   let value = 0;
@@ -30,7 +29,7 @@ export const retainedToNearest = (curve, lambda, precision) => {
   return { value, low: value - width, high: value + width };
 };
 
-/** The standard error of what stochastic rounding keeps, whose mean is lambda itself.
+/** The standard error of effective lambda after stochastic rounding, whose mean is lambda.
  * @param {any} curve @param {number} lambda @returns {number | null} */
 export const stochasticError = (curve, lambda) => {
   if (!curve) return null;
@@ -50,42 +49,42 @@ export const roundingCurve = (profile, point, t, d) => {
   return curves[points[point]];
 };
 
-// The output dtype that a merge has unless another is chosen: the base's.
+// The default output dtype of a merge: the base's.
 export const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));
 
-// { asked, kept, width, dtype } of agent t for the base's format, or null.
+// { requested, retained, width, dtype } of agent t for the base's format, or null.
 export const cardRetained = (profile, point, t, lambda) => {
   if (!profile.rounding || lambda === null) return null;
   const d = usualFormat(profile);
   const retained = retainedToNearest(roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]);
-  return retained && { asked: lambda, retained: retained.value, width: retained.high - retained.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
+  return retained && { requested: lambda, retained: retained.value, width: retained.high - retained.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
 };
 
-/** The agents of whose rescaling the base's format loses more than a tenth, in their order. */
+/** The agents that lose more than a tenth of their rescaling in the base's dtype, in order. */
 export const lossesOf = (profile, point, agents) => agents
   .map(({ lambda }, t) => ({ name: profile.agents[t], ...cardRetained(profile, point, t, lambda) }))
-  .filter(({ asked, retained }) => asked > 1 && retained - 1 < (1 - LOST) * (asked - 1));
+  .filter(({ requested, retained }) => requested > 1 && retained - 1 < (1 - LOST) * (requested - 1));
 
-/** Whether there is a lambda to round: other methods than RAM's have none. */
+/** Whether there is a lambda to round: only RAM's methods have one. */
 export const hasLambda = (agents) => agents.some(({ lambda }) => lambda !== null);
 
-/** What rounding to nearest in the base's format does to the agents' lambda, in one sentence or two. */
+/** The effect of rounding to nearest in the base's dtype on the agents' lambda, in one or two sentences. */
 export const roundingSentence = (profile, point, agents) => {
   if (!hasLambda(agents)) return "These settings have no λ. The merge measures what it retains after rounding.";
   const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);
   const lost = lossesOf(profile, point, agents);
-  // As rounding_meter.rounding_advice words it.
+  // The wording of rounding_meter.rounding_advice.
   if (lost.length) {
-    const losses = lost.map(({ name, retained, asked }) => {
-      let places = 3; // as many as tell the two apart
-      while (fixed(retained, places) === fixed(asked, places)) places += 1;
-      return `${name} ${fixed(retained, places)} instead of ${fixed(asked, places)}`;
+    const losses = lost.map(({ name, retained, requested }) => {
+      let places = 3; // enough to show a difference
+      while (fixed(retained, places) === fixed(requested, places)) places += 1;
+      return `${name} ${fixed(retained, places)} instead of ${fixed(requested, places)}`;
     });
     return `Rounding to nearest in ${dtype} takes part of the rescaling: ${losses.join("; ")}. `
       + "Stochastic rounding or float32 keeps it.";
   }
   // An agent without unique weights has a lambda that scales nothing.
-  return agents.some(({ lambda }, t) => cardRetained(profile, point, t, lambda)?.asked > 1)
-    ? `Stored in ${dtype} to nearest, every agent is expected to keep at least nine tenths of it.`
-    : `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;
+  return agents.some(({ lambda }, t) => cardRetained(profile, point, t, lambda)?.requested > 1)
+    ? `Stored in ${dtype} to nearest, every agent is expected to retain at least 90 % of its rescaling.`
+    : `Nothing is rescaled, so rounding in ${dtype} loses nothing.`;
 };

@@ -1,6 +1,6 @@
 // @ts-check
-// One sentence on what this merge does, in plain words; the reason given is a fact of the mechanism, never a
-// guess. Without measured skills: what its models are like, and what to expect. Knows nothing of the page.
+// The verdict on a merge in one plain sentence; its reason is always computed, never a guess. Without measured skills:
+// the models' overlap, and what to expect. Independent of the page.
 import { brief, fixed, percent, sum, times } from "../../numbers.js";
 import { compareRows } from "./data.js";
 import { METHODS, settingsText } from "./methods.js";
@@ -15,15 +15,15 @@ const FAR = 1.5;
 const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper's Table 2
 const [TOO_OFTEN, TOO_LITTLE, TOO_MUCH] = [1.2, 0.75, 1.3]; // shared; own
 const LEFT_OUT = 0.1; // of the own part, by epsilon
-const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
-const APART = 0.6; // of the change, by size: agents changed mostly different weights
+const ALIKE = 0.3; // above this mean cosine, agents share a direction, not only positions
+const APART = 0.6; // unique share by size: above it, agents changed mostly different weights
 const TOGETHER = 0.1;
 
 const NOTHING = {
   key: "nothing", tone: "bad", lead: "Nothing is merged.", rest: "Epsilon is so high that no change counts: this is the untouched base.",
 };
 
-/** The largest lambda; that of an agent without unique weights scales nothing. */
+/** The largest lambda, without agents that have no unique weights. */
 const largest = (agents) => Math.max(1, ...agents.map((a) => (a.rho === Infinity ? 1 : a.lambda ?? 1)));
 
 const areEqual = (values) => {
@@ -31,7 +31,7 @@ const areEqual = (values) => {
   return Math.max(...known) - Math.min(...known) < 0.01;
 };
 
-/** Why, or "" where no number of the mechanism stands out. */
+/** The reason, or "" where no factor is unusual. */
 const reasonOf = (result, factors) => {
   const lambda = result.isRam ? largest(result.agents) : 1;
   if (factors?.sharedMean > TOO_OFTEN) return `The shared part is applied ${times(factors.sharedMean)} times.`;
@@ -64,7 +64,7 @@ const damagedSkills = ({ specialists, n }, row) => {
 /** All of a number of skills, in words. */
 const all = (count) => (count > 3 ? `All ${count} skills are` : ["", "The skill is", "Both skills are", "All three skills are"][count]);
 
-// Far from what the paper tried, and still better than its setting on the same questions.
+// Far from the paper's settings, and still better than them on the same questions.
 const surprise = (profile, row) => {
   const paper = paperRow(profile);
   const { lost, won, p } = paper ? compareRows(row, paper) : { lost: 0, won: 0, p: 1 };
@@ -103,14 +103,14 @@ const ofMeasured = (profile, result, near, factors) => {
   };
 };
 
-/** The mean cosine between two agents' updates, pairs weighing as their sizes; 0 for one agent. */
+/** The mean cosine between two agents' updates, weighted by size; 0 for one agent. */
 const meanCosine = ({ norm2, cross }) => {
   const sizes = sum(norm2.map(Math.sqrt)) ** 2 - sum(norm2);
   return sizes > 0 ? sum(norm2.map((x, t) => x * sum(cross[0][t]))) / sizes : 0;
 };
 
-/** Of our own examples of each kind: questions of 180 that these merges solve, rival: the best other setting, picked on
- * the same questions. Tested against the shipped tables. */
+/** Scores of our own examples of each kind, of 180 questions; rival: the best other setting, chosen on the same
+ * questions. Tested against the shipped tables. */
 export const EVIDENCE = {
   alike: { set: "shared-style", ram: 174, sum: 21, average: 123, rival: 175 },
   apart: { set: "independent", ram: 171, sum: 173, average: 96, rival: 176 },
@@ -123,8 +123,8 @@ const evidenceText = ({ ram, sum: added, average, rival }) =>
 
 const expected = (first, why, kind) => ({ first, why, evidence: kind ? evidenceText(EVIDENCE[kind]) : "None of our examples is of this kind.", limits: kind ? LIMITS : "" });
 
-/** What the overlap of models that nobody asked yet lets one expect: which method to try first, why, what shows it,
- * and how far that goes. @returns {{ first: string, why: string, evidence: string, limits: string }} */
+/** Expectations for untested models from their overlap: which method to try first, why, the evidence, and its limits.
+ * @returns {{ first: string, why: string, evidence: string, limits: string }} */
 export const expectationOf = (profile) => {
   const { energy, norm2, agents, default_index: usual } = profile;
   if (!energy || !norm2) return { first: "Analyze the models again to see what to expect.", why: "", evidence: "", limits: "" };
@@ -140,17 +140,17 @@ export const expectationOf = (profile) => {
   return expected("Try RAM+ and the sum.", `${brief(share)} of the change, by size, is unique: RAM+ keeps it and averages the rest.`, null);
 };
 
-/** Agents of whose change epsilon leaves next to nothing, by size, and what to do, as every command says it; "" for none. */
+/** The sentence on agents whose change is almost all below epsilon, by size, as in all commands; "" for none. */
 export const lostText = ({ lost }, { isRam, settings }) => (isRam && lost?.[settings.point]) || "";
 
-/** How many times own and shared parts are applied, of those there are. @param {any} factors */
+/** The factors of own and shared parts, where there are any. @param {any} factors */
 const appliedText = ({ ownMean, sharedMean }) => {
   if (ownMean === null && sharedMean === null) return "";
   if (ownMean === null) return ` Exact: shared parts applied ${times(sharedMean)} times.`;
   return ` Exact: own parts applied ${times(ownMean)} times${sharedMean === null ? "" : `, shared parts ${times(sharedMean)} times`}.`;
 };
 
-/** What one line has room for: a warning of this setting, or which method to try, and why. */
+/** The text for one line: a warning about this setting, or which method to try, and why. */
 const expectationLine = (profile, result) => {
   const lost = lostText(profile, result);
   if (lost) return lost;
@@ -158,8 +158,8 @@ const expectationLine = (profile, result) => {
   return reasonOf(result, null) || [why, first].join(" ").trim();
 };
 
-/** The best of all other methods' settings, honestly: of how many it was picked, on which questions, and whether it
- * differs from RAM+ at the paper's setting beyond chance, the best of so many tests (Bonferroni). "" without one. */
+/** The best of all other methods' settings: from how many it was chosen, on which questions, and whether it differs
+ * significantly from RAM+ at the paper's setting, corrected for that number (Bonferroni). "" without one. */
 export const rivalText = (profile) => {
   const [rival, paper] = [rivalRow(profile), paperRow(profile)];
   if (!rival) return "";
@@ -171,7 +171,7 @@ export const rivalText = (profile) => {
   return `${picked} It solves ${won > lost ? "more" : "fewer"} than RAM+, beyond chance.`;
 };
 
-/** @param {any} profile @param {any} result @param {any} near the measured row that is shown, or null @param {any} factors
+/** @param {any} profile @param {any} result @param {any} near the measured row shown, or null @param {any} factors
  * @returns {Verdict} */
 export const verdictOf = (profile, result, near, factors) => {
   const text = settingsText(result.settings, profile);

@@ -1,10 +1,10 @@
 // @ts-check
-// Weights of agents, as a recipe has them: by name a number, or a list that runs over the layers. What is left out
-// is 1. And what they make of own and shared parts. Knows nothing of the page.
+// Weights of agents, as in a recipe: by name a number, or a list over the layers; missing ones are 1. And their effect
+// on the factors of own and shared parts. Independent of the page.
 import { plain, sum } from "../../numbers.js";
 
 export const [LEAST, MOST, STEP] = [0, 2, 0.05]; // of a handle
-const SAME = 3e-4; // weights are kept in four digits
+const SAME = 3e-4; // weights have four digits
 
 /** @typedef {number | number[]} Weight @typedef {{ [agent: string]: Weight }} Weights */
 
@@ -17,7 +17,7 @@ export const weightAt = (weight, depth) => {
   return (1 - share) * weight[below] + share * weight[Math.min(weight.length - 1, below + 1)];
 };
 
-/** What of weights differs from 1, or null. @param {Weights | null | undefined} weights */
+/** The weights that differ from 1, or null. @param {Weights | null | undefined} weights */
 export const ownWeights = (weights) => {
   const own = Object.entries(weights ?? {}).filter(([, weight]) => [weight].flat().some((x) => x !== 1));
   return own.length ? Object.fromEntries(own.sort(([a], [b]) => (a < b ? -1 : 1))) : null;
@@ -25,7 +25,7 @@ export const ownWeights = (weights) => {
 
 export const areSameWeights = (a, b) => JSON.stringify(ownWeights(a)) === JSON.stringify(ownWeights(b));
 
-/** As Merge's form and links have them: coding=0.7, memory=0.2 0.8. */
+/** Weights as in Merge's form and links: coding=0.7, memory=0.2 0.8. */
 export const weightsLine = (weights) => Object.entries(ownWeights(weights) ?? {})
   .map(([name, weight]) => `${name}=${[weight].flat().join(" ")}`).join(", ");
 
@@ -58,7 +58,7 @@ const between = (values, knots) => shortest(values.map((_, l) => {
 const knotsOf = (values) => values.flatMap((x, l) =>
   (l === 0 || l === values.length - 1 || Math.abs(values[l - 1] - 2 * x + values[l + 1]) > SAME ? [l] : []));
 
-/** A weight of which one layer is moved: the layers up to the next bends follow in a line. */
+/** A weight with one layer changed: layers up to the next bends are interpolated linearly. */
 export const bent = (weight, n, layer, to) => {
   const values = expanded(weight, n);
   const knots = [...new Set([...knotsOf(values), layer])].sort((a, b) => a - b);
@@ -66,7 +66,7 @@ export const bent = (weight, n, layer, to) => {
   return between(values, knots);
 };
 
-/** A weight whose bend at one layer is gone; the first and the last layer go back to 1. */
+/** A weight without its bend at one layer; the first and the last layer are reset to 1. */
 export const straightened = (weight, n, layer) => {
   if (layer === 0 || layer === n - 1) return bent(weight, n, layer, 1);
   const values = expanded(weight, n);
@@ -80,7 +80,7 @@ export const scaled = (weight, to) => {
   return weight.map((x) => Number((x * (to / mean)).toFixed(4)));
 };
 
-// ---------------------------------------------------------------- what they apply
+// ---------------------------------------------------------------- factors
 
 const decoded = new WeakMap();
 
@@ -92,7 +92,7 @@ const rowsOf = (weighing) => {
   return decoded.get(weighing);
 };
 
-/** Own and shared factors with weights, as in weighted.py: of RAM's rules by lambda, of a scale without. */
+/** Own and shared factors with weights, as in weighted.py: with lambda for RAM's rules, without for a scale. */
 export const weighedFactors = (profile, { weights, point, scale }, lambdas) => {
   const { weighing, agents } = profile;
   if (!weighing) return null;

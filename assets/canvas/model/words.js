@@ -1,5 +1,5 @@
 // @ts-check
-// Words of the page: lists, how many of a thing, and what layers and formats are called. Numbers are in numbers.js.
+// Texts of the page: lists, counts with nouns, and names of layers and dtypes. Numbers are in numbers.js.
 
 /** "a", "a and b", "a, b and c". @param {string[]} items */
 export const listText = (items) =>

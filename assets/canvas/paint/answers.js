@@ -1,6 +1,6 @@
 // @ts-check
-// What the models answer: for each skill a real question, and what base, its agent, A and this merge say to it. A dot
-// a question puts its question on stage; one that just broke comes forward unless another was picked by hand.
+// The models' answers: for each skill a real question, with the answers of base, its agent, A and this merge. Each dot
+// is a question and shows it; one that just broke is shown unless the user picked another.
 import { sliderPlace } from "../../keys.js";
 import { marker, onDrag, put, putButton, saySlider, setText } from "../../nodes.js";
 import { brief, percent } from "../../numbers.js";
@@ -13,9 +13,9 @@ import { agentColor, colors } from "./colors.js";
 import { answerPieces, shortPrompt } from "./text.js";
 import { onPaint, redraw, shown, state } from "../store.js";
 
-const FLAG = 1400; // ms that "just broke" stands
+const FLAG = 1400; // ms to show "just broke"
 const wide = matchMedia("(min-width: 1800px)"); // there is room for a second question
-const MANY = 6; // questions fewer than the paper's setting solves: then a lost one is shown
+const MANY = 6; // with this many fewer than the paper's setting, a lost question is shown
 
 let box = null;
 let cards = [];
@@ -28,8 +28,8 @@ export const mountAnswers = (root) => {
   return box;
 };
 
-/** The cards of the loaded models: one a skill, or one an agent where nothing was asked. Merges that answer the same
- * questions while one reads take away neither a card nor the focus in it, nor a question that was picked. */
+/** The cards of the loaded models: one per skill, or one per agent where nothing was asked. New merges with answers to
+ * the same questions remove neither a card nor the focus in it, nor a picked question. */
 export const setAnswers = () => {
   const { profile } = state;
   const questions = profile.skills && JSON.stringify([profile.skills.domains, profile.skills.prompts]);
@@ -77,8 +77,8 @@ const mountUntested = (name, t) => {
 
 // ---------------------------------------------------------------- mounting a skill
 
-// The question that tells the story: the agent learned it, average and sum lose it, RAM+ (and RAM, where one is
-// such) keeps it; else what the agent learned.
+// The most telling question: the agent learned it, average and sum lose it, RAM+ (and RAM, if possible) solves it;
+// else one that the agent learned.
 const bestExample = (d) => {
   const { profile } = state;
   const { skills } = profile;
@@ -119,7 +119,7 @@ const mountSkill = (name, d) => {
   return one;
 };
 
-// Questions of several lines, and answers to them, are longer than a card: a button shows all of one.
+// Questions of several lines, and their answers, do not fit a card: a button shows all of one.
 const mountWhole = (one, turns) => {
   const { skills } = one.profile;
   const [name, id] = [skills.domains[one.d], `cv-whole-${one.d}`];
@@ -147,7 +147,7 @@ const showWhole = (one, text) => {
   put(text, "button", { type: "button", class: "cv-btn", popovertarget: text.id, popovertargetaction: "hide" }, "Close");
 };
 
-// In wide cards a second one: the next that this merge and the agent do not both solve, or both miss; else the next.
+// In wide cards a second one: the next that only one of this merge and the agent solves; else the next.
 const mountSecond = (card) => {
   const second = put(card, "div", { class: "cv-second", "data-part": "second", title: "The next question on which this merge and the agent differ, if there is one" });
   const prompt = put(second, "p", { class: "cv-prompt" });
@@ -161,7 +161,7 @@ const mountLine = (grid, who) => {
   return { row, who: put(row, "span", { class: "cv-who" }), mark: put(row, "span", { class: "cv-mark", role: "img" }), text: put(row, "span", { class: "cv-text" }), label: "", key: "" };
 };
 
-// The right answer, for where none of those that are shown beside it gives it.
+// The right answer, if none of the shown answers is right.
 const mountGold = (grid) => {
   const row = put(grid, "div", { class: "cv-line-gold", "data-part": "right-answer" });
   put(row, "span", { class: "cv-who" }, "right answer");
@@ -198,7 +198,7 @@ const wire = (one) => {
   });
 };
 
-// What comes forward by itself; a question that was picked stays.
+// The automatic choice of a question; a picked one stays.
 const bringForward = (one, skills, row, pinned) => {
   const { d } = one;
   const own = skills.specialists[d] ?? skills.base;
@@ -226,7 +226,7 @@ const bringForward = (one, skills, row, pinned) => {
 const paintAnswers = () => {
   const { skills } = state.profile;
   if (!skills) return;
-  const row = shown.near?.row ?? null; // null: nothing is measured that this merge could show
+  const row = shown.near?.row ?? null; // null: no measured row for this merge
   const pinned = shown.pinned?.near?.row ?? null;
   for (const one of cards) {
     if (row) bringForward(one, skills, row, pinned);
@@ -361,5 +361,5 @@ const drawDots = (one, skills, row, pinned) => {
   });
 };
 
-/** Widths are measured once a layout, not in a move. */
+/** Widths are measured once per layout, not while dragging. */
 export const layAnswers = () => { for (const one of cards) [one.size, one.drawn] = [undefined, null]; };

@@ -1,5 +1,5 @@
 // @ts-check
-// The page's colors for drawing on a canvas, read again when light and dark are switched.
+// The page's colors for drawing on a canvas, read again when the theme changes.
 
 const NAMES = ["ink", "panel", "sunken", "hair", "unique", "shared", "unchanged", "outline", "left", "good", "bad", "accent-ink"];
 
@@ -10,7 +10,7 @@ export const forgetColors = () => { cache = null; };
 /** @returns {any} */
 export const colors = () => {
   if (cache) return cache;
-  // As the page shows them: a system's own colors have names, which a canvas would resolve by itself.
+  // Computed values: system colors have names, which a canvas would resolve differently.
   const probe = document.body.appendChild(document.createElement("span"));
   const read = (name) => {
     probe.style.color = `var(--ram-${name})`;

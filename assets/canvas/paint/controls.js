@@ -1,5 +1,5 @@
 // @ts-check
-// What one chooses with: methods with all their measured scores, the dials of the one chosen, and A beside it.
+// The controls: methods with all their measured scores, the dials of the chosen one, and the comparison A.
 import { stepByArrows } from "../../keys.js";
 import { put, putButton, setText } from "../../nodes.js";
 import { dialOf, MAIN, METHODS, methodOf, MORE, nameOf, nameSays, nameTitle, titleOf } from "../model/methods.js";
@@ -14,17 +14,17 @@ let part = null;
 
 const nameNow = () => nameOf(state.settings, state.profile.agents.length);
 
-/** What stands side by side; the average of one agent is its sum. */
+/** The methods side by side; the average of one agent is its sum. */
 const mainNames = () => (state.profile.agents.length > 1 ? MAIN : MAIN.filter((name) => name !== "average"));
 
-/** The button that is checked: of a scale between average and sum the nearer one's. */
+/** The checked button: for a scale between average and sum the nearer one. */
 const checkedName = () => {
   const name = nameNow();
   if (name !== "task-arithmetic") return name;
   return state.settings.scale > 0.6 || !mainNames().includes("average") ? "sum" : "average";
 };
 
-/** Choose a method by its name: where it begins; RAM's rules keep each other's dials. */
+/** Choose a method by its name, at its initial settings; RAM's rules take over each other's dials. */
 const chooseMethod = (name) => {
   const { isRam } = METHODS[methodOf(name)];
   const { point, r, alpha } = state.settings;
@@ -60,7 +60,7 @@ export const mountMethods = (root) => {
 export const nextMethod = (step) => {
   const names = mainNames();
   const at = names.indexOf(checkedName());
-  const from = at < 0 && step < 0 ? 0 : at; // one of those behind More: from either end
+  const from = at < 0 && step < 0 ? 0 : at; // a method behind More: start at either end
   chooseMethod(names[(from + step + names.length) % names.length]);
 };
 
@@ -88,8 +88,8 @@ const paintMethods = () => {
 
 const startRow = (profile, name) => nearestRow(profile, startOf(profile, name))?.row;
 
-// Every measured setting of a method as a line between none and all solved; drawn anew where something else
-// is chosen or laid out, and while one drags only for the method in hand.
+// Every measured setting of a method as a line between none and all solved; redrawn after a choice or a new layout, and
+// while dragging only for the active method.
 const drawStrip = (one, row, isOn) => {
   const { strip, name, chip } = one;
   const { profile } = state;
@@ -123,7 +123,7 @@ export const layMethods = () => { for (const one of chips) [one.width, one.drawn
 
 // ---------------------------------------------------------------- dials
 
-/** The dials of the method beside the curve's title, and the one in hand as a number to type. */
+/** The dials of the method beside the curve's title, and the active one as a number field. */
 export const mountDials = (head) => {
   const group = put(head, "div", { class: "cv-dials", role: "radiogroup", "aria-label": "Active dial" });
   const typed = put(head, "input", { type: "number", step: "any", min: "0", class: "cv-typed", id: "dial-number" });
@@ -131,7 +131,7 @@ export const mountDials = (head) => {
   typed.addEventListener("change", () => {
     const value = Number(typed.value);
     if (typed.value !== "" && Number.isFinite(value)) choose({ [state.dial]: value });
-    typed.value = String(state.settings[state.dial]); // what was taken: a dial has its limits
+    typed.value = String(state.settings[state.dial]); // the accepted value, within the dial's limits
   });
   stepByArrows(group, (step) => {
     const buttons = [...group.children];

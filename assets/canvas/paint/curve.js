@@ -1,6 +1,6 @@
 // @ts-check
-// Questions solved along the dial in hand. The curve is the slider: drag anywhere, or use the keys. Without a table:
-// how many times own and shared parts are applied along it, which is exact.
+// Questions solved along the active dial. The curve is the slider: drag anywhere, or use the keys. Without a table: the
+// exact factors of own and shared parts along it.
 import { sliderPlace } from "../../keys.js";
 import { onDrag, put, saySlider, setText, shape } from "../../nodes.js";
 import { wilson } from "../model/data.js";
@@ -10,7 +10,7 @@ import { factorsOf, outcomeOf } from "../model/outcome.js";
 import { rivalText } from "../model/verdict.js";
 import { choose, dialInHand, onPaint, shown, state, tableHere } from "../store.js";
 
-const EXACT_MOST = 3; // times a part is applied, at the top of the axis
+const EXACT_MOST = 3; // factor at the top of the axis
 let part = null;
 let frame = null;
 let laid = "";
@@ -30,17 +30,17 @@ export const mountCurve = (root) => {
 
 export const layCurve = () => { laid = ""; };
 
-/** The size of the text that everything is measured in. @param {Element} node */
+/** The text size, the unit of all lengths. @param {Element} node */
 export const unitOf = (node) => parseFloat(getComputedStyle(node).fontSize);
 
-/** Where a plot's axes lie; curve and weights share left and right edge, so one line runs through both. */
+/** The position of a plot's axes; curve and weights share left and right edge, so one line crosses both. */
 export const frameOf = (plot) => {
   const unit = unitOf(plot);
   const [width, height] = [plot.clientWidth, plot.clientHeight];
   return { unit, width, height, x0: 2.9 * unit, x1: width - (width < 30 * unit ? 6.6 : 8.9) * unit, y0: 1.75 * unit, y1: height - 1.75 * unit };
 };
 
-/** Make any element a handle of the dial in hand. ends(): left and right end of its axis. */
+/** Make an element a handle of the active dial. ends(): left and right end of its axis. */
 export const makeSlider = (node, ends) => {
   onDrag(node, (event) => {
     const [dial, at] = [dialInHand(), ends()];
@@ -55,7 +55,7 @@ export const makeSlider = (node, ends) => {
   });
 };
 
-// Arrows go from one measured point to the next; with Shift, or where nothing is measured, one step of the dial.
+// Arrows move to the next measured point; with Shift, or without measured points, one step of the dial.
 const moveByKey = (event, dial) => {
   const { profile, settings } = state;
   const now = settings[dial.key];
@@ -68,7 +68,7 @@ const moveByKey = (event, dial) => {
   return true;
 };
 
-// ---------------------------------------------------------------- drawing what stands
+// ---------------------------------------------------------------- drawing the static parts
 
 const xOf = (dial, value) => frame.x0 + (frame.x1 - frame.x0) * dial.x(value);
 const yOf = (share) => frame.y1 - (frame.y1 - frame.y0) * share;
@@ -178,7 +178,7 @@ const drawSkill = (svg, points, d) => {
 const skillShape = (parent, d, size, attributes) =>
   put(parent, "path", { d: shape(state.profile.skills.agents[d] ?? d), style: `fill:${skillColor(d)}`, ...attributes });
 
-// What no single scale reaches.
+// The gap to the best single scale.
 const drawGap = (svg, points, paper, x) => {
   const { unit } = frame;
   const best = points.reduce((a, b) => (b.row.total > a.row.total ? b : a));
@@ -191,7 +191,7 @@ const drawGap = (svg, points, paper, x) => {
   put(svg, "text", { x: x - 2, y: y + 1.15 * unit, "text-anchor": "end", class: "cv-gap-text light" }, `best scale ${best.row.total}`);
 };
 
-// Of models that nobody asked: exact, how much of each part is applied.
+// For untested models: the exact factors of each part.
 const drawExact = (svg, dial) => {
   const { profile, settings } = state;
   const { unit, x0, x1 } = frame;
@@ -199,11 +199,11 @@ const drawExact = (svg, dial) => {
   for (const times of [0, 1, 2, 3]) put(svg, "text", { x: x1 + 8, y: y(times) + 4 }, times === 1 ? "× 1, as trained" : `× ${times}`);
   const found = dial.steps.map((value) => [value, factorsOf(profile, outcomeOf(profile, { ...settings, [dial.key]: value }))]).filter(([, factors]) => factors);
   if (!found.length) {
-    put(svg, "text", { x: (x0 + x1) / 2, y: y(1.5), "text-anchor": "middle" }, "No formula tells what this method applies: merge to see.");
+    put(svg, "text", { x: (x0 + x1) / 2, y: y(1.5), "text-anchor": "middle" }, "No formula gives this method's factors: merge to see them.");
     return;
   }
   for (const [key, css, words, dy] of [["ownMean", "unique", "own part", -8], ["sharedMean", "shared", "shared part", 1.25 * unit]]) {
-    if (found[0][1][key] === null) continue; // of no agent
+    if (found[0][1][key] === null) continue; // no agent has such a part
     const points = found.map(([value, factors]) => [xOf(dial, value), y(factors[key])]);
     put(svg, "path", { d: line(points), class: `cv-exact cv-${css}-stroke` });
     put(svg, "text", { x: x0 + 0.46 * (x1 - x0), y: points[Math.floor(points.length * 0.4)][1] + dy, class: `strong cv-fill-${css}-ink` }, words);
@@ -261,7 +261,7 @@ const paintCurve = () => {
   if (isBeside) hand.ghost.setAttribute("transform", `translate(${xOf(dial, pin[dial.key])} 0)`);
 };
 
-/** What a slider of the dial in hand says; of a method without a dial it is none. */
+/** The label of the active dial's slider; none for a method without a dial. */
 export const paintSpoken = (node, dial) => {
   const { near } = shown;
   const solved = near ? `${near.row.total} of ${state.profile.skills.asked} solved${near.isExact ? "" : ", nearest measured setting"}` : "not tested";
@@ -271,7 +271,7 @@ export const paintSpoken = (node, dial) => {
   } : { label: noDialText() });
 };
 
-// What "best other" is.
+// The meaning of "best other".
 const paintNote = () => {
   const rivalNote = tableHere() ? rivalText(state.profile) : "";
   part.note.hidden = !rivalNote;

@@ -1,14 +1,14 @@
 // @ts-check
-// A skill as a dumbbell: from the base's score to the specialist's, the merge between them, above one dot a
-// question. The dots are the axis: the base's circle stands above the end of its own. Answers are one character, 0
-// or 1, a question.
+// A skill as a dumbbell: from the base's score to the specialist's, the merge between them, above one dot per question.
+// The dots are the axis: the base's circle is above the last one it solves. Answers are one character, 0 or 1, per
+// question.
 import { put, shape } from "../../nodes.js";
 import { percent } from "../../numbers.js";
 import { rightOf, wilson } from "../model/data.js";
 
 const MIDDLE = 8; // y of the line
 const TOP = 17; // y of the dots
-const [LEAST, MOST] = [4, 11]; // px from dot to dot; below the least there are more lines of dots
+const [LEAST, MOST] = [4, 11]; // px between dots; with less there are several lines of dots
 
 // Questions in the order of the dots: right in the base, learned by the specialist, neither.
 const orderOf = (base, specialist) => {
@@ -41,8 +41,8 @@ export const mountDumbbell = (list, name) => {
   return { row, of, svg, share, against, name, width: 0 };
 };
 
-/** Draw a row at the width there is: the answers of base, specialist and merge; agent: whose marker the specialist has;
- * chance: the chance level, or null. */
+/** Draw a row at the available width: the answers of base, specialist and merge; agent: index of the specialist's
+ * marker; chance: the chance level, or null. */
 export const drawDumbbell = ({ svg, name, of, share }, width, { base, specialist, merge, agent, chance }) => {
   const n = base.length;
   const lines = Math.max(2, Math.ceil((LEAST * n) / width));

@@ -1,6 +1,6 @@
 // @ts-check
-// Every measured merge by what it applies: own part across, shared part up, darker where more is solved. A single
-// scale moves along one line through the base; RAM+ is off it.
+// Every measured merge by its factors: own part on x, shared part on y, darker where more is solved. A single scale
+// moves along one line through the base; RAM+ is off it.
 import { sliderPlace } from "../../keys.js";
 import { put, saySlider } from "../../nodes.js";
 import { settingsText, usualOf } from "../model/methods.js";
@@ -12,10 +12,10 @@ import { colors } from "./colors.js";
 import { unitOf } from "./curve.js";
 import { hideTip, showTip } from "./popups.js";
 
-const [MOST_OWN, MOST_SHARED] = [2, 3]; // beyond them dots stand on the rim
+const [MOST_OWN, MOST_SHARED] = [2, 3]; // larger ones are drawn at the edge
 const REACH = 17; // px from a dot
 const PAGE = 10; // dots
-// Where a name may stand beside its mark: dx and dy in units, and what of the name is there.
+// Possible positions of a name beside its mark: dx and dy in units, and the text anchor.
 const PLACES = /** @type {[number, number, string][]} */ ([
   [0.75, 0.35, "start"], [-0.75, 0.35, "end"], [0, -0.75, "middle"], [0, 1.45, "middle"], [0, -1.9, "middle"], [0, 2.55, "middle"],
   [-0.4, -1.1, "start"], [-0.4, -2.2, "start"], [0.6, -3.3, "start"],
@@ -26,7 +26,7 @@ let frame = null;
 let laid = "";
 let dots = [];
 let marks = null;
-let pointed = -1; // the dot that keys point at: a place among the dots, which lie in the order of what they solve
+let pointed = -1; // index of the dot selected by keys; dots are ordered by score
 
 export const mountMap = (root) => {
   const box = put(root, "section", { class: "cv-panel cv-map", "data-part": "map", "aria-labelledby": "map-title" });
@@ -59,7 +59,7 @@ const showDotTip = (event, dot) => showTip(event, `map${dot.row.id}`, (tip) => {
   tip.append(` ${how}`);
 });
 
-/** Point keys at a dot; at none they begin at the merge that is shown. */
+/** Select a dot by keys; without a selection they begin at the merge shown. */
 const point = (at) => {
   pointed = at;
   const place = at < 0 ? placeNow() : at;
@@ -150,7 +150,7 @@ const draw = () => {
     const names = named.filter(([other]) => other === row).map(([, own]) => own);
     return [{ x: X(at[0]), y: Y(at[1]), words: `${names.join(", ")} ${row.total}`, wanted }];
   });
-  // No name covers another, or a mark: the first place that is free, else the one that covers least.
+  // No name covers another, or a mark: the first free position, else the one with the least overlap.
   const occupied = marked.map(({ x, y }) => ({ x: x - 0.5 * unit, y: y - 0.5 * unit, width: unit, height: unit }));
   const covers = (box) => {
     const isInside = box.x >= x0 && box.x + box.width <= x1 + 0.6 * unit && box.y >= y0 - unit && box.y + box.height <= y1;
@@ -175,7 +175,7 @@ const draw = () => {
   return scale !== null;
 };
 
-// Base, average and sum lie on one line: a scale applies both parts alike.
+// Base, average and sum are on one line, as a scale applies both parts equally.
 const drawScale = () => {
   const { profile } = state;
   const { ownMean = null, sharedMean = null } = factorsOf(profile, outcomeOf(profile, usualOf("sum", profile))) ?? {};
@@ -187,7 +187,7 @@ const drawScale = () => {
   return { x, y };
 };
 
-// Along the line, above it or below, where its name covers none of the others.
+// Along the line, above or below it, where its name covers no other.
 const nameScale = ({ x, y }, occupied, text) => {
   const { unit } = frame;
   const [dx, dy] = [x - X(0), y - Y(0)];
@@ -195,7 +195,7 @@ const nameScale = ({ x, y }, occupied, text) => {
   const label = text(0, 0, "any scale");
   const half = label.getBBox().width / 2 / far;
   const room = 0.5 * unit;
-  // The middle of its letters: aside units from the line, seen from above it.
+  // The middle of its letters: `aside` units from the line, positive above it.
   const isFree = (/** @type {number[]} */ [at, aside]) => Array.from({ length: 9 }, (_, i) => at + half * (i / 4 - 1)).every((place) => {
     const [px, py] = [X(0) + dx * place + (dy / far) * aside * unit, Y(0) + dy * place - (dx / far) * aside * unit];
     return !occupied.some((box) => px > box.x - room && px < box.x + box.width + room && py > box.y - room && py < box.y + box.height + room);

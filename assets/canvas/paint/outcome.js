@@ -1,5 +1,5 @@
 // @ts-check
-// The verdict on top, and what a phone and a projector need: scores with a small copy of the curve as slider.
+// The verdict on top, and for phones and projectors: scores with a small copy of the curve as slider.
 import { marker, put, putButton, setText } from "../../nodes.js";
 import { wilson } from "../model/data.js";
 import { METHODS, titleOf } from "../model/methods.js";
@@ -14,7 +14,7 @@ const EDGE = 12;
 let part = null;
 let saying = 0;
 
-/** A number stands in one line with its %. */
+/** A non-breaking space before %. */
 const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
 
 export const mountVerdict = (root) => {
@@ -27,9 +27,9 @@ export const mountVerdict = (root) => {
   const none = putButton(acts, "Use epsilon 0", () => {
     choose({ point: 0 });
     hold("point");
-    acts.querySelector("button:not([hidden], [data-part=epsilon-0])")?.focus(); // this one goes
+    acts.querySelector("button:not([hidden], [data-part=epsilon-0])")?.focus(); // this button disappears
   }, { class: "cv-btn", "data-part": "epsilon-0" });
-  // Not a live region on the sentence itself: it would talk all the time.
+  // The sentence itself is not a live region, as it would be announced at every move.
   const status = put(root, "p", { class: "unseen", role: "status" });
   part = { box, big, of, lead, rest, note, acts, none, status };
   onPaint(paintVerdict);
@@ -55,7 +55,7 @@ const paintVerdict = () => {
   saying = window.setTimeout(() => { setText(part.status, `${near ? `${near.row.total} of ${profile.skills.asked}. ` : ""}${lead} ${rest} ${near?.isExact ? "" : note}`); }, SAY_AFTER);
 };
 
-/** A small copy of the curve that is the slider as well. Returns what draws it. */
+/** A small copy of the curve, also a slider. Returns its draw function. */
 export const mountMini = (parent) => {
   const plot = put(parent, "div", { class: "cv-mini" });
   let [laid, dot] = ["", null];

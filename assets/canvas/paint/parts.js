@@ -1,6 +1,6 @@
 // @ts-check
-// Two bars an agent: how many times what only it changed reaches the merge, and what it shares. One picture for
-// all methods, on scales of their own; a tick stands at 1.
+// Two bars per agent: the factors of its own changes and of its shared changes in the merge. One figure for all methods,
+// with fixed scales; a tick is at 1.
 import { marker, put, putButton, setText } from "../../nodes.js";
 import { factor, fixed, ratio, times } from "../../numbers.js";
 import { onPaint, setWeight, shown, state, weigh, weightOf } from "../store.js";
@@ -50,7 +50,7 @@ export const setParts = () => {
   part.list.classList.toggle("many", rows.length > 4);
 };
 
-// How much an agent counts: a slider, and a button that takes it out and brings it back.
+// An agent's weight: a slider, and a button that removes or restores the agent.
 const mountWeight = (box, name, t) => {
   const line = put(box, "div", { class: "cv-weigh" });
   let before = 1;
@@ -125,7 +125,7 @@ const noteOf = (profile, result, factors) => {
   if (result.settings.weights && !factors) return "Not known for these weights before one merge: press Test now.";
   const says = nameSays(nameOf(result.settings, profile.agents.length), profile.agents.length);
   const lost = result.isRam ? lossesOf(profile, result.settings.point, result.agents) : [];
-  const [worst] = lost.sort((a, b) => a.retained / a.asked - b.retained / b.asked);
-  if (worst) return `${says} Stored in ${worst.dtype}, λ ${fixed(worst.asked, 2)} acts as ${fixed(worst.retained, 2)}.`;
+  const [worst] = lost.sort((a, b) => a.retained / a.requested - b.retained / b.requested);
+  if (worst) return `${says} Stored in ${worst.dtype}, λ ${fixed(worst.requested, 2)} acts as ${fixed(worst.retained, 2)}.`;
   return `${says}${!factors || factors.isExact ? "" : " Bars: nearest measured setting."}`;
 };

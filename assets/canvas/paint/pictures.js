@@ -1,7 +1,7 @@
 // @ts-check
-// Pictures to keep. A part of the page as SVG: boxes, texts and drawings where they stand, with the styles they have;
-// text stays text, held to its width wherever another font has to do. And the report card: mechanism and outcome
-// of a setting as one picture, drawn from what is on the page.
+// Pictures for download. A part of the page as SVG: boxes, texts and drawings at their positions, with their styles;
+// text stays text, fitted to its width if another font is used. And the report card: mechanism and outcome of a
+// setting as one picture, drawn from the page.
 import { download } from "../../keep.js";
 import { put, SVG } from "../../nodes.js";
 import { settingsText } from "../model/methods.js";
@@ -58,7 +58,7 @@ const drawBox = (parent, style, { x, y, width, height }) => {
   });
 };
 
-// Lines of a text node as the browser broke them.
+// Lines of a text node, at the browser's line breaks.
 const linesOf = (text) => {
   const lines = [];
   const range = document.createRange();
@@ -71,7 +71,7 @@ const linesOf = (text) => {
         last.words.push(word);
         last.right = box.right;
       } else lines.push({ words: [word], left: box.left, right: box.right, top: box.top, bottom: box.bottom });
-      break; // a word stands in one line
+      break; // a word has one line
     }
   }
   return lines;
@@ -124,17 +124,17 @@ const draw = (parent, element, origin) => {
   }
 };
 
-/** Elements as a group of an SVG; left, top: of the page, where its corner lies. */
+/** Elements as a group of an SVG; left, top: position of its corner on the page. */
 const snapshot = (elements, { left, top }) => {
   const group = document.createElementNS(SVG, "g");
   for (const element of elements) draw(group, element, { left, top });
   return group;
 };
 
-// ---------------------------------------------------------------- kept
+// ---------------------------------------------------------------- files
 
 // A picture of elements of the page, { text, width, height }, text an SVG. at: { left, top, width, height }, of
-// the page; write(text, color): adds what stands around them, text(x, y, style, words, anchor).
+// the page; write(text, color): adds surrounding texts, text(x, y, style, words, anchor).
 export const picture = (elements, { left, top, width, height }, write) => {
   const body = getComputedStyle(document.body);
   const color = (name) => body.getPropertyValue(`--ram-${name}`).trim();
@@ -165,7 +165,7 @@ const card = () => {
   });
 };
 
-// SVG text as a PNG; a data: address, because a canvas that drew another one may not be read.
+// SVG text as a PNG; from a data: URL, because a canvas with another image cannot be read.
 const pngOf = async ({ text, width, height }) => {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
@@ -181,7 +181,7 @@ const pngOf = async ({ text, width, height }) => {
 export const save = async (name, kind, drawn) =>
   download(`ram-${name}.${kind}`, kind === "png" ? await pngOf(drawn) : new Blob([drawn.text], { type: "image/svg+xml" }));
 
-// What menus offer of the card.
+// The card's menu items.
 export const pictures = ["png", "svg"].map((kind) => ({
   text: `Picture (${kind.toUpperCase()})`, id: `card-${kind}`, run: () => state.profile && save("card", kind, card()),
 }));

@@ -1,5 +1,5 @@
 // @ts-check
-// What opens beside something: the box beside the pointer, and a button's short menu.
+// Popups: the box beside the pointer, and a button's short menu.
 import { put, putButton } from "../../nodes.js";
 
 const GAP = 6;
@@ -11,10 +11,10 @@ let shownFor = null;
 
 export const hideTip = () => {
   if (box) box.hidden = true;
-  shownFor = null; // the same place may say something else by then
+  shownFor = null; // the text of the same place may have changed
 };
 
-/** Whether something lies above the page that Escape closes first. */
+/** Whether a dialog or popover is open, which Escape closes first. */
 export const isCovered = () => document.querySelector("dialog[open], :popover-open") !== null;
 
 /** @param {PointerEvent} event @param {string} key @param {(box: HTMLElement) => void} fill writes into it; called only when

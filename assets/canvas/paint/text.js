@@ -1,26 +1,26 @@
 // @ts-check
-// Questions and answers as they are read: what is missing in an answer is a gap, what is too much is marked. Pure.
+// Questions and answers for display: missing parts of an answer are gaps, extra parts are marked. Pure.
 
 /** A question without its skill's prefix, its last word and blanks before punctuation. @param {string} prompt */
 export const promptText = (prompt) => prompt.replace(/^\w+: /, "").replace(/ answer:$/, "").replace(/ ([,.])/g, "$1");
 
-const LONG = 240; // characters of a question that a card has no room for
+const LONG = 240; // characters of a question that do not fit a card
 
-/** What a card shows of a question: of a long one that ends in a line of its own this line, for it is what is asked.
+/** A card's text of a question: only the last line of a long one, which is the actual question.
  * @param {string} prompt */
 export const shortPrompt = (prompt) => {
   const last = prompt.trim().split("\n").at(-1) ?? "";
   return prompt.length > LONG && last.length < prompt.trim().length ? `… ${last}` : promptText(prompt);
 };
 
-const MOST = 400; // characters compared; longer answers are shown as they are
+const MOST = 400; // characters compared; longer answers are shown unchanged
 
-const WORDS = 8; // blanks from which a right answer is prose, or calls: compared by words, not characters
+const WORDS = 8; // with this many blanks, answers are compared by words, not characters
 
-/** What two answers are compared by. @param {string} gold @returns {(text: string) => string[]} */
+/** The units by which answers are compared. @param {string} gold @returns {(text: string) => string[]} */
 const unitsOf = (gold) => (gold.split(" ").length > WORDS ? (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [] : (text) => [...text]);
 
-// The longest common run of units, from each pair of places on.
+// The longest common run of units, from each pair of positions.
 const common = (a, b) => {
   const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1) {
@@ -29,7 +29,7 @@ const common = (a, b) => {
   return lengths;
 };
 
-/** An answer against the right one, as [kind, piece]: kind "" for what is right, "extra" or "gap". */
+/** An answer compared with the right one, as [kind, text]: kind "" for right parts, "extra" or "gap". */
 const differences = (text, gold) => {
   const units = unitsOf(gold);
   const [a, b] = [units(text), units(gold)];
@@ -57,7 +57,7 @@ const differences = (text, gold) => {
   return pieces;
 };
 
-/** An answer as it is shown, [kind, piece]; a last full stop is style and counts as right.
+/** An answer for display, [kind, text]; a final full stop is style and counts as right.
  * @param {string} text @param {string} gold @param {boolean} right */
 export const answerPieces = (text, gold, right) => {
   const [body, wanted] = [text, gold].map((answer) => answer.trim().replace(/( ?\.)+$/, ""));

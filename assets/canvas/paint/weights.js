@@ -1,6 +1,6 @@
 // @ts-check
-// How far weights moved: |tau| of all layers and of each, one axis for all, the line of epsilon through them, and
-// beside each layer who shares what counts as changed. A click on a layer shows its single weights.
+// Sizes of changes: |tau| of all layers and of each, on one axis with the line of epsilon, and beside each layer the
+// overlap of its changed weights. A click on a layer shows its single weights.
 import { sliderPlace } from "../../keys.js";
 import { named, put, saySlider } from "../../nodes.js";
 import { brief, count, epsilon, plain, sum } from "../../numbers.js";
@@ -15,14 +15,14 @@ import { hideTip, showTip } from "./popups.js";
 
 const PAGE = 7; // grid points
 const CLICK = 4; // px that a pointer may move and still click
-const DOUBLE = 500; // ms between the two presses of a double-click
+const DOUBLE = 500; // ms between the clicks of a double-click
 
 let part = null;
 let frame = null;
 let histogram = null;
 let openLayer = null;
 
-/** onOpen(layer), or null where there are no single weights to see. */
+/** onOpen(layer), or null without single weights. */
 export const mountWeights = (root, onOpen) => {
   openLayer = onOpen;
   const box = put(root, "section", { class: "cv-panel cv-weights", "data-part": "weights", "aria-label": "Which weights changed, and how far" });
@@ -52,7 +52,7 @@ export const setWeights = () => {
   profile.agents.forEach((name, t) => named(put(part.key, "span", { title: name }), t, profile.agents.length > 4 ? "" : ` ${name}`));
 };
 
-/** Measure the panel; nothing is measured while epsilon moves. */
+/** Update the panel's layout; not done while epsilon moves. */
 export const layWeights = () => {
   const { plot, canvas } = part;
   const { profile } = state;
@@ -75,23 +75,23 @@ export const layWeights = () => {
   drawPlots(frame, profile, histogram);
 };
 
-/** Light and dark were switched. */
+/** The theme was switched. */
 export const recolorWeights = () => {
   forgetColors();
   if (state.profile && frame) layWeights();
 };
 
-// ---------------------------------------------------------------- what stands while epsilon moves
+// ---------------------------------------------------------------- static parts while epsilon moves
 
-// Every histogram and its labels, drawn once in gray and once in color on two hidden canvases: a move of epsilon
-// only pastes the one left and the other right of its line.
-const OVERLAID = 9; // px a row from which on outlines are laid over one another; below, a strip
+// Every histogram with labels, drawn once in gray and once in color on two hidden canvases: moving epsilon only copies
+// one to the left and the other to the right of its line.
+const OVERLAID = 9; // px per row: from this on, overlaid outlines; below, a strip
 
 const plots = { cold: document.createElement("canvas"), hot: document.createElement("canvas") };
 
 const root = (share) => Math.sqrt(Math.min(1, share));
 
-/** One agent's curve over a base line. at: { bottom, height, most, isThin } */
+/** One agent's curve above a baseline. at: { bottom, height, most, isThin } */
 const outline = (pen, { frame, histogram, isHot }, values, at, t) => {
   const color = isHot ? agentColor(t) : colors().outline;
   pen.beginPath();
@@ -110,7 +110,7 @@ const outline = (pen, { frame, histogram, isHot }, values, at, t) => {
   pen.globalAlpha = 1;
 };
 
-/** How dark tells how many, all agents together. */
+/** Darkness shows the number of weights, of all agents together. */
 const strip = (pen, { frame, histogram, isHot }, layer, top, height, most) => {
   const snap = (v) => Math.round(v * frame.ratio) / frame.ratio;
   pen.fillStyle = isHot ? colors().ink : colors().outline;
@@ -135,7 +135,7 @@ const drawLabels = (pen, frame, profile) => {
   font(false);
   const every = [1, 2, 5, 10, 20].find((n) => rowHeight * n >= 0.95 * unit) ?? 40;
   profile.layers.forEach((layer, l) => {
-    if (every > 1 && (l % every || (l + 0.5) * rowHeight < 0.9 * unit)) return; // the first one stands below "all"
+    if (every > 1 && (l % every || (l + 0.5) * rowHeight < 0.9 * unit)) return; // the first one is below "all"
     pen.fillText(rowName(layer), x0 - 0.45 * unit, rowsTop + (l + (every > 1 ? 0.5 : 1)) * rowHeight + (every > 1 ? 0.32 * unit : -2));
   });
   pen.textAlign = "center";
@@ -189,7 +189,7 @@ const drawBar = (pen, y, height, [unique, shared]) => {
   fill(colors().shared, unique, shared);
 };
 
-// Who shares what counts as changed, of all layers and of each.
+// The overlap of changed weights, of all layers and of each.
 const drawBars = (pen) => {
   const { profile, settings } = state;
   const { unit, rowHeight, rowsTop } = frame;
@@ -208,7 +208,7 @@ const weightX = (weight) => frame.bars.left + (frame.bars.width * Math.max(LEAST
 
 const middleOf = (row) => frame.rowsTop + (row + 0.5) * frame.rowHeight;
 
-// In place of the bars: how much the agent in hand counts in each layer; the handles are the layers' own.
+// Instead of the bars: the active agent's weight in each layer, with a handle per layer.
 const drawRamp = (pen) => {
   const { profile, weighed } = state;
   const { unit, rowHeight, rowsTop, base } = frame;
@@ -231,12 +231,12 @@ const drawRamp = (pen) => {
   writeNumbers([["ink", profile.agents[weighed]], ["muted", "drag a layer"]]);
 };
 
-/** What the agent in hand counts in a row's layer. */
+/** The active agent's weight in a row's layer. */
 const weightHere = (row) => weightAt(weightOf(state.weighed), state.profile.weighing?.depth[row] ?? 1);
 
 const isOnRamp = (x) => state.weighed !== null && x > frame.bars.left - frame.unit;
 
-/** Change the agent in hand in one layer's row; change(weight, n, layer). */
+/** Change the active agent's weight in one layer's row; change(weight, n, layer). */
 const reweigh = (row, change) => {
   const rows = numbered(state.profile);
   if (rows.includes(row)) setWeight(state.weighed, change(weightOf(state.weighed), rows.length, rows.indexOf(row)));
@@ -246,7 +246,7 @@ const steps = (weight) => Number((Math.round(Math.max(LEAST, Math.min(MOST, weig
 
 const dragRamp = (row, x) => reweigh(row, (weight, n, l) => bent(weight, n, l, steps(((x - frame.bars.left) / frame.bars.width) * MOST)));
 
-/** The place of epsilon among the steps of its axis, which ends where hardly any change is larger. */
+/** The index of epsilon among the steps of its axis, which ends where almost no change is larger. */
 const stepNow = () => {
   const { axis } = state.profile;
   return axis.steps.indexOf(nearestStep(axis, state.settings.point));
@@ -313,7 +313,7 @@ const pointTo = (layer) => {
   redraw();
 };
 
-/** Move epsilon, whose dial is then in hand. */
+/** Move epsilon and make its dial active. */
 const setPoint = (point) => {
   if (METHODS[state.settings.method].isRam && state.dial !== "point") hold("point");
   if (point !== state.settings.point) choose({ point }, "drag");
@@ -323,8 +323,8 @@ const moveTo = (x) => setPoint(stepAt(state.profile.axis, Math.max(0, Math.min(1
 
 const wirePointer = () => {
   const { plot, rows, pill } = part;
-  let drag = null; // where it was pressed, and whether it moved
-  let pressed = { layer: null, time: 0 }; // the ramp's row pressed last, and when
+  let drag = null; // start position, and whether it moved
+  let pressed = { layer: null, time: 0 }; // the ramp's last clicked row, and its time
   plot.addEventListener("pointerdown", (event) => {
     if (!frame || event.button > 0) return;
     const { x, layer } = placeOf(event);
@@ -354,7 +354,7 @@ const wirePointer = () => {
     else if (isOnRamp(x)) showTip(event, `ramp${layerText(layer)}`, (box) => put(box, "span", {}, `${layerTitle(state.profile.layers[layer])} × ${plain(weightHere(layer))} · double-click: reset`));
     else showTip(event, `${layer}|${state.settings.point}`, (box) => fillTip(box, layer));
   });
-  // Two presses, not dblclick, which not every browser makes of a finger's.
+  // Two clicks, not dblclick, which not every browser sends for touch.
   plot.addEventListener("pointerup", (event) => {
     const isPress = drag && !drag.isMoved && drag.layer !== null;
     if (isPress && drag.ramp === null) openLayer?.(drag.layer);

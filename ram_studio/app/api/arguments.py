@@ -1,7 +1,7 @@
-"""What endpoints do with what they are given: sessions, checked values, and errors in words.
+"""Arguments of endpoints: sessions, checked values, and readable errors.
 
-The server's one event loop carries the pages of all users, so an endpoint does nothing in it but
-wait: checks, the session and the answer are made in threads.
+One event loop serves the pages of all users, so an endpoint only waits in it: checks, session and
+answer are computed in threads.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from ram_studio.evals.settings import described_fields
 
 _POLL_SECONDS = 0.1
 _MAX_NAMES = 100
-"""Of models, rows, suites or settings in one argument."""
+"""Most models, rows, suites or settings in one argument."""
 _MAX_ERROR_CHARS = 1000
 
 
 def with_error_messages(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an endpoint whose errors come as Gradio shows them: our own text, no traceback."""
+    """Return an endpoint that raises errors as `gr.Error`: our own text, no traceback."""
 
     @functools.wraps(endpoint)
     async def call(*arguments: Any, **named: Any) -> Any:
         try:
             return await endpoint(*arguments, **named)
         except RamStudioError as error:
-            # An error quotes what it was given, which may be long.
+            # An error quotes its input, which may be long.
             message = printable(error, _MAX_ERROR_CHARS)
             raise gr.Error(message, print_exception=False) from error
 
-    # Of the bound method: what is copied above has its `self`.
+    # The bound method's signature: the copied one includes `self`.
     call.__signature__ = inspect.signature(endpoint)  # type: ignore[attr-defined]
     return call
 
@@ -50,7 +50,7 @@ def with_error_messages(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 def number(name: str, value: Any) -> float:
     """Return an argument as a number.
 
-    Raises: SettingsError for what is none.
+    Raises: SettingsError for anything else.
     """
     try:
         return float(value)
@@ -93,7 +93,7 @@ def yes_or_no(name: str, value: Any) -> bool:
 def name_list(what: str, values: Any) -> list[str]:
     """Return an argument that is a list of names.
 
-    Raises: SettingsError for anything else, and for a longer list than any is.
+    Raises: SettingsError for anything else, or a list with more than _MAX_NAMES names.
     """
     if not isinstance(values, list) or len(values) > _MAX_NAMES:
         raise SettingsError(f"{what} must be a list of up to {_MAX_NAMES} names.")
@@ -101,9 +101,9 @@ def name_list(what: str, values: Any) -> list[str]:
 
 
 def object_of(what: str, value: Any) -> dict[str, Any]:
-    """Return an argument that is an object; none is an empty one.
+    """Return an argument that is an object; None is an empty one.
 
-    Raises: SettingsError for anything else, and for a larger object than any is.
+    Raises: SettingsError for anything else, or an object with more than _MAX_NAMES names.
     """
     if value is None:
         return {}
@@ -113,7 +113,7 @@ def object_of(what: str, value: Any) -> dict[str, Any]:
 
 
 def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Raise SettingsError for a name that is none of the known ones."""
+    """Raise SettingsError for a name that is not one of the known ones."""
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise SettingsError(f"There is no {kind} {unknown[:80]!r}; use {', '.join(known)}.")
@@ -123,7 +123,7 @@ SETTINGS = (
     *("suites", "lengths", "mode", "chunk_tokens", "memory_tokens", "max_tokens", "think_tokens"),
     *("temperature", "top_p", "samples", "paraphrases", "data", "difficulty", "ci_width", "seed"),
 )
-"""Fields of `EvalSettings` that requests may set; the others are this app's own."""
+"""Fields of `EvalSettings` that requests may set; the app sets the others."""
 
 _TYPES = {"integer": int, "number": float, "array": list, "string": str}
 
@@ -162,14 +162,14 @@ def with_settings(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Client:
-    """What endpoints have of whoever calls: a session, and what is loaded in it."""
+    """Base class of endpoints: the caller's session, and its loaded models."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._settings = workspace.settings
 
     async def _in_session(self, request: gr.Request, act: Callable[[Session], Result]) -> Result:
-        """Return what ``act`` returns for whoever calls, done in a thread."""
+        """Return the result of ``act`` for the caller's session, run in a thread."""
         return await run_in_threadpool(lambda: act(self._workspace.session_of(request, "api-")))
 
     async def _finish(
@@ -178,9 +178,9 @@ class Client:
         prepare: Callable[[Session], Work[Result]],
         describe_result: Callable[[Session, Result], dict],
     ) -> dict:
-        """Do a caller's work when it is its turn; a cancelled request stops it.
+        """Run a caller's work when it reaches the front of the queue; a cancelled request stops it.
 
-        prepare: checks what was asked; describe_result: result -> answer.
+        prepare: checks the arguments; describe_result: result -> answer.
         """
         session, work = await self._in_session(request, lambda own: (own, prepare(own)))
         job = Job(session, work)
@@ -192,8 +192,8 @@ class Client:
         return await run_in_threadpool(lambda: describe_result(session, job.result()))
 
     def _find_loaded(self, analysis: str, session: Session) -> LoadedModels:
-        """Return a shipped set, or what this client analyzed, by its name."""
-        # It comes as whatever JSON a caller sent.
+        """Return a shipped set, or this client's analyzed models, by name."""
+        # A caller may send any JSON.
         analysis = str(analysis)
         if session.loaded is not None and analysis == session.loaded.title:
             return session.loaded
@@ -205,7 +205,7 @@ class Client:
         )
 
     def _find_models(self, analysis: str, session: Session) -> LoadedModels:
-        """Return what ``_find_loaded`` finds, for work that needs its weights, and load it."""
+        """Return the result of ``_find_loaded``, loaded, for work that needs the weights."""
         loaded = check_weights(self._find_loaded(analysis, session))
         if session.loaded is not loaded:
             session.load(loaded)

@@ -52,8 +52,8 @@ class AskingEndpoints(Client):
         Args:
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
             models: names among "base", the agents and what /merge returned; all when left out.
-            limit: questions per skill, 1 to 300 (200 when left out); of a general suite at most as
-                many as it has; with ci_width the most that are asked.
+            limit: questions per skill, 1 to 300 (200 when left out); for a general suite at most
+                its size; with ci_width the maximum.
             margin: points below its specialist that a merge may be and still survive.
             {settings}
 
@@ -66,7 +66,7 @@ class AskingEndpoints(Client):
             ...}, "until"}.
         """
 
-        agents: list[str] = []  # when asked: another request may load other models meanwhile
+        agents: list[str] = []  # as of the request: another one may load other models meanwhile
 
         def prepare(session: Session) -> Work[EvalReport]:
             agents.extend(self._find_models(analysis, session).agents)
@@ -85,7 +85,7 @@ class AskingEndpoints(Client):
         def describe_result(_: Session, found: EvalReport) -> dict:
             result = as_json(judge_merges(found, agents, float(margin) / 100))
             for numbers in result["models"].values():
-                # gradio_client takes anything with a "path" for a file to download.
+                # gradio_client treats any object with a "path" as a file to download.
                 path = numbers.pop("path", None)
                 if self._settings.is_private:
                     numbers["folder"] = path
@@ -100,9 +100,9 @@ class AskingEndpoints(Client):
         usual: int,
         most: int = _MOST_PROMPTS,
     ) -> EvalSettings:
-        """Return what is asked, checked.
+        """Return the checked evaluation settings.
 
-        Args: limit: the number of questions; usual: where it is left out; most: of it, but for
+        Args: limit: the number of questions; usual: its default; most: its maximum, except for
             questions that are asked until intervals are narrow.
         """
         suites = name_list("suites", eval_settings["suites"] or [SUITE])
@@ -130,9 +130,8 @@ class AskingEndpoints(Client):
 
         Args:
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
-            rows: among "average", "sum", "ties", "dare-ta",
-                "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
-                seven when left out.
+            rows: among "average", "sum", "ties", "dare-ta", "dare-ties", "fisher", "wudi", "tsv-m",
+                "iso-c", "ram", "ram+", "ram+s"; seven common ones when left out.
             preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (15 rows),
                 "unique-region", "mechanism", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.
@@ -177,7 +176,7 @@ class AskingEndpoints(Client):
         Args:
             over: what to vary, for example {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}; a range is
                 from:to:count, with :log at the end for even ratios; "weight" is each agent's,
-                "ramp" its weights in the first and the last layer. Left out: that example.
+                "ramp" its weights in the first and the last layer. Default: that example.
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
             settings: epsilon, r and alpha where they are not varied.
             limit: questions per suite (the example's: per skill) to choose by, 1 to 100 (30 when
@@ -189,7 +188,7 @@ class AskingEndpoints(Client):
             {settings}
 
         Returns:
-            As /compare, with "kind": "sweep", "winner", "settings" (how many were compared),
+            As /compare, with "kind": "sweep", "winner", "settings" (number compared),
             "tests", "recheck": {"winner", "start"} on held-out questions, in rows "values" and
             "loss", and "ending": "done" or "out_of_time".
         """

@@ -1,7 +1,7 @@
 """The steps as named endpoints for gradio_client and MCP: plain JSON in, plain JSON out.
 
-An analysis is known by its name: "shared-style", "independent" and "dense" are always
-there; ``/analyze`` returns one that the same client can use in the other calls.
+Analyses have names: "shared-style", "independent" and "dense" always exist; ``/analyze`` returns
+the name of one that the same client can use in the other calls.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Endpoints(AskingEndpoints):
             base: folder (not on a public Space) or Hub id owner/name[@revision] of the base model.
             agents: folder or Hub id of each agent by name, e.g. {"coding": "owner/coder"}.
             missing: what to do when an agent lacks a tensor: "error" or "keep-base".
-            extra: what to do when an agent has a tensor more: "error" or "ignore".
+            extra: what to do when an agent has an extra tensor: "error" or "ignore".
             rows: what to do when vocabulary sizes differ: "exact" (refuse) or "common".
-            names: of a text model for a base with more towers: "exact" (refuse) or "mapped".
+            names: tensor names of text-only agents on a multimodal base: "exact" (refuse) or
+                "mapped".
             experts_packing: of a LoRA on stacked experts: "ask", "rank-major" or "expert-major".
 
         Returns:
@@ -99,8 +100,8 @@ class Endpoints(AskingEndpoints):
 
         Args:
             analysis: "shared-style", "independent", "dense", "real" or what /analyze returned.
-            epsilon: a weight is changed when it moved by more; snapped to the nearest grid point,
-                which the answer names.
+            epsilon: threshold of change, snapped to the nearest grid point, which the answer
+                contains.
             rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)), "ram+s"
                 (1 + r rho / (1 + rho)) or "ram+m" ("ram+" with rho by size of change).
             r: strength of the rescaling, 0 or more.
@@ -119,7 +120,7 @@ class Endpoints(AskingEndpoints):
             if agents:
                 chosen = chosen.select(name_list("agents", agents))
             point = snap(number("epsilon", epsilon))
-            # As far as /merge takes them.
+            # The same ranges as in /merge.
             settings = str(rule), between("r", r, 0, 100), between("alpha", alpha, 0, 1e6)
             return chosen.preview(point, *settings, by=str(by))
 
@@ -137,7 +138,7 @@ class Endpoints(AskingEndpoints):
         device: str = "auto",
         other_base: bool = False,
     ) -> dict:
-        """Merge the agents into one model folder, kept for this client until it expires.
+        """Merge the agents into one model folder, stored for this client until it expires.
 
         Args:
             analysis: "shared-style", "independent", "dense" or what /analyze returned.
@@ -147,7 +148,7 @@ class Endpoints(AskingEndpoints):
             rounding: "nearest" or "stochastic" (seeded).
             seed: of everything random.
             device: "auto", "cpu" or "cuda".
-            other_base: merge agents that seem to be of another base too.
+            other_base: also merge agents that seem to have another base.
 
         Returns:
             {"merge": name for /evaluate, "out": folder (its name only on a public Space), "method",

@@ -1,4 +1,4 @@
-"""Data sets that are not here: a folder that has them, or the Hub, on a machine of one's own."""
+"""Missing data sets: their folder, or a download from the Hub on the user's own machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ram_studio.evals.suites import ALL_SUITES
 
 
 class DataSets:
-    """The folded piece, where nobody else can come; laid out by Check, used by all three.
+    """The folded panel, not on shared servers; laid out by Check, used by all three panels.
 
     Args:
-        offer: updates for a session whose data sets have changed; shown: what it updates.
+        offer: updates for a session whose data sets have changed; shown: the updated components.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class DataSets:
         return {self.pick: gr.update(choices=choices, value=absent[0] if absent else None)}
 
     def set_folder(self, folder: str | None, session: Session) -> Updates:
-        """Take the rows of data sets from a folder from now on, from the Hub's cache if empty."""
+        """Set the folder of data sets; empty means the Hub's cache."""
         folder = (folder or "").strip()
         try:
             self._refuse_others()
@@ -67,7 +67,7 @@ class DataSets:
             raise SettingsError("This is a shared server; it downloads no data sets.")
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
-        """Fetch the chosen data set, yielding updates as it goes."""
+        """Download the chosen data set, yielding updates."""
         name = str(data[self.pick] or "")
 
         def prepare() -> Work[object]:
@@ -79,7 +79,7 @@ class DataSets:
 
         def finish(_: object) -> Updates:
             message = callout(f"{title_of(name)} was downloaded.", "good")
-            # It lies in the Hub's cache, which a folder would hide.
+            # The download is in the Hub's cache, which a folder would hide.
             session.data = ""
             own = {self.folder: "", self.controls.status: message}
             return {**own, **self._missing(session), **self._offer(session)}

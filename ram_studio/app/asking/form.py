@@ -1,4 +1,4 @@
-"""The evaluation settings, folded: a box for each field of `EvalSettings` that has an effect."""
+"""The folded evaluation settings: a component for each field of `EvalSettings` with an effect."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _LEFT_OUT = {"max_tokens": "the suite's default", "ci_width": "off", "limit": "a
 def with_effect(suites: Sequence[str], temperature: float | None) -> set[str]:
     """Return the fields that have an effect.
 
-    Without one are top-p and samples of greedy answers, difficulty without a generated suite, the
-    width of intervals with any other suite, wordings of others' questions, the mode without long
+    Examples without an effect: top-p and samples of greedy answers, difficulty without a generated
+    suite, the interval width with any other suite, wordings of other suites, the mode without long
     texts.
     """
     is_general = SUITE not in suites
@@ -59,19 +59,19 @@ def with_effect(suites: Sequence[str], temperature: float | None) -> set[str]:
 class SettingsForm:
     """The folded part of a form.
 
-    boxes: a component for each field, by its name. outputs: those that ``show`` returns updates of.
+    boxes: the components by field. outputs: the components that ``show`` updates.
 
-    What has no effect is hidden, see ``with_effect``.
+    Fields without an effect are hidden, see ``with_effect``.
 
     Args:
-        prefix: of element ids, of each panel its own.
+        prefix: of element ids, different for each panel.
     """
 
     def __init__(self, app: Settings, prefix: str = "") -> None:
         self.boxes: dict[str, Any] = {}
         most = upper_limits(app)
         schemas = described_fields(name for row in _ROWS for name in row)
-        # What comes while it is folded does not reach its boxes: whoever asks shows them again.
+        # Updates do not reach folded components, so they are shown again when the fold opens.
         self.fold = gr.Accordion(
             "Evaluation settings", open=False, elem_id=f"{prefix}eval-settings"
         )
@@ -99,9 +99,9 @@ class SettingsForm:
         self.outputs = [self.boxes[name] for name in _BY_SUITES]
 
     def show(self, suites: Sequence[str]) -> Updates:
-        """Return updates for the suites that are ticked."""
+        """Return updates for the ticked suites."""
         fields = with_effect(suites, None)
-        # Hidden, not left out: the form has all of them.
+        # Hidden, not omitted, so that the form has all of them.
         return {
             self.boxes[name]: gr.update(visible=name in fields or "hidden") for name in _BY_SUITES
         }

@@ -1,4 +1,4 @@
-"""What can be asked here: evaluation settings of a form or a request, within the app's limits."""
+"""The app's limits on evaluation settings of a form or a request."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ram_studio.evals.suites.suite import SuiteSettings
 
 SUITE = "demo"
 GENERATED = tuple(suite.name for suite in generated.SUITES)
-"""Suites of which there are as many questions as asked for."""
+"""Suites with unlimited questions."""
 LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
 _SPACE_LENGTHS = LENGTHS[:3]
 _MOST_TOKENS = 32_768
-_MOST_PROMPTS = 1000  # per skill: no skill has many more different ones
+_MOST_PROMPTS = 1000  # per skill; no skill has many more different ones
 _MOST_SEED = 2**31 - 1
 _USUAL_ITEMS = 10
-"""Of a suite without a limit, such as health."""
+"""Answers of a suite without a limit, such as health."""
 
 
 def read_settings(given: Mapping[str, Any], app: Settings) -> EvalSettings:
     """Return the evaluation settings of a form or a request.
 
     Args:
-        given: fields of `EvalSettings`; what is None or empty is as usual. limit: a number of
+        given: fields of `EvalSettings`; None or empty means the default. limit: a number of
             questions per suite, or the numbers of all suites (demo: per skill).
 
     Raises:
-        SettingsError, EvaluationError: no suite, one that is not here, or a value out of range.
+        SettingsError, EvaluationError: no suite, an unavailable one, or a value out of range.
     """
     fields = {name: value for name, value in given.items() if value not in (None, "", (), [])}
     fields["suites"] = chosen = [n for n in (*ALL_SUITES, HEALTH) if n in fields.get("suites", ())]
@@ -64,7 +64,7 @@ def read_settings(given: Mapping[str, Any], app: Settings) -> EvalSettings:
 
 
 def upper_limits(app: Settings) -> dict[str, int]:
-    """Return the most that fields may be here; limit: with ci_width."""
+    """Return the fields' maxima in this app; limit: with ci_width."""
     return {
         "samples": app.max_samples,
         "limit": app.max_made_items,
@@ -93,7 +93,7 @@ def _checked_limits(
 def _check_data(settings: EvalSettings, app: Settings) -> None:
     if settings.data is not None and app.is_public:
         raise SettingsError("This public app does not open data folders. Leave this field empty.")
-    # Path.is_dir raises where a name is longer than any can be.
+    # Path.is_dir raises for a name that is too long.
     if settings.data is not None and not os.path.isdir(settings.data):
         raise SettingsError(
             f"{printable(settings.data)} is not a folder. Name a folder of data sets, or none."
@@ -105,7 +105,7 @@ def _check_data(settings: EvalSettings, app: Settings) -> None:
 
 
 def count_answers(settings: EvalSettings) -> int:
-    """Return how many answers a model gives at most."""
+    """Return the maximum number of a model's answers."""
     limit = _USUAL_ITEMS if settings.limit is None else settings.limit
     by_suite = limit if isinstance(limit, dict) else dict.fromkeys(settings.suites, limit)
     more = settings.paraphrases - 1
@@ -118,9 +118,9 @@ def count_answers(settings: EvalSettings) -> int:
 
 
 def asking_effort(session: Session, parts: Sequence[str], answers: int) -> Effort:
-    """Return what a job costs that is to get so many answers for each part.
+    """Return the effort of a job with this many answers for each part.
 
-    Of a shipped set's models answers are shared by all users; of others they are one's own.
+    All users share the answers of shipped sets; answers of other models belong to one user.
     """
     owner = session.key if session.models.set_name is None else ""
     kind = "slow answers" if owner else "answers"
@@ -128,17 +128,17 @@ def asking_effort(session: Session, parts: Sequence[str], answers: int) -> Effor
 
 
 def offered_lengths(app: Settings) -> tuple[int, ...]:
-    """Return the lengths of text that suites about long texts can be asked for here."""
+    """Return the text lengths that suites about long texts offer in this app."""
     return _SPACE_LENGTHS if app.is_public else LENGTHS
 
 
 def general_suites() -> tuple[str, ...]:
-    """Return the suites of questions that any model can be asked."""
+    """Return the suites of questions for any model."""
     return tuple(name for name in ALL_SUITES if name != SUITE)
 
 
 def code_refusal() -> str | None:
-    """Return why programs that a model wrote may not run here; None where they may."""
+    """Return why model-written programs may not run here; None where they may."""
     from ram_studio.evals.sandbox import check_code_allowed
 
     try:
@@ -155,7 +155,7 @@ def absent_here(data: Any = None) -> dict[str, str]:
 
 
 def unavailable_suites(session: Session, app: Settings) -> dict[str, str]:
-    """Return why suites that are here cannot be asked of the loaded base; empty for none."""
+    """Return why available suites cannot be asked of the loaded base; empty for none."""
     from ram_studio.evals.suites.unavailable import find_unavailable
 
     if session.loaded is None or session.loaded.is_analysis_only:
@@ -172,7 +172,7 @@ def unavailable_suites(session: Session, app: Settings) -> dict[str, str]:
 def most_items(suite: str, app: Settings, lengths: int | None = None) -> int:
     """Return the most questions of a suite (demo: per skill).
 
-    lengths: how many lengths its texts have, by default all that are offered.
+    lengths: number of lengths of its texts, by default all offered ones.
     """
     if suite == SUITE:
         return 300 if app.is_public else _MOST_PROMPTS
@@ -185,7 +185,7 @@ def most_items(suite: str, app: Settings, lengths: int | None = None) -> int:
 
 @functools.cache
 def _count_shipped(suite: str) -> int:
-    """Return how many questions come with the program; 0 for data sets, which are not read here."""
+    """Return the number of shipped questions; 0 for data sets, which are not read here."""
     own = ALL_SUITES.get(suite)
     if own is None or own.fetch is not None or own.absent(None):
         return 0

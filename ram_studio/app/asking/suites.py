@@ -1,4 +1,4 @@
-"""Which suites are asked: boxes of those that can be, the others grayed below with the reason."""
+"""The choice of suites: check boxes of available ones, the others grayed out with the reason."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TITLES = {HEALTH: "Health", SUITE: "The example's skills"}
 
 
 def title_of(suite: str) -> str:
-    """Return what a suite is called on the page."""
+    """Return a suite's title on the page."""
     return _TITLES.get(suite) or (ALL_SUITES[suite].title if suite in ALL_SUITES else suite)
 
 
 class SuiteChoice:
-    """The boxes. names: of all suites offered here, in order; box, grayed, lengths: components.
+    """The check boxes. names: of all offered suites, in order; box, grayed, lengths: components.
 
     Args:
-        prefix: of element ids, of each panel its own. first, last: beside the general suites, such
-            as the example's skills and health. value: what is ticked at first.
+        prefix: of element ids, different for each panel. first, last: besides the general suites,
+            such as the example's skills and health. value: initially ticked.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SuiteChoice:
         )
 
     def offer(self, session: Session, wanted: Sequence[str]) -> tuple[list[str], Updates]:
-        """Return those of the wanted suites that can be asked, ticked, and updates that say so."""
+        """Return the available ones of the wanted suites, and updates that tick them."""
         too_long = limits.unavailable_suites(session, self._settings)
         absent = limits.absent_here(session.data)
         offered = [name for name in self.names if name not in too_long and name not in absent]
@@ -86,13 +86,13 @@ class SuiteChoice:
         }
 
     def show(self, suites: Sequence[str]) -> Updates:
-        """Return updates of what the ticked suites need."""
+        """Return updates for the needs of the ticked suites."""
         has_texts = any(is_a(name, "has_texts") for name in suites)
         return {self.lengths: gr.update(visible=has_texts or "hidden")}
 
 
 class Questions:
-    """What an experiment's merges are asked: suites, lengths of texts and settings."""
+    """The questions of an experiment's merges: suites, lengths of texts and settings."""
 
     def __init__(self, shared: PageContext, prefix: str) -> None:
         self._shared = shared
@@ -101,25 +101,25 @@ class Questions:
 
     @property
     def form(self) -> set[Any]:
-        """What ``read`` reads."""
+        """The components that ``read`` reads."""
         return {self.choice.box, self.choice.lengths, *self.settings.boxes.values()}
 
     @property
     def outputs(self) -> list[Any]:
-        """What ``show`` returns updates of."""
+        """The components that ``show`` updates."""
         return [self.choice.lengths, *self.settings.outputs]
 
     def wire(self, fold: gr.Accordion) -> None:
-        """Connect the events; fold: what it stands in, which is looked into when it opens."""
+        """Connect the events; fold: the accordion around it, which updates it when it opens."""
         offered = [self.choice.box, self.choice.grayed, *self.outputs]
-        # Counting tokens takes a moment that nobody waits for who does not open it.
+        # Counting tokens takes a moment, so it is done only when the fold opens.
         fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **LIGHT)
         self.choice.box.input(self.show, self.choice.box, self.outputs, **LIGHT)
-        # Of other models other suites are asked: opening it offers them.
+        # Other models have other suites, which are offered when it opens.
         self._shared.loaded.listen([fold], lambda session: {fold: gr.update(open=False)})
 
     def offer(self, suites: Sequence[str] | None, session: Session) -> Updates:
-        """Return updates for the models of a session: the example's skills are only its own."""
+        """Return updates for a session's models: only the example has the example's skills."""
         is_foreign = session.loaded is not None and not session.loaded.is_example
         usual = USUAL if is_foreign else (SUITE,)
         wanted = usual if tuple(suites or ()) in (USUAL, (SUITE,)) else suites or ()
@@ -127,23 +127,23 @@ class Questions:
         return {**updates, **self.show(chosen)}
 
     def show(self, suites: Sequence[str]) -> Updates:
-        """Return updates of what the ticked suites need."""
+        """Return updates for the needs of the ticked suites."""
         return {**self.choice.show(suites), **self.settings.show(suites)}
 
     def read(self, data: Mapping[Any, Any], limit: float, folder: str = "") -> EvalSettings:
-        """Return what the form asks.
+        """Return the form's evaluation settings.
 
         Args:
-            limit: questions per suite (demo: per skill), without a width of intervals.
+            limit: questions per suite (demo: per skill), without an interval width.
             folder: of data sets, see `Session.data`.
 
-        Raises: SettingsError, EvaluationError for what cannot be asked.
+        Raises: SettingsError, EvaluationError for settings that cannot be used.
         """
         suites = data.get(self.choice.box) or ()
         lengths = data.get(self.choice.lengths)
         values = {"suites": suites, "lengths": lengths, "limit": int(limit), "data": folder}
         own = self.settings.read(data, suites)
         if own.get("ci_width"):
-            # The most questions then; empty for as many as may be asked here.
+            # With an interval width the maximum; empty for the app's limit.
             own.setdefault("limit", None)
         return limits.read_settings({**values, **own}, self._shared.settings)

@@ -1,4 +1,4 @@
-"""The item browser of Check: one question, its right answer, what every model said."""
+"""The item browser of Check: one question, its right answer, and every model's answer."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def matching_items(report: EvalReport, domain: str, which: str, agents: Sequence
 
 
 def item_html(report: EvalReport, domain: str, index: int, agents: Sequence[str]) -> str:
-    """Return one question, its known answer and every model's answer side by side."""
+    """Return one question, its right answer and every model's answer side by side."""
     answers = {name: model.answers[domain][index] for name, model in report.models.items()}
     item = report.items[domain][index]
-    # An agent was not trained for others' skills: wrong there is no failure.
+    # An agent was not trained for others' skills, so a wrong answer there is not marked.
     elsewhere = [name for name in agents if not is_named_after(name, domain)]
     shown = {"answers": answers, "agents": list(agents), "elsewhere": elsewhere}
     return render("check/item.html.j2", item=item, **shown)
 
 
 class Browser:
-    """The components of the browser, wired."""
+    """The components of the browser, with their events."""
 
     def __init__(self, shared: PageContext) -> None:
         with gr.Column(elem_classes="box", visible=False) as self.box:
@@ -94,7 +94,7 @@ class Browser:
 
     @property
     def outputs(self) -> list[gr.components.Component]:
-        """What ``show`` returns updates of."""
+        """The components that ``show`` updates."""
         return [self.box, self.domain, self.which, self.position, self.item]
 
     def _move(self, by: int, domain: str, which: str, place: float, session: Session) -> Updates:
@@ -108,7 +108,7 @@ class Browser:
         place: float,
         agents: Sequence[str],
     ) -> Updates:
-        """Return updates that show the question at a place of those that fit a filter."""
+        """Return updates that show the question at an index of those that fit a filter."""
         if report is None or domain not in report.items or which not in FILTERS:
             return {self.position: gr.update(maximum=1, value=1), self.item: ""}
         found = matching_items(report, domain, which, agents)

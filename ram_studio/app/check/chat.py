@@ -18,7 +18,7 @@ from ram_studio.app.templates import render
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
 _DEFAULT_TOKENS = 64
-# Not the seed of the checks: what is tried here should not be what is scored there.
+# Not the seed of the checks: questions tried here should not be scored there.
 _SEED = 7
 
 
@@ -36,7 +36,7 @@ def _example_prompts() -> list[tuple[str, str]]:
 
 
 class ChatPanel:
-    """The panel, laid out and wired. models: the box that says whom to ask."""
+    """The panel with its events. models: the component with the models to ask."""
 
     def __init__(self, shared: PageContext, models: gr.CheckboxGroup) -> None:
         self.shared, self._models = shared, models

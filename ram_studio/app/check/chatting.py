@@ -1,4 +1,4 @@
-"""The work behind the chat: one question to several models in turn, told token by token."""
+"""The work behind the chat: one question to several models in turn, reported by token."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask_model(
 ) -> ChatReply:
     """Return a model's whole answer with its verdict, reporting it as it grows.
 
-    limit: most tokens; fewer where the model's context ends sooner.
+    limit: most tokens; fewer where the model's context is shorter.
 
     Raises: EvaluationError when the model or its chat template fails.
     """
@@ -94,7 +94,7 @@ def ask_model(
 
 
 def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
-    """Return how an answer ended and what is plainly wrong with it, in words, and a tone."""
+    """Return an answer's ending and clear faults, in words, and a tone."""
     from ram_studio.evals.suites.suite import repeated_share
 
     if reply.finish == "too_long":
@@ -121,9 +121,9 @@ def chat_work(
     session: Session,
     workspace: Workspace,
 ) -> Work[Chat]:
-    """Return the work of asking one model after the other, which tells the chat so far.
+    """Return the work of asking one model after the other, which reports the chat as it grows.
 
-    A model that fails leaves the others their turn.
+    If a model fails, the others are still asked.
 
     Raises: SettingsError for a question that is empty or too long.
     """

@@ -59,7 +59,7 @@ from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _HEALTH = "not scored: perplexity, distance from the base, repetition, speed"
-_START = 200  # questions per skill that decide the usual margin for two merges
+_START = 200  # questions per skill that decide the default margin for two merges
 _REDRAWN_SECONDS = 0.3
 _NOTHING = "Not evaluated yet."
 _FIRST = f"{_NOTHING} Choose models and press Evaluate."
@@ -90,7 +90,7 @@ class CheckPanel:
             label = "Non-inferiority margin (points)"
             shape = {"visible": "hidden", "elem_id": "margin"}
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
-            # With Tune's own dumbbells.
+            # The dumbbells of Tune.
             place = '<div class="dumbbells"></div>'
             self.verdicts = mount_point("mountVerdicts(element, props, watch)", "verdicts", place)
             self.scores = html(empty_state(_NOTHING), elem_id="scores")
@@ -114,7 +114,8 @@ class CheckPanel:
             most = most_items(SUITE, settings)
             bounds = (QUESTION_STEP, most)
             self.limit = slider("Questions per skill", bounds, _START, QUESTION_STEP, **shape)
-        # Shown by the choice above, as the slider is (check.css): unmounted parts take no updates.
+        # CSS shows it by the choice above, like the slider (check.css): unmounted components get no
+        # updates.
         with gr.Column(elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
         self.power = html(elem_id="check-power", elem_classes="fine")
@@ -136,7 +137,7 @@ class CheckPanel:
                     minimum=1,
                     maximum=most_items(name, settings),
                     min_width=150,
-                    # Hidden, not left out: the form has all of them.
+                    # Hidden, not omitted, so that the form has all of them.
                     visible=name in USUAL or "hidden",
                     elem_id=f"items-{name}",
                 )
@@ -172,7 +173,7 @@ class CheckPanel:
         self.suites.input(self._show_items, self.suites, counts, **LIGHT)
         shown = {self.kind, self.suites}
         self.form.fold.expand(self._show_settings, shown, self.form.outputs, **LIGHT)
-        # Before asking: what this many questions can show.
+        # The power of this many questions, before asking.
         counted = [*plain, self.margin]
         gr.on(
             [component.change for component in counted],
@@ -182,7 +183,7 @@ class CheckPanel:
             trigger_mode="always_last",
             **LIGHT,
         )
-        # Nothing is asked anew: the same answers are judged by another margin.
+        # No new answers: the same ones are judged by another margin.
         moved, judged = self.shared.with_session(self._set_margin), [self.verdicts, self.scores]
         self.margin.input(moved, self.margin, judged, trigger_mode="always_last", **LIGHT)
         self.shared.merged.listen([self.models, self.limit], self._offer)
@@ -194,7 +195,7 @@ class CheckPanel:
         names = list(work.candidates(session))
         most = most_items(SUITE, self.shared.settings)
         enough = enough_questions(most, _count_verdicts(names, session), session.margin) or most
-        # Fewer merges decide with what stands there.
+        # Fewer merges need no more questions than the slider has.
         more = {self.limit: enough} if enough > _START else {}
         return {self.models: gr.update(choices=names, value=names), **more}
 
@@ -239,7 +240,7 @@ class CheckPanel:
         return {**counts, **self.choice.show(suites), **self.form.show(suites)}
 
     def _show_power(self, data: Mapping[Any, Any], session: Session) -> Updates:
-        """Return what this many questions can show of the chosen merges, or of one."""
+        """Return the power of this many questions for the chosen merges, or for one."""
         if data[self.kind] == SUITE:
             limits, skills = {"": data[self.limit]}, None
         else:
@@ -275,7 +276,7 @@ class CheckPanel:
         result = judge_merges(session.report, agents, session.margin)
         drawn = verdict_cards(result, agents)
         return {
-            # Text: Gradio looks for files at every value of a nested one.
+            # As text: Gradio searches every value of a nested one for files.
             self.verdicts: None if drawn is None else json.dumps(drawn),
             self.scores: view.report_html(result, agents),
         }
@@ -297,7 +298,7 @@ class CheckPanel:
         return read_settings(given, self.shared.settings)
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
-        """Evaluate as the form says, yielding updates as it goes."""
+        """Evaluate with the form's settings, yielding updates."""
 
         def prepare() -> Work[EvalReport]:
             chosen = work.choose_models(data[self.models] or (), session)
@@ -326,7 +327,7 @@ class CheckPanel:
 
 
 def _count_verdicts(models: Sequence[str], session: Session, skills: int | None = None) -> int:
-    """Return how many verdicts are made on these models' merges, or on one; skills: by agent."""
+    """Return the number of verdicts on these models' merges, or on one; skills: by agent."""
     agents = work.agents_of(session)
     merges = [name for name in models if name not in (BASE, *agents)]
     return max(1, len(merges)) * max(1, len(agents) if skills is None else skills)

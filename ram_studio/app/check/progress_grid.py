@@ -1,4 +1,4 @@
-"""How far an evaluation is: one bar, and model by suite, drawn as small bars and mosaics."""
+"""Progress of an evaluation: one bar, and small bars and mosaics by model and suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {"1": "right", "0": "wrong", "x": "unasked"}
 
 
 class Cell(NamedTuple):
-    """Answers that are in, of how many, and how many of them were there before."""
+    """Answers received, their total, and those that were stored before."""
 
     done: int
     total: int
@@ -25,11 +25,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Scoring:
-    """A moment of an evaluation.
+    """A snapshot of an evaluation.
 
-    cells: by (model, domain), for what was begun. now: the cell being worked on. speed: tokens
-    decoded a second over the last moments, None when none were. marks: how the questions of a cell
-    stand, a letter for each, see `evals.asking.marks_of`.
+    cells: by (model, domain), if begun. now: the current cell. speed: recent tokens per second,
+    None for none. marks: by cell a letter for each question, see `evals.asking.marks_of`.
     """
 
     models: tuple[str, ...]
@@ -40,7 +39,7 @@ class Scoring:
 
     @property
     def done(self) -> int:
-        """Answers that are in."""
+        """Answers received."""
         return sum(cell.done for cell in self.cells.values())
 
     @property
@@ -50,12 +49,12 @@ class Scoring:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Domains begun by any model, in their order."""
+        """Domains begun by any model, in order."""
         return tuple(dict.fromkeys(domain for _, domain in self.cells))
 
     @property
     def total(self) -> int:
-        """Answers wanted of all models, as far as the first one shows."""
+        """Answers expected of all models, estimated from the first one."""
         first: dict[str, int] = {}
         for (_, domain), cell in self.cells.items():
             first.setdefault(domain, cell.total)
@@ -76,7 +75,7 @@ def progress_html(event: Scoring | None) -> str:
 
 
 def finished_text(last: Scoring) -> str:
-    """Return what an evaluation did, after its last moment."""
+    """Return a summary of a finished evaluation, from its last snapshot."""
     new = last.done - last.reused
     answers = f"{new:,} new answer{'' if new == 1 else 's'}"
     reused = f", {last.reused:,} reused" if last.reused else ""
@@ -86,7 +85,7 @@ def finished_text(last: Scoring) -> str:
 def grid_html(event: Scoring | None) -> str:
     """Return one small bar and mosaic per model and domain; "" before there is one.
 
-    Apart from the bar, whose tokens a second change many times between two answers.
+    Separate from the bar, whose tokens per second change more often than the answers.
     """
     if event is None or event.now is None:
         return ""
@@ -97,8 +96,8 @@ def grid_html(event: Scoring | None) -> str:
 def mosaic(marks: str) -> dict[str, Any]:
     """Return one path for each kind of mark, a square for each question, row by row.
 
-    Squares beside one another are one line, which its dashes cut into squares: what is drawn anew
-    with every answer stays small.
+    Adjacent squares are one line, which dashes divide into squares, so that each update stays
+    small.
     """
     paths: dict[str, str] = {}
     for top in range(0, len(marks), _COLUMNS):

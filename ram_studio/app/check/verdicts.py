@@ -1,4 +1,4 @@
-"""Did the skills survive: what the page draws of each verdict, in Tune's language of dumbbells."""
+"""Did the skills survive? The data of each verdict for the page, drawn as dumbbells like Tune's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ram_studio.evals.report.skill_verdict import (
 DIFFER = 0.05
 """Share of questions on which a merge and an equally good agent are expected to differ."""
 QUESTION_STEP = 50
-"""Of the slider for questions per skill."""
+"""Step of the slider for questions per skill."""
 _STEPS = 200  # half points
 
 
 def judge_merges(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> EvalResult:
-    """Return what a report shows, with the verdicts on all merges.
+    """Return a report's result, with the verdicts on all merges.
 
-    All agents stand beside the merges, also those that are nobody's specialist.
+    All agents are shown beside the merges, also those that are no domain's specialist.
     """
     return judge(
         report,
@@ -42,10 +42,10 @@ def judge_merges(report: EvalReport, agents: Sequence[str], margin: float = MARG
 
 
 def can_decide(questions: int, verdicts: int, margin: float = MARGIN) -> bool:
-    """Return whether this many questions per skill can rule out a loss, a share, of `margin`.
+    """Return whether this many questions per skill can rule out a loss of `margin`, a share.
 
-    Of a merge that is as good as its agent: they differ on `DIFFER` of the questions, half each
-    way. As strict as the first verdict of Holm's method over a table of `verdicts`.
+    Assumes a merge as good as its agent: they differ on `DIFFER` of the questions, half each way,
+    tested at the strictest level of Holm's method over a table of `verdicts`.
     """
     each = math.ceil(DIFFER * questions / 2)
     is_asked = questions > 1
@@ -57,19 +57,19 @@ def can_decide(questions: int, verdicts: int, margin: float = MARGIN) -> bool:
 def least_loss(questions: int, verdicts: int) -> float | None:
     """Return the smallest loss that can be ruled out, in points by halves; None for none."""
     losses = [step / _STEPS for step in range(1, _STEPS)]
-    # Who rules a loss out rules out every larger one.
+    # Ruling out a loss rules out every larger one.
     place = bisect_left(losses, True, key=lambda loss: can_decide(questions, verdicts, loss))
     return 100 * losses[place] if place < len(losses) else None
 
 
 def enough_questions(most: int, verdicts: int, margin: float = MARGIN) -> int | None:
-    """Return how many questions per skill decide the margin, by fifties; None if `most` do not."""
+    """Return the questions per skill that decide the margin, in fifties; None if `most` do not."""
     steps = range(QUESTION_STEP, most + 1, QUESTION_STEP)
     return next((n for n in steps if can_decide(n, verdicts, margin)), None)
 
 
 def power_text(questions: int, most: int, verdicts: int, margin: float = MARGIN) -> str:
-    """Return what this many questions per skill can show, before they are asked.
+    """Return the power of this many questions per skill in words, before they are asked.
 
     most: questions that can be asked here.
     """
@@ -94,7 +94,7 @@ def power_text(questions: int, most: int, verdicts: int, margin: float = MARGIN)
 
 
 def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
-    """Return whether there is a base, an agent and a merge to speak of."""
+    """Return whether there is a base, an agent and a merge."""
     return (
         BASE in report.models
         and bool(report.skills)
@@ -104,11 +104,11 @@ def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
 
 
 def verdict_cards(result: EvalResult, agents: Sequence[str]) -> dict[str, Any] | None:
-    """Return the verdicts as the browser draws them, None without any.
+    """Return the verdicts' data for the browser, None without any.
 
     {"note": how they were corrected, "groups": {merge: [card, ...]}}. A card's agent: the
-    specialist's index, for its marker. base, specialist, merge: whether each answer is right, a
-    character 0 or 1 a question, of the questions that all three answered and that judge.
+    specialist's index, for its marker. base, specialist, merge: whether each answer is right, one
+    character 0 or 1 per question, for the judging questions that all three answered.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for verdict in result.verdicts:

@@ -1,4 +1,4 @@
-"""What an evaluation showed: scores against the base as a heat table, paired tests, health."""
+"""The report of an evaluation: a heat table of scores against the base, paired tests, health."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BESIDE = {"follow": " (retention)"}
 def report_html(result: EvalResult, agents: Sequence[str]) -> str:
     """Return all but the verdicts: statements, heat table, categories, pairs, health.
 
-    It is folded where there are verdicts, which lead (``verdict_cards``).
+    It is folded below verdicts (``verdict_cards``), if there are any.
     """
     health = {n: r.health for n, r in result.models.items() if r.health is not None}
     measured = next(iter(health.values()), {})
@@ -45,20 +45,20 @@ def heat_table(
     base: str = BASE,
     order: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the model-by-domain table as the template's ``heat`` takes it.
+    """Return the model-by-domain table for the template's ``heat``.
 
-    agents: what is no merge; with or without the base. order: the agents in the order of their
-    markers, where it is not that of ``agents``.
+    agents: all that are not merges, with or without the base. order: the agents in the order of
+    their markers, where it differs from ``agents``.
     """
     report, pairs = result.report, result.comparisons
     skills = list(report.skills)
-    # What stands apart from the average comes after it.
+    # Domains outside the average come after it.
     beside = list(report.beside)
     against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
     scores = {
         d: [m.domains[d].score for m in report.models.values() if m.domains[d].n] for d in skills
     }
-    # Where all are equal, none is the best.
+    # If all are equal, none is the best.
     best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
     has_average = len(skills) > 1
     rows = []
@@ -114,7 +114,7 @@ def _cell(
     *,
     is_elsewhere: bool,
 ) -> dict[str, Any]:
-    """is_elsewhere: of an agent, a skill that is not its own."""
+    """is_elsewhere: the cell is an agent's score in a skill that is not its own."""
     score = report.models[name].domains[domain]
     cell = {"score": score, "is_best": best is not None and score.score == best}
     if pair is None or not pair.n:
@@ -124,13 +124,13 @@ def _cell(
     sign = {"better": "▲", "worse": "▼"}.get(tone, "~")
     strength = min(1.0, abs(points) / _FULL_POINTS)
     if is_elsewhere and points < 0:
-        # An agent was not trained for it: no failure, so no color.
+        # The agent was not trained for it, so no color.
         return {**cell, "tone": "", "side": "", "hint": pair.sentence(), "delta": f"{points:+.1f}"}
     return {
         **cell,
         "tone": tone,
         "side": "up" if points > 0 else "down" if points < 0 else "",
-        # Within noise there is a breath of color only.
+        # Only a light tint within noise.
         "share": 18 + 62 * strength if tone else 22 * strength,
         "hint": pair.sentence(),
         "delta": f"{sign} {points:+.1f}",
@@ -140,7 +140,7 @@ def _cell(
 def _statements(
     result: EvalResult, agents: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]] | None:
-    """Return, for each merge, what it gained or lost against each skill's own specialist.
+    """Return each merge's gains and losses against each skill's own specialist.
 
     Where no agent was evaluated, against the base. None without a merge.
     """

@@ -1,6 +1,6 @@
-"""The work behind the Check step: ask the models what is not answered yet, and tell how far it is.
+"""The work behind the Check step: ask the models the open questions, and report progress.
 
-Answers go to the user's store as they come (see `answers`); stopping loses nothing.
+Answers are stored as they arrive (see `answers`); stopping loses nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ram_studio.evals.report.eval_report import EvalReport
 from ram_studio.evals.run import evaluate
 from ram_studio.evals.settings import EvalSettings
 
-# Small ones are asked in large batches; with a large one the first answers should come soon.
+# Small models use large batches; with a large model the first answers should arrive soon.
 _BATCH_OF_LARGE = 8
 _SPEED_SECONDS = 3.0
 _REPORT_SECONDS = 0.5
 
 
 class Candidate(NamedTuple):
-    """A model that can be evaluated: its folder, and the recipe it was merged by, if it was."""
+    """A model that can be evaluated: its folder, and the recipe of a merge."""
 
     path: str
     recipe: str = ""
@@ -60,7 +60,7 @@ def agents_of(session: Session) -> list[str]:
 
 
 class _ProgressWatch:
-    """Turns what an evaluation tells into snapshots with the speed of the last seconds."""
+    """Turns an evaluation's callbacks into snapshots with the speed of the last seconds."""
 
     def __init__(self, models: Sequence[str], report: Report) -> None:
         self._models, self._report = tuple(models), report
@@ -102,9 +102,9 @@ def score_work(
 ) -> Work[EvalReport]:
     """Return the work of asking these models; stored questions are not asked again.
 
-    It tells `Scoring`, and costs a part for each model, in answers: of a shipped set's models, and
-    of equal merges of them, these are there for the next user. The work raises EvaluationError,
-    CheckpointError; Stopped when cancelled or, on a Space, out of time.
+    It reports `Scoring`, and its effort has a part for each model, in answers: those of a shipped
+    set's models, and of equal merges of them, are reused for the next user. The work raises
+    EvaluationError, CheckpointError; Stopped when cancelled or, on a Space, out of time.
     """
     app = workspace.settings
 
@@ -142,7 +142,7 @@ def score_work(
 
 
 def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
-    """Return what tells whether to stop: when cancelled or, on a Space, out of time."""
+    """Return a function that returns whether to stop: cancelled or, on a Space, out of time."""
     seconds = settings.max_check_seconds if settings.is_public else float("inf")
     end = time.monotonic() + seconds
     return lambda: cancel.is_cancelled or time.monotonic() > end
@@ -153,7 +153,7 @@ def open_model(
 ) -> Any:
     """Return a model's opened checkpoint, which knows its folder, size and fingerprint.
 
-    One on the Hub that is not in the cache is downloaded first; report: told how far that is.
+    One on the Hub that is not in the cache is downloaded first; report: called with the progress.
 
     Raises: EvaluationError for an adapter or a delta; CheckpointError, HubError.
     """
@@ -168,7 +168,7 @@ def open_model(
 def choose_models(names: Sequence[str], session: Session) -> dict[str, Candidate]:
     """Return the ticked models of the session by name.
 
-    Raises: SettingsError when none of them is there.
+    Raises: SettingsError when none of them exists.
     """
     chosen = {n: model for n, model in candidates(session).items() if n in set(names)}
     if not chosen:

@@ -1,7 +1,7 @@
 """Answers on ZeroGPU; everything else runs on the processor.
 
-ZeroGPU runs a function in a process of its own, so little is passed: a folder and questions go in,
-batches of replies come out, which are judged and stored here.
+ZeroGPU runs a function in another process, so little is passed: it gets a folder and questions and
+returns batches of replies, which are judged and stored here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _answers(
 
 
 class ZeroGpuEngine(LocalEngine):
-    """A model folder that answers on ZeroGPU. batch_size: most prompts at once."""
+    """A model folder that answers on ZeroGPU. batch_size: most prompts in one batch."""
 
     def __init__(self, folder: str | Path, *, batch_size: int) -> None:
         super().__init__(folder, device="cpu", batch_size=batch_size)
@@ -49,7 +49,7 @@ class ZeroGpuEngine(LocalEngine):
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[Batch]:
-        """Yield batch after batch; see `Engine.answer`.
+        """Yield replies batch by batch; see `Engine.answer`.
 
         Raises: EvaluationError when no GPU is available: quota used up, or all are busy.
         """

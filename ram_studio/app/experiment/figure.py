@@ -20,17 +20,17 @@ BY_SETTING = "setting"
 BY_SECONDS = "merge_seconds"
 LANDSCAPE = "landscape"
 _HEIGHT = 380
-# Share of the axis between two methods of the same value.
+# Share of the axis between two methods with the same value.
 _APART = 0.012
-# Seconds to merge that the logarithmic axis begins with.
+# Start of the logarithmic axis, in seconds to merge.
 _FASTEST = 0.001
 
 
 def axes_of(result: ExperimentResult) -> list[str]:
-    """Return what the chart can have on its x axis, the setting itself last.
+    """Return the possible x axes of the chart, the setting itself last.
 
-    Of a sweep numbers that vary and, of several, the landscape, which leads where SLIM drew one; of
-    a comparison the seconds to merge.
+    For a sweep the varied numbers and, for several, the landscape, which is first after SLIM; for a
+    comparison the seconds to merge.
     """
     if not result.is_sweep:
         return [BY_SECONDS, BY_SETTING]
@@ -42,7 +42,7 @@ def axes_of(result: ExperimentResult) -> list[str]:
 
 
 def axis_label(name: str) -> str:
-    """Return an axis's name for people."""
+    """Return an axis's display name."""
     names = {
         BY_SETTING: "Setting",
         BY_SECONDS: "Seconds to merge (logarithmic)",
@@ -52,10 +52,10 @@ def axis_label(name: str) -> str:
 
 
 def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
-    """Return score with 95 % interval against one axis; settings that are out are gray.
+    """Return score with 95 % interval against one axis; dropped settings are gray.
 
-    Merges without an answer, or without this parameter, are not drawn; those that are the same
-    merge as another are, with its score.
+    Merges without an answer, or without this parameter, are not drawn; duplicates of another merge
+    are drawn with its score.
     """
     axes = axes_of(result)
     axis = axis if axis in axes else axes[0]
@@ -64,7 +64,7 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
     rows = [r for r in result.rows if r.kind == "merge" and r.n and _value(r, axis) is not None]
     if axis not in (BY_SETTING, BY_SECONDS):
         rows.sort(key=lambda row: row.values[axis])
-    # By method in a sweep, each by itself in a comparison; Plotly reads names as HTML.
+    # Grouped by method in a sweep, separate in a comparison; Plotly parses names as HTML.
     groups: dict[str, list[Row]] = {}
     for row in rows:
         name = METHODS[row.method].title if result.is_sweep else escape(row.label)
@@ -73,7 +73,7 @@ def experiment_figure(result: ExperimentResult, axis: str) -> go.Figure:
     drawn = go.Figure()
     for index, (group, own) in enumerate(groups.items()):
         color, symbol = agent_color(index), agent_symbol(index + index // 8)
-        # A line only where nothing else varies: else its ups and downs would mean nothing.
+        # A line only where nothing else varies: otherwise its shape would have no meaning.
         if axis not in (BY_SETTING, BY_SECONDS) and len(axes) == 2 and len(own) > 1:
             drawn.add_scatter(
                 x=[places[row.label] for row in own],
@@ -126,7 +126,7 @@ def _add_points(
         name=name,
         opacity=opacity,
         marker={"color": color, "symbol": symbol, "size": 9, "line": {"width": 1.5}},
-        # Plotly reads labels as HTML.
+        # Plotly parses labels as HTML.
         customdata=[[escape(row.label), row.correct, row.n] for row in rows],
         hovertemplate="%{customdata[0]}: %{customdata[1]} of %{customdata[2]}, %{y:.1f} %"
         "<extra></extra>",
@@ -158,7 +158,7 @@ def _add_ring(drawn: go.Figure, result: ExperimentResult, row: Row, place: Any) 
 
 
 def _places(rows: Sequence[Row], axis: str) -> dict[str, Any]:
-    """Return each row's x; methods stand a little apart, so that none hides another."""
+    """Return each row's x; methods are slightly offset, so that none hides another."""
     if axis == "epsilon":
         return {row.label: epsilon_text(row.values[axis]) for row in rows}
     if axis == BY_SECONDS:
@@ -190,7 +190,7 @@ def _finish_figure(drawn: go.Figure, axis: str) -> go.Figure:
     if axis in ("epsilon", BY_SETTING):
         drawn.update_xaxes(type="category", showticklabels=axis == "epsilon")
     if axis == BY_SECONDS:
-        # Plotly leaves the power of ten out of all labels but those of a power.
+        # Plotly omits the power of ten in all labels that are not powers.
         ticks = [m * 10.0**power for power in range(-3, 5) for m in (1, 2, 5)]
         drawn.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     return drawn.update_yaxes(title="Right answers", ticksuffix=" %", zeroline=False)

@@ -21,7 +21,7 @@ _HEIGHT = 420
 
 
 def numbers_of(result: ExperimentResult) -> list[str]:
-    """Return the axes of a sweep whose numbers vary, those with most values first."""
+    """Return the axes of a sweep with varied numbers, those with the most values first."""
     seen: dict[str, set[Any]] = {}
     for row in result.rows:
         for name, value in row.values.items():
@@ -37,7 +37,7 @@ def has_landscape(result: ExperimentResult) -> bool:
 
 
 def landscape_figure(result: ExperimentResult) -> go.Figure:
-    """Return scores by color; where more than two axes vary, the labels tell the others."""
+    """Return scores by color; with more than two axes, labels show the others."""
     surrogate = result.surrogate
     rows = [row for row in result.rows if row.n and row.kind == "merge"]
     if surrogate is not None and len(surrogate.agents) == 3:
@@ -64,7 +64,7 @@ def landscape_figure(result: ExperimentResult) -> go.Figure:
 
 
 def _simplex(surrogate: Surrogate, rows: Sequence[Row], result: ExperimentResult) -> go.Figure:
-    """Return what the surrogate predicts of all shares, and what was measured upon it."""
+    """Return the surrogate's predictions for all shares, with the measured scores on top."""
     shares = list(lattice(3, _STEPS))
     predicted = [100 * surrogate.predict(x) for x in shares]
     measured = [(row, x) for row in rows if (x := surrogate.shares_of(row.weights)) is not None]
@@ -120,7 +120,7 @@ def _marker(scores: list[float], size: int) -> dict[str, Any]:
 
 
 def _hover(rows: Sequence[Row]) -> dict[str, Any]:
-    # Plotly reads labels as HTML.
+    # Plotly parses labels as HTML.
     hover_data = [[escape(row.label), row.correct, row.n] for row in rows]
     text = "%{customdata[0]}: %{customdata[1]} of %{customdata[2]}, %{marker.color:.1f} %"
     return {"customdata": hover_data, "hovertemplate": f"{text}<extra></extra>"}

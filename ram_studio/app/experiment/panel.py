@@ -1,4 +1,4 @@
-"""What both experiment panels share, and the panel "Compare methods side by side"."""
+"""The base class of both experiment panels, and the panel "Compare methods side by side"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ram_studio.app.templates import callout, failure, render
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 from ram_studio.evals.experiment.result import ExperimentResult, Kind
 
-# A chart is drawn anew in the page each time: more often would flicker.
+# Each update redraws the whole chart, so more often would flicker.
 _CHART_SECONDS = 1.0
 _OWN = "My choice of methods"
 _OWN_NOTE = "RAM rows use your epsilon, r and alpha from Tune; others use defaults."
@@ -31,8 +31,8 @@ _OWN_NOTE = "RAM rows use your epsilon, r and alpha from Tune; others use defaul
 class ExperimentPanel:
     """A panel of one kind of experiment: a form, its job, and the result.
 
-    kind: of experiment; prefix: of element ids; title, lead: its heading and what it does;
-    fold_id, start_id, result_id: ids of what does not begin with the prefix alone.
+    kind: of experiment; prefix: of element ids; title, lead: heading and description; fold_id,
+    start_id, result_id: ids that do not follow the prefix.
     """
 
     kind: Kind
@@ -65,21 +65,21 @@ class ExperimentPanel:
         )
 
     def lay_out_form(self) -> None:
-        """Lay out what is asked for, but for the questions."""
+        """Lay out the form's own components, without the questions."""
         raise NotImplementedError
 
     def wire(self) -> None:
-        """Connect what the form alone has."""
+        """Connect the events of the form's own components."""
 
     @property
     def form(self) -> set[Any]:
-        """What ``prepare`` reads."""
+        """The components that ``prepare`` reads."""
         return {*self.questions.form, *self.shared.tuning}
 
     def prepare(self, data: Mapping[Any, Any], session: Session) -> Work[ExperimentResult]:
-        """Return the work that the form asks for.
+        """Return the work for the form's settings.
 
-        Raises: SettingsError, EvaluationError for what cannot be run.
+        Raises: SettingsError, EvaluationError for settings that cannot run.
         """
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class ExperimentPanel:
 
     @property
     def outputs(self) -> list[Any]:
-        """What ``show`` returns updates of."""
+        """The components that ``show`` updates."""
         result = [self.result, self.axis, self.chart, self.found, self.table]
         return [*result, self.actions, self.pick, *self.files, self.note]
 
@@ -156,7 +156,7 @@ class ExperimentPanel:
         return gr.skip() if found is None else experiment_figure(found.result, axis or "")
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
-        """Run what the form says, yielding updates as it goes."""
+        """Run the form's experiment, yielding updates."""
         axis, name, drawn = data.get(self.axis), self.name_of(data), [-math.inf]
 
         def show_progress(result: ExperimentResult | None) -> Updates:
@@ -181,7 +181,7 @@ class ExperimentPanel:
         )
 
     def use_setting(self, label: str | None, session: Session) -> Updates:
-        """Return updates that set Tune's four settings and open it, or say why not."""
+        """Return updates that set Tune's four settings and open it, or give the reason why not."""
         found = session.experiments.get(self.kind)
         if found is None or label not in [row.label for row in found.result.rows]:
             return {self.note: "", self.target: ""}
@@ -238,12 +238,12 @@ class ComparePanel(ExperimentPanel):
         self.about = html(_OWN_NOTE, elem_id="compare-about", elem_classes="fine")
 
     def wire(self) -> None:
-        """Show what a preset has."""
+        """Connect the note on the chosen preset."""
         self.preset.input(self._show_about, self.preset, [self.methods, self.about], **LIGHT)
 
     @property
     def form(self) -> set[Any]:
-        """What ``prepare`` reads."""
+        """The components that ``prepare`` reads."""
         return {self.preset, self.methods, self.limit, *super().form}
 
     def _show_about(self, preset: str) -> Updates:
@@ -255,7 +255,7 @@ class ComparePanel(ExperimentPanel):
         return EXPERIMENTS[data[self.preset]].title if data[self.preset] else _OWN
 
     def prepare(self, data: Mapping[Any, Any], session: Session) -> Work[ExperimentResult]:
-        """Return the work of the comparison that the form asks for."""
+        """Return the work of the form's comparison."""
         tuned = self.shared.tuning.read(data).values
         chosen = data[self.methods] or ()
         rows = work.rows_for(session.models, data[self.preset] or "", chosen, tuned)

@@ -1,4 +1,4 @@
-"""The panel "Search settings": choose what is varied, watch, take the winner to Tune."""
+"""The panel "Search settings": choose what to vary, watch, open the winner in Tune."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _THRESHOLDS = [
 
 
 class SweepPanel(ExperimentPanel):
-    """Search settings. ranges: per parameter varied, from, to, values."""
+    """The panel. ranges: by parameter the components varied, from, to, values."""
 
     kind = "sweep"
     prefix = "sweep"
@@ -58,7 +58,7 @@ class SweepPanel(ExperimentPanel):
     fold_id, start_id, result_id = "sweep-panel", "sweep-start", "sweep-result"
 
     def lay_out_form(self) -> None:
-        """Lay out what is varied, and how much is asked."""
+        """Lay out the ranges, and the number of questions."""
         self.methods = gr.CheckboxGroup(
             [(METHODS[name].title, name) for name in work.SWEPT],
             value=["ram+", "ram+s"],
@@ -91,13 +91,13 @@ class SweepPanel(ExperimentPanel):
 
     @property
     def form(self) -> set[Any]:
-        """What ``plan`` reads."""
+        """The components that ``plan`` reads."""
         lines = [component for line in self.ranges.values() for component in line]
         rest = [self.search, self.trials, self.items, self.minutes]
         return {self.methods, *lines, *rest, *super().form}
 
     def wire(self) -> None:
-        """Tell how much the form asks for, whenever it changes."""
+        """Update the size of the sweep whenever the form changes."""
         gr.on(
             [component.change for component in self.form - set(self.shared.tuning)],
             self.shared.with_session(self._count),
@@ -108,9 +108,9 @@ class SweepPanel(ExperimentPanel):
         )
 
     def plan(self, data: Mapping[Any, Any], session: Session) -> SweepPlan:
-        """Return the checked plan of the form, for what a session has loaded.
+        """Return the form's checked plan, for a session's loaded models.
 
-        Raises: SettingsError, EvaluationError for what cannot be asked or swept.
+        Raises: SettingsError, EvaluationError for settings that cannot be asked or swept.
         """
         most, minutes = self.shared.settings.max_sweep_minutes, data[self.minutes]
         tuned = self.shared.tuning.read(data)
@@ -127,7 +127,7 @@ class SweepPanel(ExperimentPanel):
         )
 
     def prepare(self, data: Mapping[Any, Any], session: Session) -> Work[ExperimentResult]:
-        """Return the work of the sweep that the form asks for."""
+        """Return the work of the form's sweep."""
         return work.sweep_work(self.plan(data, session), session, self.shared.workspace)
 
     def _count(self, data: dict[Any, Any], session: Session) -> Updates:
@@ -137,12 +137,12 @@ class SweepPanel(ExperimentPanel):
         }
 
     def count_text(self, data: Mapping[Any, Any], session: Session) -> str:
-        """Return in a sentence how much the form asks for, or what is wrong with it."""
+        """Return the size of the form's sweep as a sentence, or an error in the form."""
         if missing_text(session.loaded):
             return ""
         try:
             with open_answers(session, self.shared.workspace) as store:
-                # As fast as these models' latest answers came, and those of their merges.
+                # At the speed of the latest answers of these models and their merges.
                 seconds = store.seconds_each(_paths(session))
                 return work.count_text(self.plan(data, session), seconds)
         except RamStudioError as error:
@@ -150,9 +150,9 @@ class SweepPanel(ExperimentPanel):
 
 
 def _paths(session: Session) -> list[str]:
-    """Return by which paths a store knows what is loaded, and its merges."""
+    """Return the paths of the loaded models and their merges in a store."""
     asked = session.report.models if session.report is not None else {}
-    # What is on the Hub was asked in the cache's folder.
+    # A model on the Hub was asked in the cache's folder.
     folders = (asked[name].path for name in (BASE, *session.models.agents) if name in asked)
     merges = (str(merged.folder) for merged in session.merges.values())
     return [*session.models.sources, *merges, *filter(None, folders)]

@@ -1,4 +1,4 @@
-"""The rows of an experiment as a table: sorted by its numbers in the page, read as text there."""
+"""The rows of an experiment as a table: sorted by numbers in the page, shown as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANCE = "chance level"
 
 
 class Cell(NamedTuple):
-    """A value to sort by, how it reads, and what it stands out as (a key of _STYLES)."""
+    """A value to sort by, its text, and its highlight (a key of _STYLES)."""
 
     value: Any
     text: str
@@ -33,7 +33,7 @@ class Grid(NamedTuple):
     rows: list[list[Cell]]
 
     def value(self) -> dict[str, Any]:
-        """Return it as ``gr.Dataframe`` takes it."""
+        """Return the value for ``gr.Dataframe``."""
         return {
             "headers": self.heads,
             "data": [[cell.value for cell in row] for row in self.rows],
@@ -48,7 +48,7 @@ def experiment_grid(result: ExperimentResult) -> Grid:
     """Return every row, a sweep's best first: scores, outcome, lambdas, time and settings."""
     beside = [name for name in result.domains if name not in result.skills]
     scores = {d: [r.domains[d].score for r in result.rows if d in r.domains] for d in result.skills}
-    # Where all are equal, none is the best.
+    # If all are equal, none is the best.
     best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
     lines = []
     for row in result.ranked:
@@ -77,7 +77,7 @@ def experiment_grid(result: ExperimentResult) -> Grid:
 
 
 def _plain(text: str) -> Cell:
-    """Return a cell that is sorted as it reads."""
+    """Return a cell that is sorted by its text."""
     return Cell(text, text)
 
 
@@ -94,7 +94,7 @@ def _chance_cell(level: float | None) -> Cell:
 
 
 def _outcome(row: Row, result: ExperimentResult) -> Cell:
-    """Return what a row is against a comparison's reference, or what became of it in a sweep."""
+    """Return a row's outcome: against a comparison's reference, or in a sweep."""
     if row.label == result.reference:
         return Cell("1", "reference")
     if row.versus is not None:
@@ -114,7 +114,7 @@ def _outcome(row: Row, result: ExperimentResult) -> Cell:
 
 
 def settings_text(row: Row) -> str:
-    """Return a merge's settings in one line; a scale that was left out is 1/N."""
+    """Return a merge's settings in one line; a missing scale is 1/N."""
     shown = []
     for name, value in row.settings.items():
         if value is None:

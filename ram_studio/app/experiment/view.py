@@ -1,4 +1,4 @@
-"""What an experiment found as HTML: in the page and, with its own styles, as a file to keep."""
+"""The result of an experiment as HTML: for the page and, with its own styles, as a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ram_studio.evals.report import colors
 
 
 def found_html(result: ExperimentResult) -> Markup:
-    """Return what was found in sentences, and each merge's lambdas."""
+    """Return the findings as sentences, and each merge's lambdas."""
     merges = [row for row in result.ranked if row.has_lambda]
     agents = list(dict.fromkeys(name for row in merges for name in row.agents))
     shown = {"result": result, "agents": agents, "merges": merges}
@@ -20,7 +20,7 @@ def found_html(result: ExperimentResult) -> Markup:
 
 
 def report_html(result: ExperimentResult, title: str) -> str:
-    """Return the experiment as one HTML file that needs nothing else."""
+    """Return the experiment as one self-contained HTML file."""
     palette = [{name: pair[side] for name, pair in colors.PAGE.items()} for side in (0, 1)]
     page = render(
         "experiment/report.html.j2",
@@ -40,7 +40,7 @@ def progress_html(result: ExperimentResult | None) -> Markup:
     if result is None or not (result.now or result.answers):
         return progress(None, "Preparing the models")
     out = [row for row in result.rows if row.is_out]
-    # Of those that are out nothing more is asked.
+    # Dropped settings are not asked again.
     total = result.total_answers - len(out) * result.questions + sum(row.n for row in out)
     over = sum(row.is_over and row.status != "duplicate" for row in result.rows)
     details = f"{over} of {result.settings} settings done · {result.answers:,} answers"

@@ -1,4 +1,4 @@
-"""The work of both experiments: from a form to a checked plan, and the plan run."""
+"""The work of both experiments: from a form to a checked plan, and its run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from ram_studio.evals.settings import EvalSettings
 
 
 class Choice(NamedTuple):
-    """A row that a comparison can have: its name for people, a method and settings of its own."""
+    """A possible row of a comparison: its display name, a method and its settings."""
 
     title: str
     method: str
     own: Mapping[str, Any] = {}
 
     def settings(self, tuned: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its settings; tuned: Tune's, by name, of which a method takes what it has."""
+        """Return its settings; tuned: Tune's, by name, of which a method takes its own."""
         return {**tuned_settings(self.method, tuned), **self.own}
 
 
@@ -56,7 +56,7 @@ CHOICES = {
         *("ram", "ram+", "ram+s", "ram+m"),
     )
 }
-"""What Compare offers, by the value of its box."""
+"""The rows of Compare, by the value of the check box."""
 
 USUAL = (AVERAGE, SUM, "ties", "dare-ta", "ram", "ram+", "ram+s")
 
@@ -69,7 +69,7 @@ PRESETS = (
     "leave-one-out",
     "pairwise",
 )
-"""Experiments offered beside one's own choice; the long grids are for the command line."""
+"""Experiments offered besides the user's choice; the long grids are for the command line."""
 
 SWEPT = ("ram", "ram+", "ram+s", "task-arithmetic", "ties", "dare-ta")
 """Methods that the sweep's form offers."""
@@ -105,7 +105,7 @@ def rows_for(
         raise SettingsError(NO_METHOD)
     picked = {name: choice for name, choice in CHOICES.items() if name in chosen}
     made = rows_of(plain, [(choice.method, choice.settings(tuned)) for choice in picked.values()])
-    # Average and sum are one method; their rows are called as their boxes are.
+    # Average and sum are one method; their rows are named like their check boxes.
     return {
         name if name in PLACES else label: recipe
         for name, (label, recipe) in zip(picked, made.items(), strict=True)
@@ -115,7 +115,7 @@ def rows_for(
 def compare_work(
     rows: Mapping[str, Recipe], settings: EvalSettings, session: Session, workspace: Workspace
 ) -> Work[ExperimentResult]:
-    """Return the work of a comparison; it costs a part for each row, in answers."""
+    """Return the work of a comparison; its effort has a part for each row, in answers."""
     plan = ComparePlan.of(rows, settings)
     models = [one.label if one.recipe is None else recipe_yaml(one.recipe)
               for one in plan.candidates()]  # fmt: skip
@@ -125,9 +125,9 @@ def compare_work(
 
 
 def run_plan(plan: Plan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
-    """Return what runs a plan, stopped or finished; its answers go to the user's store.
+    """Return the work of a plan, which stores its answers in the user's store.
 
-    It tells the result so far.
+    It reports the current result.
     """
     from ram_studio.evals.experiment.run import run_experiment
 
@@ -173,11 +173,11 @@ def plan_of(
     """Return the checked plan of the panel's form.
 
     Args:
-        ranges: by setting, whether it is varied, from, to, and how many values; left out where
-            none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
-        budget: as `plan_over` takes it.
+        ranges: by setting, whether it is varied, from, to, and number of values; ignored where none
+            of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
+        budget: see `plan_over`.
 
-    Raises: SettingsError, EvaluationError for what cannot be swept.
+    Raises: SettingsError, EvaluationError for settings that cannot be swept.
     """
     methods = [name for name in SWEPT if name in chosen]
     if not methods:
@@ -212,7 +212,7 @@ def plan_over(
         settings: epsilon, r and alpha where they are not varied; weights: of agents, likewise.
         budget: further fields of `SweepPlan`.
 
-    Raises: SettingsError, EvaluationError for what cannot be swept.
+    Raises: SettingsError, EvaluationError for settings that cannot be swept.
     """
     axes = parse_axes(over)
     chosen = [axis.values for axis in axes if axis.name == "method"]
@@ -227,14 +227,14 @@ def plan_over(
 
 
 def _start_of(methods: Sequence[str]) -> str:
-    """Return the method that carries most of Tune's values on to the others."""
+    """Return the method that has most of Tune's values, which the others then take."""
     return next((name for name in ("ram+", "ram+s") if name in methods), methods[0])
 
 
 def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
-    """Return in a sentence how much a plan asks for, and about how long that takes.
+    """Return a plan's size and estimated duration as a sentence.
 
-    seconds_each: of an answer so far, None where none is known.
+    seconds_each: per earlier answer, None where unknown.
     """
     grid = plan.candidates()
     count = plan.proposals if plan.is_search else len(grid)
@@ -243,8 +243,8 @@ def count_text(plan: SweepPlan, seconds_each: float | None = None) -> str:
     once = plan.settings.model_copy(update={"samples": 1, "paraphrases": 1})
     questions = count_answers(once)
     draws = f", {samples} answers to each" if samples > 1 else ""
-    # Unless it is a point of the grid the start is asked, too; the winner and the start answer as
-    # many held-out questions.
+    # The start is asked too, unless it is a point of the grid; winner and start also answer the
+    # held-out questions.
     is_further = plan.start().values not in [one.values for one in grid]
     answers = (count + is_further + 2) * count_answers(plan.settings)
     text = f"{many}, up to {questions} questions each{draws}: up to {answers:,} answers."
@@ -266,7 +266,7 @@ def tune_refusal(row: Row, agents: Collection[str]) -> str:
 
 
 def tune_values(row: Row) -> dict[str, Any]:
-    """Return a setting as Tune's, by name."""
+    """Return a row's values of Tune's settings."""
     epsilon = row.settings.get("epsilon")
     point = {} if epsilon is None else {"point": snap(epsilon)}
     dials = {name: row.settings.get(name) for name in ("r", "alpha", *TUNE_DIALS)}
@@ -274,6 +274,6 @@ def tune_values(row: Row) -> dict[str, Any]:
 
 
 def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[ExperimentResult]:
-    """Return the work of a sweep; it costs its time at most."""
+    """Return the work of a sweep, whose effort is its time limit."""
     minutes = plan.minutes or workspace.settings.max_sweep_minutes
     return costing(run_plan(plan, session, workspace), Effort("seconds", {"": 60.0 * minutes}))

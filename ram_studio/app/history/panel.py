@@ -1,4 +1,4 @@
-"""History: past merges and checks, chosen ones side by side, taken home, or opened in Check."""
+"""History: past merges and checks; chosen ones are compared, downloaded, or opened in Check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ram_studio.app.templates import callout, step_head
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.report.export import FORMATS
 
-# The ticked rows are the browser's: it writes their ids into the first input.
+# The browser holds the ticked rows: it writes their ids into the first input.
 _CHOSEN = (
     "(_, ...rest) => [[...document.querySelectorAll('#history-list input:checked')]"
     ".map((box) => box.value).join(','), ...rest]"
@@ -36,7 +36,7 @@ class HistoryPanel:
     def _lay_out(self) -> None:
         lead = "Past merges and checks. Choose two or more to compare them."
         html(step_head("History", lead))
-        # Pressed by the head's button and by links, see page.js.
+        # Clicked by the header's button and by links, see page.js.
         self._open = gr.Button("History", visible="hidden", elem_id="to-history")
         self.rows = html(elem_id="history-list")
         self._chosen = gr.Textbox(visible=False)
@@ -90,7 +90,7 @@ class HistoryPanel:
         )
 
     def list_rows(self, session: Session, chosen: Sequence[str] = ()) -> str:
-        """Return what was merged and checked as HTML, rows of the chosen ids ticked."""
+        """Return past merges and checks as HTML, with the chosen rows ticked."""
         try:
             models = work.past_models(session, self.shared.workspace)
         except RamStudioError as error:
@@ -105,7 +105,7 @@ class HistoryPanel:
         session.found = None
         ids = _ids(chosen)
         hidden = gr.update(visible=False)
-        # The page may draw the list anew: its ticks are part of it.
+        # The page may redraw the list, so its ticks are part of it.
         rows = {self.rows: self.list_rows(session, ids)}
         parts = (self.kind, self.reference, self.actions, self._ask)
         nothing = {**rows, **dict.fromkeys(parts, hidden)}
@@ -124,7 +124,7 @@ class HistoryPanel:
             self.kind: gr.update(visible=len(found.kinds) > 1, value=found.kind),
             self.reference: gr.update(visible=len(names) > 1, choices=names, value=found.base),
             self.result: view.side_by_side_html(found),
-            # A check would tell more of these models, and can be run here.
+            # Offered where a check would add scores, and can run here.
             self._ask: gr.update(
                 visible=bool(found.left_out) and bool(work.names_in_check(found.models, session))
             ),

@@ -1,4 +1,4 @@
-"""Past merges and checks as HTML: the list to choose from, and chosen ones side by side."""
+"""Past merges and checks as HTML: the list, and the chosen ones side by side."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRIVATE = "Answers are stored in your user folder. The same list as a command: 
 def list_html(
     models: Sequence[PastModel], is_private: bool, chosen: Collection[str] = ()
 ) -> Markup:
-    """Return the list, a box in each row; those of the chosen ids are ticked."""
+    """Return the list with a check box in each row, ticked for the chosen ids."""
     return render(
         "history/list.html.j2",
         models=models,
@@ -63,7 +63,7 @@ def side_by_side_html(found: SideBySide) -> Markup:
     if found.result is not None and found.base is not None:
         merged = {merge.name for merge in merges}
         plain = [name for name in found.result.models if name not in merged]
-        # As they were merged; of agents alone nobody knows which marker they had.
+        # As they were merged; the markers of agents alone are unknown.
         order = dict.fromkeys(name for merge in merges for name in merge.recipe.get("agents", {}))
         heat = heat_table(found.result, plain, found.base, list(order))
     return render(
@@ -88,7 +88,7 @@ def settings_text(merge: PastMerge) -> str:
     for name in _tune_first(settings):
         text = _value(merge, name)
         usual = fields[name].default if name in fields else None
-        # Tune's three are always told; the others where somebody chose them.
+        # Tune's three are always shown; the others where they differ from the default.
         if text is not None and (name in TUNED or settings[name] != usual):
             parts.append(f"{setting_text(name)} {text}")
     parts += [f"{name} {text}" for name, text in choices_text(merge.recipe).items()]
@@ -96,7 +96,7 @@ def settings_text(merge: PastMerge) -> str:
 
 
 def _method_title(merge: PastMerge) -> str:
-    """Return what its method is called on every page; a method of one's own has its name."""
+    """Return the title of its method; a user's method has its name."""
     method = METHODS.get(merge.method)
     return method.title if method else merge.method
 

@@ -31,17 +31,17 @@ from ram_studio.evals.suites import HEALTH
 from ram_studio.resources import asset_path
 
 MOST_ROWS = 200
-# Of merges that an experiment made in memory: one sweep makes up to 60.
+# Most merges that an experiment made in memory: one sweep makes up to 60.
 MOST_TRIED = 100
 GENERAL = "general"
 
 
 @dataclass(frozen=True)
 class PastModel:
-    """A model of the past: how it was merged, if it was here, and what it was asked.
+    """A past model: its merge, if it was made here, and its evaluations.
 
-    runs: the newest first; one that was begun and got no answer is none. times: how often it was
-    merged, under this name (its number apart) and with these weights; the newest stands for all.
+    runs: the newest first, without runs that got no answer. times: number of merges with this name
+    (without its number) and these weights; the newest represents all.
     """
 
     id: str
@@ -53,10 +53,10 @@ class PastModel:
 
     @property
     def title(self) -> str:
-        """What it was merged from, or the shipped set that it is of; "" where that is not known."""
+        """The models it was merged from, or its shipped set; "" where unknown."""
         if self.merge is not None and self.merge.title:
             return self.merge.title
-        # By the agents: all shipped sets have one base.
+        # Identified by the agents: all shipped sets have the same base.
         agents = self.merge.recipe.get("agents", {}).values() if self.merge is not None else ()
         own = () if self.merge is not None or self.name == BASE else (self.runs[0].path,)
         folders = {str(Path(path).parent) for path in (*agents, *own) if path}
@@ -67,13 +67,13 @@ class PastModel:
         return next((run for run in self.runs if run.suite == suite), None)
 
     def score_of(self, suite: str) -> Average:
-        """Return the average over the skills of a suite that it was asked."""
+        """Return the average over the skills of a suite."""
         run = self.run_of(suite)
         return score_of(run) if run else Average.over(())
 
     @property
     def suites(self) -> tuple[str, ...]:
-        """Suites that it was asked, without health."""
+        """Its evaluated suites, without health."""
         return tuple(dict.fromkeys(r.suite for r in self.runs if r.suite != HEALTH))
 
 
@@ -81,9 +81,9 @@ class PastModel:
 class SideBySide:
     """Chosen models, and their scores on the questions that all of them answered.
 
-    kinds: "demo" and "general", each if any of the models was asked it; kind: the one shown.
-    result: None without such questions. base: the model that the others are compared with.
-    left_out: suite -> why it is not in the result.
+    kinds: "demo" and "general", if any of the models answered it; kind: the one shown. result: None
+    without common questions. base: the model that the others are compared with. left_out: suite ->
+    why it is not in the result.
     """
 
     models: tuple[PastModel, ...]
@@ -93,8 +93,8 @@ class SideBySide:
     base: str | None
     left_out: Mapping[str, str]
 
-    def twins(self) -> list[list[str]]:
-        """Return names of merges of equal weights, group by group."""
+    def equal_merges(self) -> list[list[str]]:
+        """Return the names of merges with equal weights, by group."""
         groups: dict[str, list[str]] = {}
         for model in self.models:
             if model.merge is not None:
@@ -103,11 +103,11 @@ class SideBySide:
 
 
 def past_models(session: Session, workspace: Workspace) -> list[PastModel]:
-    """Return what was merged and checked before, the newest first, at most MOST_ROWS.
+    """Return past merges and checks, the newest first, at most MOST_ROWS.
 
-    No more than MOST_TRIED of them are merges that were only tried, so that they hide no others.
+    At most MOST_TRIED of them are merges of experiments, so that those do not hide others.
 
-    Raises: EvaluationError, OutputError when what is stored cannot be read.
+    Raises: EvaluationError, OutputError when stored data cannot be read.
     """
     merges = past_merges(memory_folder(session, workspace.settings))
     with open_answers(session, workspace) as store:
@@ -122,7 +122,7 @@ def _join_runs(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastMode
     for run in store.runs():
         if run.answered:
             by_print[run.fingerprint] = (*by_print.get(run.fingerprint, ()), run)
-    # Merged again, under the same name and to the same weights: the newest stands for all.
+    # Repeated merges with the same name and weights: the newest represents all.
     same = Counter(map(_repeat_key, merges))
     newest = {_repeat_key(merge): merge for merge in sorted(merges, key=lambda merge: merge.when)}
     found = [
@@ -146,7 +146,7 @@ def _join_runs(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastMode
 
 
 def _repeat_key(merge: PastMerge) -> tuple[str, str]:
-    # Session.free_name numbers the same merge of one visit: "ram+", "ram+ (2)".
+    # Session.free_name numbers repeated merges of a session: "ram+", "ram+ (2)".
     return re.sub(r" \(\d+\)$", "", merge.name), merge.fingerprint
 
 
@@ -157,11 +157,11 @@ def side_by_side(
 
     Args:
         ids: of ``past_models``; unknown ones are left out.
-        kind: "demo" or "general", whose domains bear equal names; of one that no model was asked
-            the other is shown.
+        kind: "demo" or "general", whose domains have the same names; if no model answered it, the
+            other is shown.
         reference: the model that the others are compared with; by default one called "base".
 
-    Raises: EvaluationError for no known id, or when what is stored cannot be read.
+    Raises: EvaluationError for no known id, or when stored data cannot be read.
     """
     every = {model.id: model for model in past_models(session, workspace)}
     models = tuple(every[i] for i in dict.fromkeys(ids) if i in every)
@@ -208,7 +208,7 @@ def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[st
     runs, seen = [], set()
     for model in models:
         own = [run for run in (model.run_of(suite) for suite in suites) if run is not None]
-        # Two merges of equal weights are one model to the store.
+        # Two merges with equal weights are one model in the store.
         if own and own[0].fingerprint not in seen:
             seen.add(own[0].fingerprint)
             runs += [dataclasses.replace(run, model=model.name) for run in own]
@@ -216,9 +216,9 @@ def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[st
 
 
 def names_in_check(models: Sequence[PastModel], session: Session) -> list[str]:
-    """Return the names under which Check offers these models, in their order.
+    """Return the names of these models in Check, in order.
 
-    Empty unless all are loaded in this tab: the very weights, not others of the same name.
+    Empty unless all are loaded in this tab, with equal weights, not only with the same name.
     """
     offered = {_fingerprint(c.path, name): name for name, c in candidates(session).items()}
     prints = [m.merge.fingerprint if m.merge else m.runs[0].fingerprint for m in models]
@@ -228,7 +228,7 @@ def names_in_check(models: Sequence[PastModel], session: Session) -> list[str]:
 def _fingerprint(folder: str, name: str) -> str | None:
     try:
         return model_fingerprint(Path(folder), open_folder(folder, name=name).fingerprint)
-    except CheckpointError:  # a Hub id, or its files have gone
+    except CheckpointError:  # a Hub id, or deleted files
         return None
 
 
@@ -238,7 +238,7 @@ def export(found: SideBySide, session: Session) -> list[str]:
     Raises: OutputError when they cannot be written.
     """
     assert found.result is not None, "callers have one"
-    # A downloaded file names no path of this machine.
+    # A downloaded file must not contain paths of this machine.
     models = {n: dataclasses.replace(m, path=None) for n, m in found.result.models.items()}
     result = dataclasses.replace(found.result, models=models)
     more = {".json": {"merges": _recipes(found)}}

@@ -1,8 +1,8 @@
 """The page's document before any script runs: title, link preview, the landing page.
 
-Gradio's own document is empty until its scripts have come, is made anew for each visit (0.1 s of
-processor time) and sent as large as it is. A middleware keeps it, puts into it what readers and
-link previews are to see at once, and packs it.
+Gradio's own document is empty until its scripts are loaded, is rendered for each visit (0.1 s of
+processor time) and sent uncompressed. A middleware caches it, inserts the first view and the link
+preview, and compresses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_PAGES = 4
 
 
 class _Page(NamedTuple):
-    """Gradio's document: how its answer starts, and its body around a request's tags."""
+    """Gradio's document: the start of its response, and its body around a request's tags."""
 
     start: Message
     before: bytes
@@ -40,8 +40,8 @@ class _Page(NamedTuple):
 class Document:
     """The middleware.
 
-    opening: HTML put first into the head. first_view: put first into the body; it starts Gradio's
-    scripts. tags: a request's title and preview, as HTML for the head.
+    opening: HTML at the start of the head. first_view: HTML at the start of the body, which starts
+    Gradio's scripts. tags: a request's title and preview, as HTML for the head.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Document:
         if page is None:
             return
         if not any(name == b"set-cookie" for name, _ in page.start["headers"]):
-            self._pages[key] = page  # else it is one user's
+            self._pages[key] = page  # otherwise it belongs to one user
         tags = await run_in_threadpool(self._tags, Request(scope))
         body = page.before + tags.encode() + page.after
         start = {**page.start, "headers": [*page.start["headers"]]}
@@ -78,14 +78,14 @@ class Document:
 
     @staticmethod
     def _key(scope: Scope) -> tuple[object, ...]:
-        """Return all that Gradio's document depends on: the address by which the app was asked."""
+        """Return the cache key of Gradio's document: the request's address of the app."""
         headers = Headers(scope=scope).items()
         names = tuple(item for item in headers if item[0] == "host" or "forwarded" in item[0])
         query = scope["query_string"] if b"deep_link" in scope["query_string"] else b""
         return (scope["scheme"], scope.get("root_path", ""), scope["path"], query, names)
 
     async def _fetch(self, scope: Scope, receive: Receive, send: Send) -> _Page | None:
-        """Return what Gradio answers; any other answer than a page is sent as it is."""
+        """Return Gradio's page; any other response is sent unchanged."""
         start: Message = {}
         parts: list[bytes] = []
 
@@ -105,8 +105,8 @@ class Document:
         head = _GRADIO_TAGS.sub(b"", head)
         if _GRADIO_SCRIPT.search(head):
             head = _GRADIO_SCRIPT.sub(rb'<script>window.RAM_APP = "\1";</script>', head)
-            # Else the first paint waits for it.
-            # As plain text they cost no time before it either; half a megabyte of JSON.
+            # Otherwise the first paint waits for it. As plain text, half a megabyte of JSON takes
+            # no time before it either.
             later = b'<script type="text/plain" class="ram-later">window.gradio_'
             head = head.replace(_GRADIO_FACTS, later)
             head = _GRADIO_STYLE.sub(rb'<script>window.RAM_APP_STYLE = "\1";</script>', head)

@@ -1,7 +1,7 @@
-"""The landing page: why, and a figure that plays by itself: average, add, RAM+.
+"""The landing page: the motivation, and an animated figure: average, add, RAM+.
 
-Scores, questions, answers and how often each part of an agent's change reaches the merge are read
-from the default set when the page is made; only the square of weights is drawn.
+Scores, questions, answers and the factors of each part of an agent's change are read from the
+default set when the page is made; only the square of weights is a drawing.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ram_studio.app.session.shared import TuneSettings
 from ram_studio.errors import RamStudioError
 
 _SIDE, _OWN, _SHARED = 12, 27, 44
-"""Of the drawn square: cells a side, cells that one agent changed, cells that several changed."""
+"""The drawn square: cells per side, cells that one agent changed, cells that several changed."""
 
 _FRACTIONS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 _TUNED = ("average", "sum", "RAM", "RAM+", "DARE + TIES", "DARE + TIES, untrimmed", "MagMax")
-"""Rows of the record that the caveats name."""
+"""Rows of the record in the caveats."""
 
 
 class MeanFactors(NamedTuple):
-    """How often a merge applies what one agent changed alone, and what several changed."""
+    """Factors with which a merge applies changes of one agent only, and of several."""
 
     own: float
     shared: float
 
 
 class Answer(NamedTuple):
-    """What a merge answers to a scene's question."""
+    """A merge's answer to a scene's question."""
 
     text: str
     is_right: bool
@@ -56,7 +56,7 @@ class Scene(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """A question that shows what happens to a skill."""
+    """A question that shows the effect on a skill."""
 
     skill: str
     text: str
@@ -70,7 +70,7 @@ def mean_factors(factors: np.ndarray) -> MeanFactors:
 
 
 def prompt_text(text: str) -> str:
-    """Return a question of the small tasks without its skill's name and the place of the answer."""
+    """Return a question of the small tasks without its skill's name and the answer mark."""
     _, _, question = text.partition(": ")
     question = question.removesuffix("answer:").strip().removesuffix(".").strip()
     return question.replace(" ,", ",").replace(" . ", ". ")
@@ -82,7 +82,7 @@ def answer_text(text: str) -> str:
 
 
 def example_of(found: Outcomes, skill: int, wrong: Sequence[Outcome], right: Outcome) -> int:
-    """Return the place of the shortest question of a skill that shows what happened to it.
+    """Return the index of the shortest question of a skill that shows the effect on it.
 
     One that the base and these merges get wrong and another gets right, if there is one.
     """
@@ -100,7 +100,7 @@ def example_of(found: Outcomes, skill: int, wrong: Sequence[Outcome], right: Out
 
 
 def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
-    """Return the questions that are shown, and the three scenes."""
+    """Return the shown questions, and the three scenes."""
     analysis, table = found.analysis, found.table
     n = len(analysis.agents)
     ram = found.nearest(TuneSettings())
@@ -136,7 +136,7 @@ def scenes_of(found: Outcomes) -> tuple[tuple[Prompt, ...], tuple[Scene, ...]]:
 
 
 def best_rival(found: Outcomes) -> Outcome:
-    """Return the row of another family that solves most of these very questions."""
+    """Return the row outside the RAM family that solves the most of these questions."""
     rows = found.table["rows"]
     rivals = (
         found.outcome(number)
@@ -175,5 +175,5 @@ def landing_html() -> Markup:
             "rival": best_rival(found),
         }
     except RamStudioError:
-        pass  # told to whoever opens the set
+        pass  # reported to users who open the set
     return templates.render("landing/landing.html.j2", figure=figure, example=DEFAULT_SET)

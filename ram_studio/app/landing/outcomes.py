@@ -1,7 +1,7 @@
-"""What the measured merges of a shipped set solve: for the landing page and for links' pictures.
+"""Scores of the measured merges of a shipped set, for the landing page and link previews.
 
 Read from the set's skill table; nothing is interpolated. A setting that was not measured shows the
-nearest one that was, by the rule of assets/canvas/model/nearest.js, and says so.
+nearest measured one, by the rule of assets/canvas/model/nearest.js, with a note.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ram_studio.evals.report.canvas_page import can_show
 from ram_studio.evals.report.score import DomainScore
 
 _BELOW_GRID = -8.5
-"""Where epsilon 0 stands among log10 of epsilons, as in nearest.js."""
+"""The position of epsilon 0 on the scale of log10 of epsilon, as in nearest.js."""
 
 _EXACT = 1e-6
 _ENDS = {"scale": 2.0, "density": 1.0}
-"""Of the dials that are drawn by their square root."""
+"""Largest values of the dials with a square-root scale."""
 
 
 class Skill(NamedTuple):
-    """A domain that an agent learned: its place in the table, and the agent's index."""
+    """A domain that an agent learned: its index in the table, and the agent's index."""
 
     name: str
     place: int
@@ -50,11 +50,10 @@ class Skill(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one row of a table solves.
+    """The solved questions of one row of a table.
 
-    number: the row's place in the table. title: its method. settings: in words, "" for none.
-    solved: questions, by skill. n: questions of each skill. is_exact: measured at what was
-    asked.
+    number: the row's index. title: its method. settings: in words, "" for none. solved: questions,
+    by skill. n: questions of each skill. is_exact: measured at the requested setting.
     """
 
     number: int
@@ -89,7 +88,7 @@ class Outcomes:
 
     @cached_property
     def skills(self) -> tuple[Skill, ...]:
-        """The domains in which some agent is better than the base beyond noise."""
+        """The domains in which an agent is significantly better than the base."""
         found = []
         n = self.table["n"]
         for place, name in enumerate(self.table["domains"]):
@@ -101,7 +100,7 @@ class Outcomes:
 
     @property
     def factors(self) -> PartFactors:
-        """How often merges apply each agent's own and shared changes.
+        """The factors of each agent's own and shared changes in merges.
 
         Raises: AnalysisError where the analysis lacks them.
         """
@@ -116,12 +115,12 @@ class Outcomes:
         return next(row for row in rows if (row["kind"], row["method"]) == ("source", name))
 
     def solved_by(self, row: Mapping[str, Any], place: int) -> int:
-        """Return how many questions of the domain at a place a row solves."""
+        """Return the number of questions that a row solves of the domain at an index."""
         n = self.table["n"]
         return int(row["right"][place * n : (place + 1) * n].count("1"))
 
     def outcome(self, number: int, *, is_exact: bool = True) -> Outcome:
-        """Return what the row of this number solves.
+        """Return the outcome of the row with this number.
 
         Raises: IndexError where there is no such row.
         """
@@ -129,14 +128,14 @@ class Outcomes:
             raise IndexError(number)
         row = self.table["rows"][number]
         method = self._method_of(row)
-        # Of the base or an agent the method is its name.
+        # For the base or an agent the method is its name.
         title = method_title(method) if method in (*METHODS, *PLACES) else method
         solved = tuple(self.solved_by(row, skill.place) for skill in self.skills)
         settings = "" if method in (AVERAGE, SUM) else settings_text(row["settings"])
         return Outcome(number, title, settings, solved, self.table["n"], is_exact)
 
     def find(self, rule: str) -> Outcome:
-        """Return a method without epsilon (Average, Sum, TIES at its usual setting), or the base.
+        """Return the outcome of a method without epsilon (Average, Sum, default TIES), or the base.
 
         Raises: KeyError where it was not measured.
         """
@@ -149,7 +148,7 @@ class Outcomes:
         return shown_method(row["method"], row["settings"], len(self.analysis.agents))
 
     def _closest(self, distances: Iterable[tuple[int, float]]) -> Outcome:
-        """Return the row that is nearest, of (number, distance); of equal ones the first.
+        """Return the outcome of the nearest row, of (number, distance); of equal ones the first.
 
         Raises: KeyError where there is none.
         """
@@ -174,9 +173,9 @@ class Outcomes:
         )
 
     def _dial_places(self, rule: str, given: Mapping[str, Any]) -> list[float]:
-        """Return where settings stand on the dials that Tune has of a method, see methods.js.
+        """Return the positions of settings on Tune's dials of a method, see methods.js.
 
-        What is not given has its default; no scale is 1/N.
+        Missing settings have their default; a missing scale is 1/N.
         """
         fields = METHODS[rule].settings.model_fields
         known = {n: given.get(n, fields[n].default) for n in TUNE_DIALS if n in fields}
@@ -216,10 +215,10 @@ class Outcomes:
         return [scaling.scaling_factor(rho, rule, r, alpha) for rho in ratios]
 
     def nearest(self, tuned: TuneSettings) -> Outcome:
-        """Return the measured row that settings of Tune show.
+        """Return the measured row for settings of Tune.
 
-        In the RAM family those with the same counts and lambdas are the same weights; otherwise the
-        nearest by log10 of epsilon and by lambda. Of another method the nearest by its dials.
+        In the RAM family equal counts and lambdas mean equal weights; otherwise the nearest row by
+        log10 of epsilon and by lambda counts. For another method the nearest by its dials.
 
         Raises: KeyError where the method was not measured.
         """
@@ -243,7 +242,7 @@ class Outcomes:
 
 
 def _dial_place(name: str, value: float) -> float:
-    """Return where a value stands on its dial, from 0 to 1, as methods.js draws it."""
+    """Return a value's position on its dial, from 0 to 1, as in methods.js."""
     if name == "drop_rate":
         return value
     return math.sqrt(min(1.0, value / _ENDS[name]))
@@ -271,7 +270,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def outcomes_of(set_name: str) -> Outcomes:
     """Return the measured merges of a shipped set; read from disk once.
 
-    Raises: CheckpointError, EvaluationError, AnalysisError where its files lack or are damaged.
+    Raises: CheckpointError, EvaluationError, AnalysisError where its files are missing or damaged.
     """
     table = shipped_table(set_name)
     if table is None:

@@ -1,7 +1,7 @@
-"""The picture of a link's preview: what a measured merge solves, 1200 x 630, drawn by the server.
+"""The picture of a link preview: a measured merge's scores, 1200 x 630, drawn by the server.
 
-There is a picture for each measured row and no other. One is drawn at a time and a few are kept; a
-server that has drawn many lately answers with the set's usual one, so that nobody keeps it busy.
+There is one picture for each measured row. One is drawn at a time and a few are cached; after many
+recent ones the server answers with the set's default picture, so that requests cannot overload it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _EDGE, _BAR_LEFT, _BAR_RIGHT = 60, 228, 972
 _FONTS = "templates/frontend/static/fonts/IBMPlexSans/IBMPlexSans-{}.woff2"
 _TAGLINE = "merge trained models, see why it works"
 _COLORS = 64
-"""Of the file's palette: few, and it is a third as large."""
+"""Colors of the file's palette: a small number makes the file a third as large."""
 
 
 @lru_cache(maxsize=16)
 def _font(size: int, weight: str = "Regular") -> Any:
-    # The page's own, which Gradio brings.
+    # The page's own font, shipped with Gradio.
     return ImageFont.truetype(Path(gradio.__file__).parent / _FONTS.format(weight), size)
 
 
@@ -48,7 +48,7 @@ def _agent_mark(draw: ImageDraw.ImageDraw, agent: int, x: float, y: float) -> No
 
 
 def headline(outcome: Outcome) -> str:
-    """Return what a merge solves in words."""
+    """Return a merge's score in words."""
     return f"{outcome.title} solves {outcome.total} of {outcome.prompts}."
 
 
@@ -93,10 +93,10 @@ def draw_outcome(found: Outcomes, outcome: Outcome) -> bytes:
 
 
 class Pictures:
-    """The pictures of all rows, drawn when they are asked for.
+    """The pictures of all rows, drawn on request.
 
     Args:
-        most: pictures that are kept (15 kB each). a_minute: most that are drawn in a minute.
+        most: cached pictures (15 kB each). a_minute: most that are drawn in a minute.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Pictures:
         self._lock = threading.Lock()
 
     def picture(self, set_name: str, number: int) -> bytes:
-        """Return the picture of a set's row, or the set's usual one while many were drawn.
+        """Return the picture of a set's row, or the set's default one after many recent ones.
 
         Raises: IndexError where there is no such row; RamStudioError where files are missing.
         """

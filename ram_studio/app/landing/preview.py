@@ -1,7 +1,7 @@
-"""What a link says of itself: title, description and picture, before anything of it is opened.
+"""Link previews: title, description and picture of every state of the page.
 
-Every state of the page has its own. What it says of a merge is read from the shipped set's table:
-the nearest measured setting, and it says so.
+The scores of a merge are those of the nearest measured setting in the shipped set's table, with a
+note.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STEPS = {
 
 
 class Preview(NamedTuple):
-    """What is shown of a link. picture: set and row of the picture, None for none."""
+    """The preview of a link. picture: set and row of the picture, None for none."""
 
     title: str
     description: str
@@ -56,13 +56,13 @@ class Preview(NamedTuple):
 
 
 _OF_MODELS = ("tune", "merge", "check")
-"""Steps that show the models of a set, or one's own."""
+"""Steps that show the models of a set, or the user's own."""
 
 
 def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[str]:
-    """Return a sentence for each thing that a link asks for and that is not there.
+    """Return a sentence for each unknown part of a link.
 
-    has_models: whether models are loaded, without which most steps have nothing to show.
+    has_models: whether models are loaded; without any most steps are empty.
     """
     link = read_link(query)
     parts = (
@@ -87,21 +87,21 @@ def unknown_parts(query: Mapping[str, str], *, has_models: bool = True) -> list[
 
 
 def _notes_on(values: Mapping[str, str], of: str = "") -> Iterator[str]:
-    """Yield a sentence for each setting that is not used as it is written; of: whose it is."""
+    """Yield a sentence for each setting that is not used as written; of: its owner."""
     for name, most in RANGES.items():
         if not (text := values.get(name)):
             continue
         value, given = read_number(text, math.inf), f"This link gives {of}{name} as {text[:40]!r}, "
         if value is None:
             yield f"{given}which is not a number. The default is used."
-        elif value != float(text) or value > 1.001 * most:  # pages round it
+        elif value != float(text) or value > 1.001 * most:  # pages round values
             yield f"{given}which is not from 0 to {most:.2g}. The nearest value is used."
     if (text := values.get("weights")) and (problem := unusable_text(text)):
         yield f"This link gives {of}weights as {text[:40]!r}. {problem}"
 
 
 def preview_of(query: Mapping[str, str]) -> Preview:
-    """Return what to say of the page that a query opens."""
+    """Return the preview of the page that a query opens."""
     link = read_link(query)
     set_name = link.set_name or DEFAULT_SET
     try:
@@ -130,7 +130,7 @@ def preview_of(query: Mapping[str, str]) -> Preview:
         f"{found.find(SUM).total} of {outcome.prompts}."
     )
     title = headline(outcome)[:-1]
-    if weights := link.settings.get("weights"):  # of which nothing is measured here
+    if weights := link.settings.get("weights"):  # not measured here
         title, picture = f"{outcome.title} with weights", None
         text = f"{weights_text(weights)}: not tested with these weights. Without them: {text}"
     if pinned is not None:
@@ -150,7 +150,7 @@ class Previews:
         self._is_space, self._pictures = is_space, Pictures()
 
     def tags(self, request: Request) -> str:
-        """Return title and preview of the page that is asked for, as HTML."""
+        """Return title and preview of the requested page, as HTML."""
         query = {k: v for k, v in request.query_params.items() if k in KEYS and len(v) <= 200}
         preview = preview_of(query)
         # The host is one of the server's own names (public/allowed_hosts.py).
@@ -178,5 +178,5 @@ class Previews:
 
 
 def picture_path(set_name: str, number: int) -> str:
-    """Return where a row's picture is served, below the page's address."""
+    """Return the path of a row's picture, below the page's address."""
     return f"ram/preview/{set_name}/{number}.png"

@@ -1,6 +1,6 @@
-"""The teacher's kit: worksheet and answers to print, and the lesson as a file without a network.
+"""The teacher's kit: worksheet and answers to print, and the lesson as an offline file.
 
-Both are made once, from the shipped sets: every figure is read from their tables and records.
+Both are made once from the shipped sets: every number is read from their tables and records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ram_studio.evals.report import canvas_page, colors
 from ram_studio.resources import asset_text
 
 FILE_ENTRY = "lesson_file.js"
-"""The module that the lesson's file starts with."""
+"""The first module of the lesson's file."""
 
 STYLES = ("lesson.css", "kit.css")
 
@@ -67,7 +67,7 @@ def kit_page() -> str:
 
 @cache
 def lesson_file() -> str:
-    """Return the lesson as one HTML file: the stage, what was measured of all sets, and the kit."""
+    """Return the lesson as one HTML file: the stage, the measurements of all sets, and the kit."""
     sets = {
         name: {
             "profile": client_profile(load_set(name).analysis),
@@ -75,7 +75,7 @@ def lesson_file() -> str:
             "record": record_of(name),
         }
         for name in TITLES
-        if name != REAL  # no scene is about it
+        if name != REAL  # no scene uses it
     }
     packed = base64.b64encode(gzip.compress(orjson.dumps(sets), mtime=0)).decode()
     return canvas_page.canvas_page(
@@ -92,13 +92,13 @@ def send_kit(request: Request) -> Response:
 
 
 def send_file(request: Request) -> Response:
-    """Send the lesson as a file to be kept."""
+    """Send the lesson as a download."""
     return _send(lesson_file, **{"Content-Disposition": 'attachment; filename="ram-lesson.html"'})
 
 
 def _send(page: Callable[[], str], **headers: str) -> Response:
     try:
         text = page()
-    except RamStudioError as error:  # this installation lacks a shipped file
+    except RamStudioError as error:  # a shipped file is missing
         return Response(str(error), status_code=500, media_type="text/plain")
     return HTMLResponse(text, headers={"Cache-Control": "no-cache", **headers})

@@ -1,4 +1,4 @@
-"""What each scene of the lesson reveals, for a teacher: read from the shipped sets' files.
+"""The answers to the lesson's scenes, for a teacher: read from the shipped sets' files.
 
 The lesson in the browser computes the same (assets/lesson/); a test compares the two.
 """
@@ -32,7 +32,7 @@ DENSE = "dense"
 
 
 class SceneAnswer(NamedTuple):
-    """A scene by its number ("+" for the last word): what it asks, and the measured answer."""
+    """A scene by its number ("+" for the last word): its question and the measured answer."""
 
     scene: str
     question: str
@@ -40,7 +40,7 @@ class SceneAnswer(NamedTuple):
 
 
 def share_text(share: float) -> str:
-    """Return a share in percent, with a digit after the point where it is small."""
+    """Return a share in percent, with one decimal where it is small."""
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
@@ -49,7 +49,7 @@ def _join_words(words: list[str]) -> str:
 
 
 def solved_alone(found: Outcomes) -> list[int]:
-    """Return what each agent alone solves of its own skill, in the order of the skills."""
+    """Return the number that each agent alone solves of its own skill, in the order of skills."""
     skilled = zip(_skill_agents(found), found.skills, strict=True)
     return [found.solved_by(found.source(agent), skill.place) for agent, skill in skilled]
 
@@ -60,7 +60,7 @@ def _skill_agents(found: Outcomes) -> list[str]:
 
 
 def least_alone(found: Outcomes) -> tuple[str, Mapping[str, Any]]:
-    """Return the agent with a skill that shares most of what it changed, and its counts."""
+    """Return the agent with a skill whose changes are shared the most, and its counts."""
     agents = found.analysis.preview()["agents"]
     name = min(
         _skill_agents(found), key=lambda agent: agents[agent]["unique"] / agents[agent]["active"]
@@ -69,16 +69,16 @@ def least_alone(found: Outcomes) -> tuple[str, Mapping[str, Any]]:
 
 
 def shared_times(found: Outcomes) -> float:
-    """Return how many times the sum applies what several agents changed, mean over the agents."""
+    """Return the sum's factor on shared changes, as the mean over the agents."""
     return mean_factors(found.factors.sum).shared
 
 
 class FewWeights(NamedTuple):
-    """How few changes of an agent are enough: in the merge by epsilon, and in the agent alone.
+    """Numbers of an agent's changes that are enough: in the merge (by epsilon) and in the agent.
 
-    enough, too_few: changes that count at the last epsilon where the skill holds, at the next.
-    control: changes that the agent alone needs; largest, random: what it solves with these, and
-    with as many at random.
+    enough, too_few: changes above the last epsilon at which the skill survives, and the next one.
+    control: changes that the agent alone needs; largest, random: its scores with the largest ones,
+    and with as many random ones.
     """
 
     agent: str
@@ -108,9 +108,9 @@ def few_weights() -> FewWeights:
 
 
 def _thriftiest() -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """Return an agent, with how few of its largest changes it does as well as with all, and more.
+    """Return the agent that needs the fewest of its largest changes, and their counts.
 
-    As well: its own score lies in the interval, here and with any more of them.
+    Enough changes: its own score is inside the interval, here and with any more of them.
     """
     record = record_of(CONTROL).get("few_weights") or {"n": 0, "agents": {}}
     found = []
@@ -130,8 +130,9 @@ def _thriftiest() -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _breaking_point(found: Outcomes, skill: Skill) -> tuple[int, int]:
-    """Return the last measured grid point at which RAM+ keeps a skill, and the next, at which the
-    interval ends below the score at the start.
+    """Return the last measured grid point at which a skill survives in RAM+, and the next one.
+
+    At the next one the interval ends below the score at the start.
     """
     place, n = found.skills.index(skill), found.table["n"]
     points = [k for k in range(DEFAULT_INDEX, len(EPSILON_GRID)) if _is_measured(found, k)]
@@ -148,8 +149,9 @@ def _is_measured(found: Outcomes, point: int) -> bool:
 
 
 def small_push() -> tuple[str, float, float]:
-    """Return the dense agent that loses most of a small push in bfloat16: name, lambda asked and
-    lambda stored.
+    """Return the dense agent that loses most of a small boost in bfloat16, and two lambdas.
+
+    They are the requested and the effective lambda.
     """
     analysis = load_set(DENSE).analysis
     agents = analysis.preview(DEFAULT_INDEX, DEFAULT_RULE, GENTLE, DEFAULT_ALPHA)["agents"]
@@ -165,7 +167,7 @@ def small_push() -> tuple[str, float, float]:
 def scene_answers() -> tuple[SceneAnswer, ...]:
     """Return the scenes with their answers.
 
-    Raises: CheckpointError, AnalysisError, EvaluationError where a set's files lack something.
+    Raises: CheckpointError, AnalysisError, EvaluationError where a set's files are incomplete.
     """
     shared, dense = outcomes_of("shared-style"), outcomes_of(DENSE)
     average, total = shared.find(AVERAGE), shared.find(SUM)
@@ -218,7 +220,7 @@ def scene_answers() -> tuple[SceneAnswer, ...]:
 
 
 def alone_text() -> str:
-    """Return what the agents solve alone, and the base of what no agent learned."""
+    """Return sentences on the agents' own scores, and on the base's in skills without an agent."""
     found = outcomes_of("shared-style")
     own, n = [str(solved) for solved in solved_alone(found)], found.table["n"]
     agents = _join_words(_skill_agents(found))

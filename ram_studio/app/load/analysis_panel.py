@@ -1,4 +1,4 @@
-"""Opening an analysis that was made elsewhere, without any models: Tune alone, in a second."""
+"""Open an analysis that was made elsewhere, without models, for Tune only."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def build(shared: PageContext) -> None:
 
 
 def analysis_at(text: str, settings: Settings) -> LoadedModels:
-    """Return what is loaded of an analysis that a user named.
+    """Return the loaded models of an analysis that a user named.
 
     Raises: SettingsError with what to enter; AnalysisError, HubError, CheckpointError.
     """
@@ -86,7 +86,7 @@ def analysis_at(text: str, settings: Settings) -> LoadedModels:
 
 
 def uploaded_analysis(path: str, settings: Settings) -> LoadedModels:
-    """Return what is loaded of an uploaded analysis; the folder of the upload is not told.
+    """Return the loaded models of an uploaded analysis; errors do not name the upload's folder.
 
     Raises: AnalysisError.
     """

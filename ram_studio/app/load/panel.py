@@ -1,6 +1,6 @@
-"""Step 1, Load: the landing page with the shipped examples, or one's own base and agents.
+"""Step 1, Load: the landing page with the shipped examples, or the user's own base and agents.
 
-Also where a page begins: the tab's session is found again, and a link's example is loaded.
+It also starts the page: it restores the tab's session, and loads a link's example.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as owner/name, with safete
 
 
 class Row(NamedTuple):
-    """One line of the form: an agent's name and where it lies."""
+    """One line of the form: an agent's name and source."""
 
     box: gr.Row
     name: gr.Textbox
@@ -58,14 +58,14 @@ class Row(NamedTuple):
 class LoadPanel:
     """The step.
 
-    examples: the buttons of the shipped sets, by link value. options: by the name of what they
-    decide. count: rows in use.
+    examples: the buttons of the shipped sets, by link value. options: components by option. count:
+    rows in use.
     """
 
     def __init__(self, shared: PageContext) -> None:
         self.shared = shared
         self.examples: dict[str, gr.Button] = {}
-        # Above every step: what a link asked for in vain.
+        # Above every step: unknown parts of a link.
         self.note = html(elem_id="link-note")
         shared.clear_on_load(self.note)
         with gr.Column(elem_id="step-load", elem_classes="step"):
@@ -84,7 +84,7 @@ class LoadPanel:
         shared.when_built(lambda: self._wire_own(filled))
 
     def _lay_out_examples(self) -> None:
-        """Lay out the landing page, and the buttons that its links press."""
+        """Lay out the landing page, and the buttons that its links click."""
         mount_point("mountFirst(element)", "hero")
         for name in TITLES:
             shape = {"elem_id": f"use-{name}", "elem_classes": opener(name)}
@@ -124,7 +124,7 @@ class LoadPanel:
         self.count = gr.Number(_FIRST_ROWS, precision=0, visible=False)
 
     def _lay_out_ticks(self) -> None:
-        """Keep what of the steps is done, which the browser ticks off: {step: whether}."""
+        """Lay out the state of finished steps, which the browser ticks: {step: whether}."""
         done = mount_point("mountTicks(props, watch)", "steps-done")
 
         def show(session: Session) -> Updates:
@@ -140,7 +140,7 @@ class LoadPanel:
             change.listen([done], show)
 
     def _read(self, data: dict[Any, Any]) -> tuple[Sources, dict[str, str]]:
-        """Return sources and options among a handler's inputs.
+        """Return the sources and options in a handler's inputs.
 
         Raises: SettingsError with what to enter.
         """
@@ -149,7 +149,7 @@ class LoadPanel:
         return read_sources(data[self.base], names, sources, self.shared.settings), options
 
     def _wire_rows(self) -> Any:
-        """Connect the form's lines; return the event that a published set was filled in."""
+        """Connect the form's lines; return the event of filling in a published set."""
         fields = [component for row in self.rows for component in (row.name, row.source)]
         boxes = [row.box for row in self.rows]
 
@@ -190,7 +190,7 @@ class LoadPanel:
         except RamStudioError as error:
             raise gr.Error(str(error), print_exception=False) from error
         if session.job is not None and loaded is not session.loaded:
-            # It works, or waits to work, on what was loaded before.
+            # The job runs, or is queued, for the previous models.
             session.job.stop(LOADED)
         session.load(loaded)
         return self.shared.loaded.updates(session)
@@ -298,14 +298,14 @@ class LoadPanel:
         return fit_html(*found, is_public=shared.settings.is_public, merges=shared.workspace.root)
 
     def _with_options(self, updates: Updates) -> Updates:
-        """Return updates that also open the options where the status says to choose there."""
+        """Return updates that also open the options where the status refers to them."""
         if work.MISMATCHES not in str(updates.get(self.job.status, "")):
             return updates
         return {**updates, self.mismatches: gr.update(open=True)}
 
 
 def _source_box(label: str, choices: list[str], **options: Any) -> gr.Dropdown | gr.Textbox:
-    # A list to choose from only where there is something to choose.
+    # A drop-down list only if there are choices.
     if choices:
         return gr.Dropdown(choices, value=None, label=label, allow_custom_value=True, **options)
     return gr.Textbox("", label=label, max_lines=1, max_length=4096, **options)

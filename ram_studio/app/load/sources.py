@@ -1,4 +1,4 @@
-"""From what a user typed to a base and named agents; and what that means on a public Space."""
+"""Parse a user's input to a base and named agents, with the limits of a public Space."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def find_models(folder: Path | None) -> list[str]:
 
 
 def offered_models(settings: Settings) -> dict[str, str]:
-    """Return the folders of --models-dir by the names under which the form offers them.
+    """Return the folders of --models-dir by their names in the form.
 
-    On a shared server, names do not tell where the folder lies.
+    On a shared server, names do not contain the folder's path.
     """
     found = find_models(settings.models_dir)
     if not settings.is_public:
@@ -53,9 +53,9 @@ def offered_models(settings: Settings) -> dict[str, str]:
 
 
 def public_name(source: str, settings: Settings) -> str:
-    """Return what a source of ``read_sources`` is called on a shared server.
+    """Return the name of a source of ``read_sources`` on a shared server.
 
-    The example's folders are named as in the repository, those of --models-dir from there.
+    The example's folders are named as in the repository, those of --models-dir relative to it.
     """
     path = Path(source)
     if not settings.is_public or not path.is_absolute():
@@ -77,7 +77,7 @@ def read_sources(
 ) -> Sources:
     """Return the base and agents of the form; rows without a source are left out.
 
-    Raises: SettingsError with what to enter, for the first thing that is wrong.
+    Raises: SettingsError with what to enter, for the first fault.
     """
     base_text = (base or "").strip()
     if not base_text:
@@ -105,7 +105,7 @@ def read_sources(
 
 
 def is_local(source: str, settings: Settings, *, name: str) -> bool:
-    """Say whether a source of ``read_sources`` is a folder here, not a Hub id.
+    """Return whether a source of ``read_sources`` is a local folder, not a Hub id.
 
     Raises: CheckpointError when it is neither.
     """
@@ -114,10 +114,10 @@ def is_local(source: str, settings: Settings, *, name: str) -> bool:
 
 
 def _resolve_offered(sources: Sources, settings: Settings) -> Sources:
-    """Return the sources with offered folders at their place.
+    """Return the sources, with names of offered folders replaced by their paths.
 
-    On a shared server only what --models-dir offers and Hub ids can be named: nothing that was
-    typed is looked for on the disk, so no answer tells what is there.
+    A shared server accepts only folders of --models-dir and Hub ids: it never searches the disk for
+    a user's input, so no answer reveals which paths exist.
 
     Raises: SettingsError for anything else.
     """

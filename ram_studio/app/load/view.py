@@ -1,7 +1,7 @@
-"""What Load shows of one's own models: progress of a pass, and whether they fit.
+"""The output of Load for the user's own models: progress of a pass, and whether they fit.
 
-How they are stored, and what that looks like, is told from headers alone, completed after the
-analysis, and again among the details of Tune at its epsilon.
+The storage report comes from headers only, is completed after the analysis, and is also part of
+Tune's details at its epsilon.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERBS = {
 
 
 def progress_html(event: Progress | DownloadProgress | None, start: str) -> Markup:
-    """Return the progress bar for the latest event of a pass; ``start`` is said before it."""
+    """Return the progress bar for a pass's latest event; ``start`` is shown before the first."""
     if event is None:
         return templates.progress(None, start)
     if isinstance(event, DownloadProgress):
@@ -50,7 +50,7 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
     if event.eta_seconds is None:
         details += " · estimating the time"
     elif event.fraction < 1:
-        # A merge may follow the counting, and a flush the merge; each tells its own time.
+        # A merge may follow the counting, and a flush the merge; each has its own estimate.
         whole = " of this pass" if event.stage == "count" else ""
         details += f" · about {duration_text(event.eta_seconds)} left{whole}"
     title = f"{verb} {noun} {event.tensor_index} of {event.tensor_count}"
@@ -60,14 +60,14 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
 def fit_html(
     fit: CompatibilityReport, analysis: Analysis | None = None, *, is_public: bool, merges: Path
 ) -> Markup:
-    """Return the compatibility report: that they fit, what is stored, where it comes from.
+    """Return the compatibility report: that they fit, their storage and sources.
 
-    analysis: of the same checkpoints, once they were analyzed. is_public: name no path of this
+    analysis: of the same checkpoints, after they were analyzed. is_public: show no path of this
     machine. merges: a folder of the disk that merges are written to.
     """
     models = fit.checkpoints
     stored = storage_report(fit, analysis)
-    # An analysis has counted; before it a sample tells about how much was changed.
+    # An analysis has exact counts; before it a sample estimates the changes.
     sampled = sample_changes(fit) if analysis is None else {}
     findings = sample_findings(sampled, fit.counted_elements)
     stored = replace(stored, findings=(*stored.findings, *findings))
@@ -91,10 +91,9 @@ def fit_html(
 
 
 def report_of(loaded: LoadedModels, point: int) -> StorageReport:
-    """Return the report of what is loaded, at a grid point.
+    """Return the storage report of the loaded models, at a grid point.
 
-    Of the analysis alone where the files cannot be opened any more: what it says holds all the
-    same.
+    From the analysis only where the files cannot be opened any longer: it is still valid.
     """
     try:
         return storage_report(open_loaded(loaded), loaded.analysis, point=point)
@@ -103,7 +102,7 @@ def report_of(loaded: LoadedModels, point: int) -> StorageReport:
 
 
 def storage_html(report: StorageReport) -> Markup:
-    """Return the report as a section: warnings always, every model and note unfolded."""
+    """Return the report as a section: warnings always, models and notes in a fold."""
     warnings = [f.text for f in report.findings if f.level == "warn"]
     agents = enumerate(report.agents.values())
     return templates.render(

@@ -1,6 +1,6 @@
-"""Above the canvas: what to watch in a shipped set, or what to know of one's own models.
+"""The sentence above the canvas: on a shipped set, or a caution about the user's own models.
 
-The figures of a shipped set's sentence are read from its record.
+The numbers of a shipped set's sentence are read from its record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ram_studio.evals.report.comparison import Comparison, PairedCounts, holm
 def best_rival(seed: dict[str, Any]) -> str:
     """Return the best of all methods whose settings were tuned on other questions.
 
-    seed: of a record, with its rows, and the settings that were chosen.
+    seed: of a record, with its rows and chosen settings.
     """
     return max(seed["chosen"], key=lambda name: seed["rows"][name]["average"])
 
@@ -51,9 +51,9 @@ def watch_html(set_name: str) -> Markup:
 
 
 def _real_facts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what there is to know of the real model's set: its scores, and how it was made."""
+    """Return the facts on the real model's set: its scores and training."""
     rival, table = record.get("rival"), shipped_table(REAL)
-    versus: dict[str, Any] = {"rival": None}  # there is nothing to say of it without the table
+    versus: dict[str, Any] = {"rival": None}  # unknown without the table
     if rival is not None and table is not None:
         method, *settings = rival.split()
         parts = [method_title(method), *(pair.replace("=", " ") for pair in settings)]
@@ -77,10 +77,10 @@ def _means(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def _against_ram_plus(
     rival: str, names: Iterable[str], table: Mapping[str, Any], texts: Mapping[str, int]
 ) -> Comparison:
-    """Return how a merge compares with RAM+ at its defaults on all questions of a table.
+    """Return the comparison of a merge with default RAM+ on all questions of a table.
 
-    Corrected for all merges of the table (Holm). names: of its merges, in their order. texts: how
-    many there are by skill; questions about one text stand together.
+    Corrected for all merges of the table (Holm). names: of its merges, in order. texts: their
+    number by skill; questions about one text are adjacent.
     """
     n = table["n"]
     groups = [
@@ -102,14 +102,14 @@ def _against_ram_plus(
 
 
 def caution_html(cautions: Sequence[str]) -> Markup:
-    """Return the first thing to know before a merge, and where the others stand."""
+    """Return the most serious caution before a merge, and where to find the others."""
     if not cautions:
         return Markup("")
     return templates.render("load/caution.html.j2", first=cautions[0], more=len(cautions) - 1)
 
 
 def build(shared: PageContext) -> None:
-    """Lay the sentence out where one stands, shown while there is one."""
+    """Lay out the place of the sentence, visible while there is one."""
     box = html("", elem_id="watch", visible=False)
 
     def show(session: Session) -> dict[Any, Any]:

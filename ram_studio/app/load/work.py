@@ -1,6 +1,6 @@
 """The work behind Load: fit check from headers, then the counting pass.
 
-Models on the Hub are read there by byte ranges and not stored, unless their download is asked for.
+Models on the Hub are read there by byte ranges and not stored, unless the user requests a download.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ CHOICES = {
         {"peft": "rank-major", "Unsloth before September 2026": "expert-major"},
     ),
 }
-"""What the form asks, by option: the value that refuses, other answers and their values."""
+"""The form's choices by option: its label, the value that refuses, other answers and values."""
 
 
 def in_form_words(message: str) -> str:
-    """Return an error's text with options named as the form names them."""
+    """Return an error's text with the form's names of options."""
     for option, (_, _, answers) in CHOICES.items():
         chosen = " or ".join(f"“{answer}”" for answer in answers)
         message = message.replace(OPTION_WORDS[option], f"choose {chosen} under “{MISMATCHES}”")
     for answer, order in CHOICES["experts_packing"][2].items():
         message = message.replace(f"{order} it has", f"by “{answer}” it has")
-    # The form has one answer for all agents.
+    # The form has one choice for all agents.
     return message.replace("For this agent alone:", "For agents of both, use the command line:")
 
 
 class FreshAnalysis(NamedTuple):
-    """What was analyzed and found, how the checkpoints fit, and the bytes read a second."""
+    """A new analysis with its sources, the compatibility report, and the bytes read per second."""
 
     sources: Sources
     options: Mapping[str, Any]
@@ -66,7 +66,7 @@ class FreshAnalysis(NamedTuple):
     read_rate: float | None
 
     def as_loaded(self, title: str) -> LoadedModels:
-        """Return what a session keeps of it."""
+        """Return the part that a session stores."""
         pins = pinned_sources(self.fit)
         base = pins.get(self.sources.base, self.sources.base)
         agents = {name: pins.get(source, source) for name, source in self.sources.agents.items()}
@@ -77,13 +77,13 @@ class FreshAnalysis(NamedTuple):
 
 
 def cautions_of(fit: CompatibilityReport, analysis: Analysis) -> tuple[str, ...]:
-    """Return what to know before merging analyzed checkpoints, in the words of the form.
+    """Return the cautions before merging analyzed checkpoints, in the words of the form.
 
-    Another base first: nothing that is merged then is of use.
+    A different base comes first, as such a merge is useless.
     """
     report = storage_report(fit, analysis)
     sampled: dict[str, ChangeSample] = {}
-    with contextlib.suppress(HubError):  # what was counted must not be lost for a sample
+    with contextlib.suppress(HubError):  # a failed sample must not lose the counts
         sampled = sample_changes(fit)
     findings = (*other_bases(sampled), *report.findings)
     return tuple(in_form_words(text) for text in texts(findings))
@@ -92,10 +92,10 @@ def cautions_of(fit: CompatibilityReport, analysis: Analysis) -> tuple[str, ...]
 def inspect_sources(
     sources: Sources, options: Mapping[str, Any], settings: Settings
 ) -> CompatibilityReport:
-    """Return whether the checkpoints fit, from their headers alone: nothing large is downloaded.
+    """Return the compatibility report, from headers only: nothing large is downloaded.
 
     Raises: RamStudioError of the checkpoints layer; HubError when a model is too large for a Space;
-    CompatibilityError where the models of a published set are not as it lists them.
+    CompatibilityError where the models of a published set differ from its list.
     """
     checkpoints = []
     for opened in _open_models(sources, settings, stream=True):
@@ -108,7 +108,7 @@ def inspect_sources(
         checkpoints.append(opened)
     fit = check_fit(checkpoints, options)
     if (listed := _find_preset(sources)) is not None:
-        # Of no use to others, who then need not know huggingface_hub.
+        # Only needed here, so that others do not import huggingface_hub.
         from ram_studio.engine.reading.preset_check import differences_from_list
 
         if differences := differences_from_list(listed, fit):
@@ -117,30 +117,30 @@ def inspect_sources(
 
 
 def _open_models(sources: Sources, settings: Settings, **how: Any) -> Iterator[Checkpoint]:
-    """Yield base and agents, each opened when asked for; how: keywords of ``open_checkpoint``."""
+    """Yield base and agents, opened one by one; how: keywords of ``open_checkpoint``."""
     for name, source in {BASE: sources.base, **sources.agents}.items():
         local_ok = is_local(source, settings, name=name)
         yield open_checkpoint(source, name=name, local_ok=local_ok, **how)
 
 
 def _find_preset(sources: Sources) -> Preset | None:
-    """Return the published set that these sources are, None where they are others."""
+    """Return the published set with these sources, None where there is none."""
     repositories = [source.partition("@")[0] for source in (sources.base, *sources.agents.values())]
     sets = presets().values()
     return next((p for p in sets if [m.repository for m in p.models] == repositories), None)
 
 
 def pinned_sources(fit: CompatibilityReport) -> dict[str, str]:
-    """Return Hub ids without a commit as they were opened: with the commit they stood for.
+    """Return Hub ids without a commit, with the commit that was opened.
 
-    Later reads by these find the same files, whatever is pushed meanwhile.
+    Later reads then find the same files, even after a push.
     """
     found = ((c.source, c.revision) for c in fit.checkpoints)
     return {s: f"{s}@{commit}" for s, commit in found if commit is not None and "@" not in s}
 
 
 def check_fit(checkpoints: Iterable[Checkpoint], options: Mapping[str, Any]) -> CompatibilityReport:
-    """Return how the base and the agents, in this order, fit together.
+    """Return the compatibility report of the base and the agents, in this order.
 
     Raises: CompatibilityError in the words of the form.
     """
@@ -162,7 +162,7 @@ def analyze(
 ) -> FreshAnalysis:
     """Check the fit and count: the whole Load step.
 
-    report: takes DownloadProgress and Progress events; download: also keep the models of Hub ids.
+    report: takes DownloadProgress and Progress events; download: also store the models of Hub ids.
     """
     fit = inspect_sources(sources, options, settings)
     cancel.raise_if_cancelled()
@@ -179,15 +179,15 @@ def analyze(
 
 
 def open_loaded(loaded: LoadedModels) -> CompatibilityReport:
-    """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
+    """Return the loaded models' opened checkpoints; headers are read again when files changed.
 
     Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only an analysis is.
     """
     check_weights(loaded)
     folders = (loaded.base, *loaded.agents.values())
     states = tuple(state for folder in folders for state in _shard_states(folder))
-    # What is read from the Hub is read with the rights of whoever opened it, and holds their token:
-    # so it is kept with what they loaded, and goes with it.
+    # Files on the Hub are read with the rights of the user who opened them, and hold that user's
+    # token: so the opened checkpoints belong to the loaded models, and are freed with them.
     key = (states, rights.token())
     report: CompatibilityReport | None = loaded.opened.get(key)
     if report is None:

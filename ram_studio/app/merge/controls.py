@@ -25,7 +25,7 @@ _LABELS = {
     "shared": "Shared changes",
     "others": "Other tensors",
 }
-"""Of settings whose name says too little."""
+"""Labels of settings whose name is not clear enough."""
 
 _CHOICES = {
     "scope": {"global": "Whole model", "layer": "Layer by layer", "tensor": "Tensor by tensor"},
@@ -38,10 +38,10 @@ _CHOICES = {
     },
 }
 _LEFT_OUT = {"scale": "1/N"}
-"""What stands in an empty box."""
+"""Placeholders of empty boxes."""
 
 _NEEDS_FILES = ("fisher",)
-"""Methods that need files beside the checkpoints; only the command line takes those."""
+"""Methods that need further files, which only the command line accepts."""
 
 OFFERED = tuple(
     name for name, m in METHODS.items() if not m.is_experiment and name not in _NEEDS_FILES
@@ -99,24 +99,24 @@ CONTROLS = _controls()
 
 
 def tuned_by(method: str) -> tuple[str, ...]:
-    """Return the settings of a method that are set in Tune."""
+    """Return a method's settings that are set in Tune."""
     return tuple(name for name in TUNED if name in METHODS[method].settings.model_fields)
 
 
 def tuned_settings(method: str, tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of Tune's settings, by name, that a method has."""
+    """Return a method's settings among Tune's, by name."""
     return {name: tuned[name] for name in tuned_by(method) if name in tuned}
 
 
 def build_controls(method: str) -> list[gr.components.Component]:
-    """Lay out all of CONTROLS, in their order; those of a method are visible."""
+    """Lay out all of CONTROLS, in order; those of a method are visible."""
     return [control.build(visible=method in control.methods) for control in CONTROLS]
 
 
 def show_controls(
     method: str, built: Sequence[Any], settings: Mapping[str, Any] | None = None
 ) -> Updates:
-    """Return the updates that show the controls of a method, with these settings if given."""
+    """Return updates that show the controls of a method, with these settings if given."""
     updates: Updates = {}
     for control, component in zip(CONTROLS, built, strict=True):
         is_own = method in control.methods

@@ -1,4 +1,4 @@
-"""Step 3, Merge: choose a method, see what it needs, run it, stop it, take the result home."""
+"""Step 3, Merge: choose a method, see its needs, run or stop it, download the result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STOPPED = "Stopped. Nothing was left behind."
 
 
 def _devices() -> list[tuple[str, str]]:
-    """Return the devices to choose from; CUDA only where torch is there and sees a GPU."""
+    """Return the offered devices; CUDA only where torch is installed and sees a GPU."""
     choices = [("Automatic", "auto"), ("CPU", "cpu")]
     if importlib.util.find_spec("torch") is not None:
         import torch
@@ -124,7 +124,7 @@ class MergePanel:
     def _lay_out_side(self) -> None:
         self.plan = html(elem_id="plan")
         with gr.Row(elem_classes="actions"):
-            # Where the plan names agents that epsilon leaves nothing of.
+            # For a plan with agents whose update is all below epsilon.
             self.no_epsilon = gr.Button("Use epsilon 0", visible=False, elem_id="use-epsilon-0")
             merge = gr.Button("Merge", variant="primary", elem_id="merge")
             stop = stop_button("stop")
@@ -133,18 +133,18 @@ class MergePanel:
         self.result = html(templates.empty_state(_NOTHING), elem_id="merge-result")
         with gr.Row(elem_classes="actions"):
             self.download = gr.Button("Download as zip", visible=False, elem_id="download")
-            # As the stepper's own button, with whatever else that does.
+            # Like the stepper's own button, with all its effects.
             next_step = gr.Button("Next: check the result", elem_classes="next")
             next_step.click(fn=None, js="() => { window.RAM.open('check'); }")
         title = "Recipe (repeat this merge from the command line)"
         with gr.Accordion(title, open=False, visible=False) as self.recipe_box:
-            # Not gr.Code, whose editor weighs 130 kB on every page.
+            # Not gr.Code, whose editor adds 130 kB to every page.
             shape = {"lines": 6, "max_lines": 24, "buttons": ["copy"], "elem_id": "recipe"}
             self.recipe = gr.Textbox("", label="YAML", interactive=False, **shape)
 
     @property
     def _form(self) -> set[Any]:
-        """Everything that a merge is made of."""
+        """All components that define a merge."""
         plain = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
         return {*self.shared.tuning, *self.own, *plain, self.other_base, self.weights}
 
@@ -167,7 +167,7 @@ class MergePanel:
         )
 
     def _show(self, session: Session) -> Updates:
-        """Return the updates that show the last merge of a session, or that there is none."""
+        """Return updates that show the last merge of a session, or that there is none."""
         if not session.merges:
             hidden = gr.update(visible=False)
             text = _NOTHING if missing_text(session.loaded) else _FIRST
@@ -205,7 +205,7 @@ class MergePanel:
         self.no_epsilon.click(
             fn=None, outputs=tuning.value, js="() => window.RAM.dropEpsilon()"
         ).then(plan, self._form, shown, **LIGHT)
-        # The method chosen in Tune is the one offered here, as it is set there; no request.
+        # Tune's method and settings are preselected here, without a request.
         by_control = json.dumps([{"name": c.name, "methods": c.methods} for c in controls.CONTROLS])
         tuning.value.change(
             fn=None,
@@ -218,20 +218,20 @@ class MergePanel:
     def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
         method, loaded = data[self.method], session.loaded
         is_tuned = bool(controls.tuned_by(method))
-        # Such an agent seems to be of another base.
+        # Such an agent seems to have another base.
         is_dense = loaded and any(f.kind == "dense" for f in pass_findings(loaded.analysis))
         plan, lost = self._plan_html(data, session)
         return {
             self.plan: plan,
             self.no_epsilon: gr.update(visible=bool(lost)),
-            # Hidden, not taken out: the page writes the sliders' values into it.
+            # Hidden, not removed: the page writes the sliders' values into it.
             self.from_tune: gr.update(visible=is_tuned or "hidden"),
             self.other_base: gr.update(visible=bool(is_dense)),
             **controls.show_controls(method, self.own),
         }
 
     def _plan_html(self, data: dict[Any, Any], session: Session) -> tuple[str, str]:
-        """Return the plan, and what it says of agents that epsilon leaves nothing of."""
+        """Return the plan, and its sentence on agents whose update is all below epsilon."""
         if missing := missing_text(session.loaded):
             return templates.callout(missing, "warn"), ""
         try:

@@ -1,4 +1,4 @@
-"""Pushing a finished merge to the Hub: as whoever runs the app, on a Space as who signed in."""
+"""Push a finished merge to the Hub: as the app's owner, on a Space as the signed-in user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGN_IN = templates.callout(
     "To push to your account, sign in with Hugging Face at the top of the page. RAM Studio can "
     "then create repositories there and write only to them."
 )
-_PUBLIC = "Public: everybody can read it"
+_PUBLIC = "Public: everyone can read it"
 
 
 def build(shared: PageContext) -> None:
@@ -73,6 +73,6 @@ def _progress_html(event: PushProgress | None) -> str:
 
 
 def _pushed_html(pushed: PushResult) -> str:
-    who = "everybody can read it" if pushed.is_public else "private"
+    who = "public" if pushed.is_public else "private"
     was = "Already there" if pushed.was_there else "Pushed"
     return templates.callout(f"{was}: {pushed.url} ({who}).", "good")

@@ -1,4 +1,4 @@
-"""Recipes of merges: made from what is loaded, written as YAML, and taken from an upload."""
+"""Recipes of merges: for the loaded models, as YAML, and from an upload."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recipe_from(
     other_base: bool = False,
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> Recipe:
-    """Return the validated recipe of a merge of what is loaded.
+    """Return the validated recipe of a merge of the loaded models.
 
     weights: as in a recipe.
 
@@ -67,7 +67,7 @@ def recipe_from(
 
 
 def recipe_text(recipe: Recipe, settings: Settings) -> str:
-    """Return a recipe as YAML; on a shared server it names no path of this machine."""
+    """Return a recipe as YAML; on a shared server without paths of this machine."""
     agents = {name: public_name(source, settings) for name, source in recipe.agents.items()}
     named = {"base": public_name(recipe.base, settings), "agents": agents}
     return recipe_yaml(recipe.model_copy(update=named))
@@ -76,7 +76,7 @@ def recipe_text(recipe: Recipe, settings: Settings) -> str:
 class UploadedRecipe(NamedTuple):
     """An uploaded recipe, for the forms.
 
-    name: of its file. tuned: what Tune can show of it, as ``TuneComponent.update`` takes it.
+    name: of its file. tuned: its settings for Tune, see ``TuneComponent.update``.
     """
 
     name: str
@@ -86,9 +86,9 @@ class UploadedRecipe(NamedTuple):
 
 
 def read_upload(path: str, loaded: LoadedModels | None) -> UploadedRecipe:
-    """Return an uploaded recipe for the agents that are loaded, with notes on what differs.
+    """Return an uploaded recipe for the loaded agents, with notes on differences.
 
-    Raises: SettingsError when it cannot be used here; its upload folder is not named.
+    Raises: SettingsError when it cannot be used here, without the upload's folder.
     """
     if loaded is None:
         raise SettingsError(NEED_LOAD)
@@ -96,7 +96,7 @@ def read_upload(path: str, loaded: LoadedModels | None) -> UploadedRecipe:
     try:
         recipe = read_recipe(path)
     except RamStudioError as error:
-        # The upload's folder is no business of the reader.
+        # The upload's folder is not shown to users.
         raise SettingsError(str(error).replace(printable(path), name)) from error
     if set(recipe.agents) != set(loaded.agents):
         theirs, ours = ", ".join(recipe.agents), ", ".join(loaded.agents)
@@ -123,7 +123,7 @@ def read_upload(path: str, loaded: LoadedModels | None) -> UploadedRecipe:
 
 
 def _for_tune(recipe: Recipe) -> tuple[dict[str, Any], list[str]]:
-    """Return what Tune can show of a recipe, by name, and a note on each number that it cannot."""
+    """Return a recipe's settings for Tune, by name, and a note on each number it cannot show."""
     own, used = recipe.settings, dict[str, float]()
     tuned: dict[str, Any] = {"weights": recipe.model_dump()["weights"]}
     if recipe.method in RULES:

@@ -1,4 +1,4 @@
-"""What Merge shows: what a merge will write, need and lose, said before it runs; and its result."""
+"""The output of Merge: the plan before it runs (size, needs, losses), and the result."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TRAP = (
 class Plan(NamedTuple):
     """A merge before it runs.
 
-    needed, free: bytes of disk. seconds: None where none like it was measured here.
-    caution: what rounding may take, "" for nothing. remote: bytes read from the Hub, not stored.
-    lost: agents that epsilon leaves nothing of, "" for none.
+    needed, free: bytes of disk. seconds: None without a similar measured one. caution: possible
+    rounding loss, "" for none. remote: bytes read from the Hub, not stored. lost: a sentence on
+    agents whose update is all below epsilon, "" for none.
     """
 
     dtype: str
@@ -52,9 +52,9 @@ class Plan(NamedTuple):
 def plan_merge(
     loaded: LoadedModels, recipe: Recipe, folder: Path, made: Iterable[MergedModel] = ()
 ) -> Plan:
-    """Return what a merge into ``folder`` (which need not exist) will do and need.
+    """Return the plan of a merge into ``folder`` (which need not exist).
 
-    made: merges of the same models, which tell how long another one takes.
+    made: earlier merges of the same models, to estimate the time.
     """
     dtype = output_dtype(loaded, recipe.dtype)
     needed = output_bytes(loaded, dtype)
@@ -70,9 +70,9 @@ def plan_merge(
 def _seconds(
     loaded: LoadedModels, method: str, written: int, made: Iterable[MergedModel]
 ) -> float | None:
-    """Return how long a merge should take: as the last one alike, or read as the analysis was.
+    """Return a merge's estimated time, from the last similar one or the analysis's reading speed.
 
-    None where neither was measured here; a slow method's time is not that of reading.
+    None where neither was measured here; for slow methods reading does not predict the time.
     """
     for merged in reversed(list(made)):
         if merged.method == method and merged.result["bytes_written"] > 0:
@@ -85,15 +85,15 @@ def _seconds(
 
 
 def epsilon_caution(loaded: LoadedModels, recipe: Recipe) -> str:
-    """Return a sentence where the recipe's epsilon leaves nothing of agents, "" elsewhere."""
+    """Return a sentence on agents whose update is all below the recipe's epsilon, "" for none."""
     lost = find_lost_agents(loaded.analysis, snap(recipe.settings.get("epsilon", 0.0)))
     return "" if lost is None else lost.finding.text
 
 
 def rounding_caution(loaded: LoadedModels, recipe: Recipe, dtype: str) -> str:
-    """Return a sentence where rounding to nearest takes much of the rescaling, "" elsewhere.
+    """Return a sentence where rounding to nearest loses much of the rescaling, "" elsewhere.
 
-    With the analysis's statistics it names agents and factors; without, it says what can happen.
+    With the analysis's statistics it names agents and factors; without, it is general.
     """
     own = recipe.settings
     is_exposed = recipe.rounding == "nearest" and dtype != "float32" and own.get("r", 0) > 0
@@ -125,7 +125,7 @@ def plan_html(plan: Plan, method: str) -> Markup:
 
 
 def result_html(merged: MergedModel, settings: Settings) -> Markup:
-    """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is."""
+    """Return a finished merge: requested and effective lambda per agent, sizes, time, folder."""
     agents = merged.result["agents"]
     factors = {n: (a.get("lambda"), a.get("effective_lambda")) for n, a in agents.items()}
     return templates.render(
@@ -139,5 +139,5 @@ def result_html(merged: MergedModel, settings: Settings) -> Markup:
 
 
 def in_form_words(text: str) -> str:
-    """Return a message with the option as the form names it."""
+    """Return a message with the form's name of the option."""
     return text.replace(OPTION_WORDS["other base"], "tick “Merge although …” in the form")

@@ -22,7 +22,7 @@ from ram_studio.engine.merge import merge
 from ram_studio.engine.merge_log import remember_merge
 
 SLOW = ("wudi", "tsv-m", "iso-c", "resmerge", "project")
-"""Methods that take minutes of computing, not the time of reading and writing."""
+"""Methods that take minutes of computing, beyond the time of reading and writing."""
 
 _LONGEST_NAME = 60
 
@@ -30,11 +30,11 @@ _LONGEST_NAME = 60
 def merge_work(
     recipe: Recipe, session: Session, settings: Settings, *, name: str = "", device: str = "auto"
 ) -> Work[MergedModel]:
-    """Return the work of a merge, which ends with it in the session and in the list of merges.
+    """Return the work of a merge, which adds it to the session and the list of merges.
 
     A stopped or failed merge leaves no folder (the writer's temporary one is removed).
 
-    name: of the merge; the method's when empty, with a number when it is taken.
+    name: of the merge; empty for the method's, with a number when it exists.
     """
     loaded = session.models
     name = session.free_name(name.strip()[:_LONGEST_NAME] or recipe.method)
@@ -90,7 +90,7 @@ def output_dtype(loaded: LoadedModels, dtype: str | None) -> str:
 
 
 def output_folder(session: Session, name: str) -> Path:
-    """Return a folder for a merge that does not exist yet; its parent is made."""
+    """Return a new folder name for a merge; its parent is made."""
     out = session.folder / "merges" / slug(name)
     out.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     number = 2

@@ -1,1 +1,1 @@
-"""What a shared server needs: limits, a job queue, request checks."""
+"""For shared servers: limits, a job queue, request checks."""

@@ -1,8 +1,8 @@
-"""Which hosts a request may name, and which pages may send one.
+"""Allowed values of a request's Host and Origin.
 
-A foreign website reaches an app through its user's browser in two ways: with requests across
-origins, which the browser labels with Origin, or under a name of its own that it lets point at this
-machine (DNS rebinding), which the browser repeats in Host. Neither header can be forged by a page.
+A foreign website can reach an app through its user's browser in two ways: by cross-origin requests,
+which the browser labels with Origin, or by its own domain pointed at this machine (DNS rebinding),
+which the browser sends as Host. A page cannot forge either header.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Authority(NamedTuple):
     port: int | None
 
     def is_of(self, origin: Authority) -> bool:
-        """Whether it stands for an origin, whose port is always known."""
+        """Whether it names this origin, whose port is always known."""
         return self.host == origin.host and (
             self.port == origin.port
             or (self.port is None and origin.port in _DEFAULT_PORTS.values())
@@ -52,7 +52,7 @@ def parse_authority(text: str) -> Authority | None:
 
 
 def _parse_origin(text: str) -> tuple[Authority | None, str]:
-    """Return the authority at the head of a URL, None for no http(s), and what follows it."""
+    """Return the authority of a URL (None unless http or https), and the rest."""
     match = _ORIGIN.fullmatch(text.lower())
     found = parse_authority(match["authority"]) if match else None
     if match is None or found is None:
@@ -72,10 +72,10 @@ def _is_address(host: str) -> bool:
 class AllowedHosts:
     """The hosts and origins of one app.
 
-    On one's own machine Host is a loopback name, or what ``--host`` and GRADIO_ROOT_PATH name. An
-    app that others reach over a network also answers to this machine's names and to addresses,
-    which no foreign website can make its own. A Space is reached through the Hub's proxies alone:
-    they choose Host, and Origin is compared with SPACE_HOST too.
+    On a private machine Host is a loopback name, or the host of ``--host`` and GRADIO_ROOT_PATH. An
+    app on a network also accepts this machine's names and IP addresses, which no foreign website
+    can own. A Space is only reached through the Hub's proxies: they set Host, and Origin is also
+    compared with SPACE_HOST.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -105,7 +105,7 @@ class AllowedHosts:
                     f"This app takes requests from its own page, not from {origins[0][:100]!r}. "
                     "Behind a proxy, set GRADIO_ROOT_PATH to the URL that it serves."
                 )
-        # No Origin comes with what a page embeds: images, scripts, styles.
+        # Embedded resources (images, scripts, styles) have no Origin.
         elif headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
             headers.get("sec-fetch-mode") != "navigate"
         ):
@@ -113,7 +113,7 @@ class AllowedHosts:
         return None
 
     def is_own(self, url: str, headers: Headers, *, only_origin: bool = False) -> bool:
-        """Whether a URL leads to this app, as far as its request tells; or is just its origin."""
+        """Whether a URL leads to this app, by the request; only_origin: and is just its origin."""
         found, rest = _parse_origin(url)
         if found is None or (only_origin and rest):
             return False

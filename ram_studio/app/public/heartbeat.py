@@ -1,9 +1,8 @@
-"""Heartbeats: a client that has closed all its streams is gone.
+"""Heartbeats: a client without an open stream has left.
 
-A page holds Gradio's heartbeat while it is open, a waiting client the stream of its results. Both
-end within a moment of a closed tab, a reload or a dropped connection (see ``request_guard``). A
-page that is loading again tells so from the first line of its head on, by its tab's key
-(back.html.j2).
+An open page has Gradio's heartbeat stream, a waiting client the stream of its results. Both end
+soon after a closed tab, a reload or a dropped connection (see ``request_guard``). A reloading page
+opens a stream at the start of its head, with its tab's key (back.html.j2).
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _MOST_CLOSED = 10_000
 def stream_client(path: str, query: str) -> str | None:
     """Return the client that a request's stream belongs to, None for any other request.
 
-    A client is known by Gradio's session hash, one of the plain ``/call`` route by its event, a tab
-    that is loading again by its key.
+    Clients are identified by Gradio's session hash, those of the plain ``/call`` route by the
+    event, and a reloading tab by its key.
     """
     if match := _STREAMS.search(path):
         return match["client"]
@@ -35,14 +34,14 @@ def stream_client(path: str, query: str) -> str | None:
 
 
 def queue_client(path: str, query: str) -> str | None:
-    """Return the session whose results a request's stream tells, None for any other request."""
+    """Return the session whose results a request streams, None for any other request."""
     if not _QUEUE.search(path):
         return None
     return next(iter(parse_qs(query).get("session_hash", ())), None)
 
 
 class Heartbeats:
-    """Which clients have a stream open. Safe from any thread."""
+    """The clients with an open stream. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -51,13 +50,13 @@ class Heartbeats:
         self._closed_at: OrderedDict[str, float] = OrderedDict()
 
     def arrive(self, client: str) -> None:
-        """Note that a stream was opened."""
+        """Record that a stream was opened."""
         with self._lock:
             self._open[client] += 1
             self._closed_at.pop(client, None)
 
     def leave(self, client: str) -> None:
-        """Note that a stream was closed."""
+        """Record that a stream was closed."""
         with self._lock:
             self._open[client] -= 1
             if self._open[client] <= 0:

@@ -1,13 +1,13 @@
-"""The job queue: which heavy job runs next, where several users share a few cores.
+"""The job queue: the order of heavy jobs, where several users share a few cores.
 
 The job expected to be shortest runs first, but every second of waiting counts like a second less of
 work, so that no job starves. One slot is reserved for light jobs: a merge of half a second never
-waits for a check of half a minute. A session runs one job at a time and so does, on a shared
-server, an address.
+waits for a check of half a minute. A session runs one job at a time, and so does an address on a
+shared server.
 
-How long a job takes is learned from those before it: seconds per unit of its kind. A job is made of
-*parts* that have names; work that was done under a name is not done again (its answers are stored),
-so jobs that share a part run one after the other, and the second one is expected to be short.
+The duration of a job is estimated from earlier ones: seconds per unit of its kind. A job consists
+of named *parts*; finished work with a name is not repeated (its answers are stored), so jobs that
+share a part run one after the other, and the second one is expected to be short.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIGHT_SECONDS = 3.0
 """Jobs expected to take at most this long are light: they may use the slot reserved for them."""
 
 OVERDUE_SECONDS = 10.0
-"""A short job that takes longer than this was none: another short one may run beside it."""
+"""A light job that takes longer than this counts as heavy: another light one may run beside it."""
 
 _PER_SESSION = 2
 MOST_HEAVY = 4
@@ -44,19 +44,19 @@ USUAL_RATES: Mapping[str, float] = {
     "slow answers": 1.0,
     "seconds": 1.0,
 }
-"""Seconds per unit until a kind was measured here: bytes, answers of small and of other models."""
+"""Initial seconds per unit of each kind: bytes, answers of small and of other models."""
 
 
 class QueueFullError(RamStudioError):
-    """A user asks for more heavy jobs at once than there is room for."""
+    """A user requests more heavy jobs than the limit allows."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a job will cost.
+    """The expected work of a job.
 
-    kind: of USUAL_RATES; its rate is learned. parts: size of each named part, in the kind's unit.
-    A part with an empty name is never known from before.
+    kind: of USUAL_RATES; its rate is updated. parts: size of each named part, in the kind's unit. A
+    part with an empty name never counts as done before.
     """
 
     kind: str = "seconds"
@@ -69,29 +69,29 @@ class Effort:
 
 
 class QueuedJob(Protocol):
-    """A job as sessions, the queue and the reaper know it (see jobs.Job)."""
+    """The interface of a job for sessions, the queue and the reaper (see jobs.Job)."""
 
     clients: set[str]
     entered: float
 
     @property
     def began(self) -> float | None:
-        """When it began to run; None while it is queued."""
+        """Time at which it began to run; None while it is queued."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether it has ended, for any reason."""
 
     @property
     def latest(self) -> Any:
-        """Its queue position, then the latest progress event of its work."""
+        """Its queue position, later the latest progress event of its work."""
 
     def stop(self, why: str = "") -> None:
         """Ask it to stop."""
 
 
 class QueuePosition(NamedTuple):
-    """1 is next; ``seconds`` until the job probably starts."""
+    """1 is next; ``seconds``: estimated time until the job starts."""
 
     number: int
     seconds: float
@@ -99,7 +99,7 @@ class QueuePosition(NamedTuple):
 
 @dataclass(eq=False)
 class Ticket:
-    """A job's ticket: in the queue, then in a slot. Always ``leave`` it. job: whose it is."""
+    """A job's ticket: in the queue, then in a slot. Always ``leave`` it. job: its job."""
 
     queue: JobQueue
     effort: Effort
@@ -113,7 +113,7 @@ class Ticket:
     granted: threading.Event = field(default_factory=threading.Event)
 
     def wait(self, cancel: CancelToken, poll_seconds: float = 0.1) -> None:
-        """Return when it is this job's turn.
+        """Wait until this job may run.
 
         Raises: Stopped when the job is cancelled before.
         """
@@ -123,21 +123,21 @@ class Ticket:
             raise Stopped("Left the queue.")
 
     def leave(self, *, finished: bool = False) -> None:
-        """Leave the queue or the slot. finished: the work was done to its end, all parts of it."""
+        """Leave the queue or the slot. finished: all parts of the work were done."""
         self.queue.leave(self, finished=finished)
 
 
 class JobQueue:
-    """The heavy jobs of one app, and the slots they run in. Safe from any thread.
+    """The heavy jobs of one app, and the slots they run in. Thread-safe.
 
     Args:
-        heavy_slots: jobs of any length that run at once; a slot for light ones comes on top.
-        per_address: most jobs of one address, queued or running, of which half run; 0: no limit.
+        heavy_slots: number of concurrent jobs of any length, besides a slot for light ones.
+        per_address: most jobs of one address, queued or running; half of them may run; 0: no limit.
         most_waiting: most queued jobs.
-        hint: a sentence that says what a refused user can do instead.
+        hint: a sentence with an alternative for refused users.
 
     Attributes:
-        is_supervised: whether a SessionReaper ends the jobs that nobody waits for.
+        is_supervised: whether a SessionReaper ends jobs without a waiting client.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class JobQueue:
             return ticket
 
     def leave(self, ticket: Ticket, *, finished: bool = False) -> None:
-        """Take a job out of the queue or its slot; harmless when it has left already."""
+        """Remove a job from the queue or its slot; no effect if it has already left."""
         with self._lock:
             if ticket in self._running:
                 self._running.remove(ticket)
@@ -203,7 +203,7 @@ class JobQueue:
             self._grant()
 
     def position(self, ticket: Ticket) -> QueuePosition | None:
-        """Return a job's position and when it probably starts; None when it is not queued."""
+        """Return a job's position and estimated start; None when it is not queued."""
         with self._lock:
             if ticket not in self._waiting:
                 return None
@@ -218,13 +218,13 @@ class JobQueue:
             return QueuePosition(queued.index(ticket) + 1, max([ends[0], *behind]))
 
     def jobs(self) -> list[QueuedJob]:
-        """Return the jobs that run or wait."""
+        """Return the running and queued jobs."""
         with self._lock:
             return [t.job for t in (*self._running, *self._waiting) if t.job is not None]
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many jobs run, and how many wait."""
+        """Numbers of running and queued jobs."""
         with self._lock:
             return len(self._running), len(self._waiting)
 
@@ -253,7 +253,7 @@ class JobQueue:
 
     @staticmethod
     def _excludes(one: Ticket, other: Ticket) -> bool:
-        """Say whether two jobs must not run at once: of one session, or with a common part."""
+        """Return whether two jobs must not run together: same session, or a common part."""
         return one.session == other.session or bool(one.effort.names & other.effort.names)
 
     def _may_run(self, ticket: Ticket) -> bool:
@@ -274,7 +274,7 @@ class JobQueue:
         return len(quick) - len(overdue) < 1 and len(self._running) < 2 * (self.heavy_slots + 1)
 
     def _learn(self, ticket: Ticket) -> None:
-        assert ticket.began is not None, "only a job that ran can be learned from"
+        assert ticket.began is not None, "only jobs that ran update the rate"
         kind = ticket.effort.kind
         size = sum(s for name, s in ticket.effort.parts.items() if name not in self._known)
         if size > 0 and kind != "seconds":

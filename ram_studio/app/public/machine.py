@@ -20,9 +20,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def lower_priority() -> None:
-    """Lower the priority of this thread and its children below the threads that answer pages.
+    """Lower the priority of this thread and its children below the threads that serve pages.
 
-    On Linux, where threads have a priority of their own; elsewhere it would be the whole app's.
+    Only on Linux, where threads have their own priority; elsewhere it would affect the whole app.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
@@ -36,9 +36,9 @@ def has_zerogpu() -> bool:
 
 
 def with_zerogpu(seconds: int) -> Callable[[Work], Work]:
-    """Return a decorator that runs a function on ZeroGPU for at most so long, or as it is.
+    """Return a decorator that runs a function on ZeroGPU, if available, for at most this time.
 
-    On ZeroGPU the function runs in a process of its own: what goes in and comes out is pickled.
+    On ZeroGPU the function runs in another process: arguments and results are pickled.
     """
     if not has_zerogpu():
         return lambda work: work

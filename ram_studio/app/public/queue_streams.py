@@ -1,10 +1,10 @@
-"""The end of a stream of results: nobody takes a stream that was closed for an open one.
+"""Delay the reply to a queued request until its client has read the end of a closed stream.
 
 Gradio's server closes a session's stream after its last result. Its clients open another when they
-have read that. A client that sends a request in between, and reads first that it was queued, takes
-the old stream for open, and nobody listens to the new request. So whoever was queued behind a
-closed stream is told only once its client has read the end: it hangs up then, as Gradio's clients
-do, which the server waits for.
+have read that. A client that sends a request in between, and first reads that it was queued, treats
+the old stream as open, so it never gets the new results. So the reply to a request that was queued
+behind a closed stream waits until the client has read the end and disconnected, as Gradio's
+clients do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOSE = "close_stream"
 
 
 class QueueStreams:
-    """The middleware. seconds: the longest that a client may take to hang up."""
+    """The middleware. seconds: longest wait for a client's disconnect."""
 
     def __init__(self, app: ASGIApp, *, seconds: float = 2.0) -> None:
         self._app, self._seconds = app, seconds
@@ -40,7 +40,7 @@ class QueueStreams:
             await self._app(scope, receive, send)
 
     async def _stream(self, client: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Keep a closed stream open until its client has hung up."""
+        """Hold a closed stream open until its client has disconnected."""
         is_read = asyncio.Event()
 
         async def send_but_the_end(message: Message) -> None:
@@ -63,7 +63,7 @@ class QueueStreams:
                 del self._closed[client]
 
     async def _join(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer who was queued once no closed stream of theirs is unread."""
+        """Answer a queue request after the client has read the end of its closed streams."""
         parts: list[bytes] = []
 
         async def receive_noting() -> Message:
@@ -83,7 +83,7 @@ class QueueStreams:
 
 
 def _is_close(body: bytes) -> bool:
-    """Say whether a piece of a stream is Gradio's last message, not a result that says so."""
+    """Return whether a chunk of a stream is Gradio's last message, not a result with its text."""
     if _CLOSE.encode() not in body:
         return False
     with contextlib.suppress(ValueError):
@@ -92,7 +92,7 @@ def _is_close(body: bytes) -> bool:
 
 
 def _session(body: bytes) -> str:
-    """Return the session of a request to queue; Gradio refuses what has none."""
+    """Return the session of a request to queue; Gradio refuses requests without one."""
     with contextlib.suppress(ValueError):
         request = json.loads(body)
         return str(request.get("session_hash")) if isinstance(request, dict) else ""

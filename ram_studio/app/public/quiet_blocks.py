@@ -1,4 +1,4 @@
-"""Events that fail write one line in a shared server's log, where Gradio prints a traceback."""
+"""Failed events write one line into a shared server's log, instead of Gradio's traceback."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class QuietBlocks(gr.Blocks):
-    """Blocks whose failed events write a line each: anybody could fill the log with tracebacks."""
+    """Blocks with one log line per failed event, as users could fill the log with tracebacks."""
 
     is_public = True
-    """Whether the server is shared; one's own terminal gets the traceback, for debugging."""
+    """Whether the server is shared; a private one prints the traceback, for debugging."""
 
     async def process_api(self, block_fn: Any, *args: Any, **options: Any) -> dict[str, Any]:
         """Run an event.

@@ -1,8 +1,8 @@
-"""What the body of a request may hold: one small file, or JSON that names no file but those.
+"""Allowed request bodies: one small file, or JSON that names no other files than uploads.
 
-Bodies are read as a whole before anything else sees them. An upload is parsed and written anew, so
-that no two parsers can disagree about its name; files are named to the browser by where they lie
-below the folder of uploads, and never by a path of this machine.
+Bodies are read completely before any other code gets them. An upload is parsed and rewritten, so
+that two parsers cannot disagree about its name; the browser gets files' paths relative to the
+folder of uploads, never a path of this machine.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES
 
 MAX_BODY_BYTES = 100_000
 MAX_JSON_VALUES = 5_000
-"""Gradio looks at every value of a body in the event loop, several times: 5,000 take it 20 ms. The
-page sends less than 1 kB and 50 values, a long question in the chat apart."""
+"""Gradio visits every value of a body in the event loop, several times: 5,000 take 20 ms. The page
+sends less than 1 kB and 50 values, except for a long question in the chat."""
 MAX_FORM_BYTES = 2_000
-"""What a form puts around the one file in it."""
+"""Bytes of a form around its one file."""
 UPLOAD_LIMITS = {
     ".yaml": MAX_RECIPE_BYTES,
     ".yml": MAX_RECIPE_BYTES,
     ".json": MAX_RECIPE_BYTES,
     ".safetensors": MOST_COMPACT_BYTES,
 }
-"""The largest upload by the ending of its name: recipes and compact analyses."""
+"""The largest upload by suffix: recipes and compact analyses."""
 _THREAD_BYTES = 20_000
-"""Above this the reading of JSON leaves the event loop."""
+"""Larger JSON is parsed outside the event loop."""
 
-# The last quote is optional: without it a search would begin anew at every quote.
+# The last quote is optional: otherwise a search would restart at every quote.
 _JSON_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _UPLOAD_NAME = re.compile(r"upload:(?P<folder>[0-9a-f]{16,128})/(?P<name>[^/\\\0]+)")
 _UNSAFE = re.compile(r"[^\w .()+-]+")
 _MAX_STEM = 60
-"""Characters of an upload's name: of four bytes each they still make a name of a file."""
+"""Most characters of an upload's name: with four bytes each it is still a valid file name."""
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """Return the body of a request, None when its sender left.
+    """Return the body of a request, None when its sender disconnected.
 
-    Raises: HTTPException for one that is larger than ``limit``, before it is read if it says so.
+    Raises: HTTPException for one larger than ``limit``, before reading it if its header shows it.
     """
     too_large = HTTPException(413, f"The request is too large; the limit is {limit} bytes.")
     length = Headers(scope=scope).get("content-length", "0")
@@ -72,14 +72,14 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
 
 
 def with_headers(scope: Scope, changed: Mapping[bytes, bytes | None]) -> Scope:
-    """Return a request's scope with headers replaced, or dropped where they are None."""
+    """Return a request's scope with headers replaced, or removed where they are None."""
     headers = [(name, value) for name, value in scope["headers"] if name.lower() not in changed]
     headers += [(name, value) for name, value in changed.items() if value is not None]
     return {**scope, "headers": headers}
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive for a body that was read, which goes on with what comes after it."""
+    """Return a receive that replays a body and then continues with later messages."""
     is_read = False
 
     async def receive_again() -> Message:
@@ -93,9 +93,9 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def rewrite_upload(scope: Scope, body: bytes) -> tuple[Scope, bytes]:
-    """Return an upload as a form of our own writing, with the scope that announces it.
+    """Return an upload as a rewritten form, with the matching scope.
 
-    Raises: HTTPException for anything but one recipe or compact analysis of a size that is taken.
+    Raises: HTTPException for anything but one recipe or compact analysis within the limits.
     """
     name, content = await _read_file(scope, body)
     kind = PurePosixPath(name).suffix
@@ -110,7 +110,7 @@ async def rewrite_upload(scope: Scope, body: bytes) -> tuple[Scope, bytes]:
         b"content-type": f"multipart/form-data; boundary={boundary}".encode(),
         b"content-length": str(len(form)).encode(),
         b"transfer-encoding": None,
-        # The answer is rewritten too, so it must not be compressed.
+        # The response is rewritten too, so it must not be compressed.
         b"accept-encoding": None,
     }
     return with_headers(scope, changed), form
@@ -125,7 +125,7 @@ async def _read_file(scope: Scope, body: bytes) -> tuple[str, bytes]:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    # An app in the scope has parse errors raised as HTTPException.
+    # With an app in the scope, parse errors are raised as HTTPException.
     request = Request({**scope, "app": scope.get("app")}, receive)
     async with request.form(max_files=1, max_fields=0) as form:
         files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
@@ -139,15 +139,15 @@ async def _read_file(scope: Scope, body: bytes) -> tuple[str, bytes]:
 
 
 def name_uploads(answer: bytes) -> bytes:
-    """Return Gradio's answer to an upload with names in the place of this machine's paths."""
+    """Return Gradio's response to an upload, with paths of this machine replaced by names."""
     files = [PurePosixPath(Path(path).as_posix()) for path in json.loads(answer)]
     return json.dumps([f"upload:{file.parent.name}/{file.name}" for file in files]).encode()
 
 
 class FileReferences:
-    """What stands for files in JSON. folder: where uploads lie.
+    """References to files in JSON. folder: of uploads.
 
-    is_own: whether a URL leads to this app. is_public: takes no other path of this machine at all.
+    is_own: whether a URL leads to this app. is_public: accepts no other path of this machine.
     """
 
     def __init__(self, folder: Path, is_own: Callable[[str], bool], *, is_public: bool) -> None:
@@ -155,10 +155,10 @@ class FileReferences:
         self._changed = False
 
     async def resolve(self, body: bytes) -> bytes:
-        """Return a JSON body with the paths of uploads in the place of their names.
+        """Return a JSON body with names of uploads replaced by their paths.
 
         Raises: HTTPException for a body that is not a JSON object in UTF-8, or that names a file by
-            a URL: Gradio would download it.
+            a URL, which Gradio would download.
         """
         marks = _JSON_TEXT.sub(b"", body)
         if sum(map(marks.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
@@ -169,7 +169,7 @@ class FileReferences:
 
     def _resolve(self, body: bytes) -> bytes:
         try:
-            # The hook sees every object, however it was spelled.
+            # The hook visits every object, in any spelling.
             found = json.loads(body.decode(), object_hook=self._check)
             if isinstance(found, dict):
                 return json.dumps(found).encode() if self._changed else body
@@ -187,7 +187,7 @@ class FileReferences:
             raise HTTPException(400, "A file was named by a URL; upload the file itself.")
         if match := _UPLOAD_NAME.fullmatch(path):
             file = self._folder / match["folder"] / match["name"]
-            # Path.is_file raises for names that no disk takes.
+            # Path.is_file raises for names that a disk cannot have.
             if match["name"] in (".", "..") or not os.path.isfile(file):
                 raise HTTPException(400, "The uploaded file is gone; upload it again.")
             self._changed = True

@@ -1,8 +1,8 @@
-"""What stands before Gradio: who may ask, what a request may carry, what every answer tells.
+"""The guard in front of Gradio: checks of hosts, routes and bodies, and the response headers.
 
-An ASGI middleware, outside all others. A request that is refused never reaches Gradio and writes
-one line to the log. Routes of Gradio that this app does not use (they record, proxy or run things)
-do not exist, files go out as attachments, and streams tell ``heartbeats`` who is there.
+The outermost ASGI middleware. A refused request never reaches Gradio and writes one line to the
+log. Gradio's routes that this app does not use (they record, proxy or run things) do not exist,
+files are sent as attachments, and open streams are reported to ``heartbeats``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ram_studio.app.public.request_bodies import FileReferences
 
 _LOG = logging.getLogger(__name__)
 
-# Gradio's own paths, wherever a proxy put the app; a route's end also matches before a newline.
+# Gradio's own paths, below any root of a proxy; a route's end also matches before a newline.
 _SHUT = re.compile(
     r"/gradio_api/(proxy=|deep_link|process_recording|component_server|custom_component|stream/|"
     r"vibe-|undo-vibe-|run-history|runs|dev/reload|app_id|profiling|file[=/]\s*https?:)|"
@@ -36,17 +36,17 @@ _SHUT_IN_PUBLIC = re.compile(r"/openapi\.json")
 _UPLOAD = re.compile(r"/gradio_api/upload\b")
 _FILE = re.compile(r"/gradio_api/file\b")
 _MAX_SEGMENT_BYTES = 255
-"""The longest name that a disk knows; a longer one is an error there."""
+"""The longest file name; the file system raises for longer ones."""
 
 HUB = "https://huggingface.co"
 
 
 def security_headers(*, is_space: bool) -> dict[str, str]:
-    """Return the headers of every answer.
+    """Return the headers of every response.
 
-    Gradio's page is made of inline scripts and styles, and compiles the handlers that events name,
-    so both must be allowed; what is left forbids other hosts: nothing is fetched from, sent to or
-    framed by anybody but the Hub that shows a Space.
+    Gradio's page uses inline scripts and styles, and compiles the events' handlers, so both must be
+    allowed; the other rules forbid other hosts: nothing is fetched from, sent to or framed by any
+    host but the Hub that shows a Space.
     """
     hub = f" {HUB}" if is_space else ""
     pictures = f"{hub} https://cdn-avatars.huggingface.co" if is_space else ""
@@ -68,14 +68,15 @@ def security_headers(*, is_space: bool) -> dict[str, str]:
     return {
         "content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
         "x-content-type-options": "nosniff",
-        # Queries hold settings, paths of downloads a session's key: neither is for other sites.
+        # Queries contain settings, and download paths a session's key, which other sites must not
+        # see.
         "referrer-policy": "same-origin",
         "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     }
 
 
 def rewriting(send: Send, change: Callable[[bytes], bytes]) -> Send:
-    """Return a send that changes the body of a successful answer, as a whole."""
+    """Return a send that changes the complete body of a successful response."""
     start: Message = {}
     parts: list[bytes] = []
 
@@ -96,21 +97,21 @@ def rewriting(send: Send, change: Callable[[bytes], bytes]) -> Send:
 
 
 class _Answer:
-    """An answer under way, which gets the headers. is_file: it is one of Gradio's files."""
+    """A response being sent, with the headers added. is_file: it is one of Gradio's files."""
 
     def __init__(self, send: Send, headers: Mapping[str, str], *, is_file: bool) -> None:
         self._send, self._headers, self._is_file = send, headers, is_file
         self.is_begun = False
 
     async def send(self, message: Message) -> None:
-        """Send a message of it."""
+        """Send one of its messages."""
         if message["type"] == "http.response.start":
             self.is_begun = True
             headers = MutableHeaders(scope=message)
             for name, value in self._headers.items():
                 headers[name] = value
             if self._is_file:
-                # Whatever it is, and whoever made it: it is saved, and never runs as this app.
+                # Any file is saved, and never runs as part of this app.
                 _, _, name = headers.get("content-disposition", "").partition(";")
                 headers["content-disposition"] = f"attachment;{name}" if name else "attachment"
                 headers["content-security-policy"] = "sandbox"
@@ -120,8 +121,8 @@ class _Answer:
 class RequestGuard:
     """The middleware.
 
-    heartbeats: told of streams. hosts: who may ask. headers: put on every answer. uploads: the
-    folder where Gradio stores them. is_public: the server is shared.
+    heartbeats: gets open streams. hosts: allowed ones. headers: of every response. uploads:
+    Gradio's folder of uploads. is_public: the server is shared.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # The app has no WebSockets, whose Origin would have to be checked too.
+            # The app uses no WebSockets, whose Origin would need a check too.
             await send({"type": "websocket.close", "code": 1008})
             return
         answer = _Answer(send, self._headers, is_file=bool(_FILE.search(scope["path"])))
@@ -162,13 +163,14 @@ class RequestGuard:
         except Exception as error:
             if answer.is_begun:
                 raise
-            # One's own terminal is for debugging; elsewhere anybody could fill the log.
+            # A private server prints the traceback for debugging; on a shared one it could fill the
+            # log.
             _LOG.error("Failed %s: %.300r", request_line, error, exc_info=not self._is_public)
             failure = PlainTextResponse("Internal server error.", status_code=500)
             await failure(scope, receive, answer.send)
 
     def _check_head(self, scope: Scope) -> None:
-        """Raise HTTPException for a request that is refused whatever it carries."""
+        """Raise HTTPException for a request that is refused regardless of its body."""
         path = scope["path"]
         if why := self._hosts.refusal(Headers(scope=scope)):
             raise HTTPException(403, why)
@@ -180,9 +182,9 @@ class RequestGuard:
     async def _admit(
         self, scope: Scope, receive: Receive, send: Send
     ) -> tuple[Scope, Receive, Send] | None:
-        """Return what Gradio is called with, None when the sender left.
+        """Return the scope and receive for Gradio, None when the sender disconnected.
 
-        Raises: HTTPException for a body that is refused.
+        Raises: HTTPException for a refused body.
         """
         is_upload = bool(_UPLOAD.search(scope["path"]))
         most = max(request_bodies.UPLOAD_LIMITS.values()) + request_bodies.MAX_FORM_BYTES
@@ -191,7 +193,7 @@ class RequestGuard:
         if body is None:
             return None
         if _FILE.search(scope["path"]):
-            # Gradio answers a range with the request's own headers.
+            # Gradio answers a range request with the request's own headers.
             scope = request_bodies.with_headers(scope, {b"range": None})
         if is_upload and scope["method"] == "POST":
             scope, body = await request_bodies.rewrite_upload(scope, body)
@@ -210,7 +212,7 @@ class RequestGuard:
 
     @contextlib.contextmanager
     def _noting(self, scope: Scope) -> Iterator[None]:
-        """Tell heartbeats of a stream, for as long as it is open."""
+        """Record a stream in heartbeats while it is open."""
         query = scope["query_string"].decode("latin-1")
         client = stream_client(scope["path"], query) if scope["method"] == "GET" else None
         if client is None:

@@ -1,7 +1,7 @@
-"""The session reaper: a thread that ends jobs and sessions that nobody waits for.
+"""The session reaper: a thread that ends abandoned jobs and sessions.
 
 Twice a second it stops jobs whose user left (closed tab, dropped connection, a request without a
-listener) and jobs over the time limit. It removes idle sessions and keeps the disk below its
+listener) and jobs over the time limit. It removes idle sessions and keeps disk usage below its
 watermark.
 """
 
@@ -19,12 +19,12 @@ _LOG = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 LEAVE_SECONDS = 4.0
-"""A page that was closed has this long until it says that it is coming back; then its job ends."""
+"""Seconds after which the job of a closed page ends, unless the page is reloading."""
 
 
 def is_abandoned(job: QueuedJob, heartbeats: Heartbeats, now: float) -> bool:
-    """Say whether nobody has waited for a job for long enough that nobody comes back."""
-    # Who never had a stream is given the time to open one.
+    """Return whether a job has been without a waiting client for too long."""
+    # A client without any stream gets time to open one.
     last = job.entered
     for client in job.clients:
         since = heartbeats.closed_since(client)
@@ -38,7 +38,7 @@ class SessionReaper:
     """The thread. jobs: of all sessions, running or queued.
 
     Args:
-        most_seconds: longest run of a job. chores: (seconds between, what to do).
+        most_seconds: longest run of a job. chores: (interval in seconds, function).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SessionReaper:
         self._end.set()
 
     def tick(self) -> None:
-        """Do one round."""
+        """Run one round."""
         now = self._clock()
         for job in self._jobs():
             if is_abandoned(job, self._heartbeats, now):
@@ -82,6 +82,6 @@ class SessionReaper:
         while not self._end.wait(TICK_SECONDS):
             try:
                 self.tick()
-            # A fault in one round (a disk that is full, say) must not end all later ones.
+            # A fault in one round (such as a full disk) must not end all later ones.
             except Exception:
                 _LOG.exception("The session reaper failed.")

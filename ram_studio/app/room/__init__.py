@@ -1,1 +1,1 @@
-"""A live classroom: rooms in memory, the routes that teachers and students ask, and the report."""
+"""A live classroom: rooms in memory, the routes for teachers and students, and the report."""

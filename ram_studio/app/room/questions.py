@@ -1,8 +1,8 @@
-"""What a room asks: text, a way to answer, and what was measured.
+"""Questions of a room: text, form of the answer, and the measured value.
 
-The teacher's page makes questions from the lesson's scenes (assets/room/questions.js) and from what
-Tune shows (ask.js), with the figures of the canvas. Here they are checked and bounded: only text
-and numbers, in two parts, what everybody may see at once and what the reveal adds.
+The teacher's page makes questions from the lesson's scenes (assets/room/questions.js) and from
+Tune's current view (ask.js), with the canvas's numbers. Here they are validated: only text and
+numbers, in two parts, the one visible from the start and the one that the reveal adds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ram_studio.errors import RamStudioError
 MAX_QUESTIONS = 24
 MAX_LINK = 400
 NEAR = 0.1
-"""A guess counts as right up to this share of its line away from what was measured."""
+"""A guess is right within this share of its line from the measured value."""
 
 
 class RoomError(RamStudioError):
-    """A request that a room does not take. status: of the HTTP answer."""
+    """A request that a room refuses. status: of the HTTP response."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class RoomError(RamStudioError):
 
 Text = Annotated[str, Field(max_length=700)]
 Pieces = Annotated[list[Text | list[Text]], Field(max_length=40)]
-"""Text as the lesson has it: a string, or [strings] that stand out."""
+"""Text as in the lesson: a string, or [strings] that are highlighted."""
 
 
 class _Model(BaseModel):
@@ -48,7 +48,7 @@ class _Model(BaseModel):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Return what JSON says. Raises: RoomError, which names the first fault."""
+        """Return the model of a JSON value. Raises: RoomError, which names the first fault."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -58,7 +58,7 @@ class _Model(BaseModel):
 
 
 class Line(_Model):
-    """A line to guess on, from low to high in steps. unit: said after a number, may be empty."""
+    """A line to guess on, from low to high in steps. unit: shown after a number, may be empty."""
 
     low: float
     high: float
@@ -73,7 +73,7 @@ class Line(_Model):
 
 
 class Truth(_Model):
-    """What was measured. value: on the line, or the place of a choice. low, high: 95 % interval."""
+    """The measured value. value: on the line, or a choice's index. low, high: 95 % interval."""
 
     value: float
     text: str = Field(max_length=300)
@@ -101,7 +101,7 @@ class Question(_Model):
         if (self.choices is None) == (self.line is None):
             raise ValueError("a question has either choices or a line")
         if not self.takes(self.truth.value):
-            raise ValueError("what was measured must be one of the answers")
+            raise ValueError("the measured value must be one of the answers")
         return self
 
     def takes(self, value: object) -> TypeGuard[float]:
@@ -115,7 +115,7 @@ class Question(_Model):
         return value == int(value) and 0 <= value < len(self.choices or ())
 
     def right_range(self) -> tuple[float, float]:
-        """Return from where to where answers count as right: the choice, or near on the line."""
+        """Return the range of right answers: the choice, or an interval on the line."""
         truth = self.truth
         if self.line is None:
             return truth.value, truth.value
@@ -126,16 +126,16 @@ class Question(_Model):
         )
 
     def before(self) -> dict[str, Any]:
-        """Return what everybody may see before the reveal."""
+        """Return the part that is visible before the reveal."""
         return self.model_dump(include={"id", "title", "ask", "choices", "line"})
 
     def after(self) -> dict[str, Any]:
-        """Return what the reveal adds."""
+        """Return the part that the reveal adds."""
         return self.model_dump(include={"truth", "reveal", "explore"})
 
 
 class NewRoom(_Model):
-    """What a teacher opens a room with."""
+    """A teacher's request to open a room."""
 
     questions: list[Question] = Field(min_length=1, max_length=MAX_QUESTIONS)
     talk_seconds: int = Field(default=90, ge=10, le=900)
@@ -143,9 +143,9 @@ class NewRoom(_Model):
 
 
 def canvas_link(text: object) -> str:
-    """Return the query of a link to this app's Tune step, in one spelling.
+    """Return the normalized query of a link to this app's Tune step.
 
-    Only the query is taken, so whatever is given leads to this app. Raises: RoomError for anything
+    Only the query is used, so the result always leads to this app. Raises: RoomError for anything
     but a query of known keys that names a shipped set or a scene.
     """
     refused = RoomError(

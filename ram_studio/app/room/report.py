@@ -1,4 +1,4 @@
-"""What a class answered, for the teacher: each question in both rounds, and what talking changed.
+"""The class report for the teacher: each question in both rounds, and the discussion's effect.
 
 Only counts and averages: no answer can be traced to a student.
 """
@@ -23,9 +23,9 @@ def question_text(question: Question) -> str:
 
 
 def round_of(question: Question, values: Sequence[float]) -> dict[str, Any]:
-    """Return what one round tells: how many answered, how many are right, and a summary.
+    """Return the results of one round: numbers of answers and of right ones, and a summary.
 
-    That is the count of each choice; on a line the median guess and the mean distance.
+    The summary is the count of each choice; on a line the median guess and the mean distance.
     """
     low, high = question.right_range()
     right = sum(low <= value <= high for value in values)
@@ -41,16 +41,16 @@ def round_of(question: Question, values: Sequence[float]) -> dict[str, Any]:
 
 
 def rounds_of(question: Question, votes: Votes) -> dict[str, dict[str, Any]]:
-    """Return both rounds, with their answers without who gave them: sorted, so no order tells."""
+    """Return both rounds, with anonymous answers, sorted so that the order reveals nothing."""
     own = {name: sorted(votes.of(name).values()) for name in ROUNDS}
     return {n: {**round_of(question, values), "values": values} for n, values in own.items()}
 
 
 def gain_of(question: Question, votes: Votes) -> dict[str, Any]:
-    """Return what changed among the students who answered in both rounds.
+    """Return the changes among the students who answered in both rounds.
 
-    gain: of what could be gained, the share that was: (right after - right before) / (both - right
-    before), Hake's normalized gain. None where nobody answered twice, or all were right before.
+    gain: Hake's normalized gain, (right after - right before) / (both - right before). None where
+    no student answered twice, or all were right before.
     """
     both = votes.first.keys() & votes.second.keys()
     low, high = question.right_range()
@@ -61,7 +61,7 @@ def gain_of(question: Question, votes: Votes) -> dict[str, Any]:
 
 
 def results(room: Room) -> dict[str, Any]:
-    """Return what the class answered, question by question; those that nobody answered too."""
+    """Return the class's results by question, including unanswered ones."""
     entries = [
         {
             "title": question.title,
@@ -84,7 +84,7 @@ def results(room: Room) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula."""
+    """Return a cell that no spreadsheet reads as a formula."""
     if value is None:
         return ""
     if isinstance(value, float):

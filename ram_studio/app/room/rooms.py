@@ -1,9 +1,9 @@
-"""Rooms of a live classroom: a state machine, and all that are open.
+"""Rooms of a live classroom: a state machine, and the collection of open rooms.
 
     lobby -> ask -> first -> talk -> second -> reveal -> ask (next question) ... -> done
 
-Knows nothing of HTTP, and no clock or random numbers but those it is given. Everything is in
-memory: no names, no addresses in a room, nothing on the disk. One thread calls it, the event loop.
+Independent of HTTP; clock and random numbers are passed in. Everything is in memory: no names, no
+addresses in a room, nothing on the disk. Only one thread calls it, the event loop.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _NEXT: dict[Phase, Phase] = {
 }
 
 LETTERS = "BCDFGHJKMNPQRSTVWXZ"
-"""Of codes: no vowel, so that they spell no word, and neither L nor Y, which look like others."""
+"""Letters of codes: no vowels, so that they form no words, and no L or Y, which are ambiguous."""
 CODE_LENGTH = 6
-"""47 million codes: a hundred tries a second find a room in its two hours with 1.5 % chance."""
+"""47 million codes: a hundred guesses a second find a room in its two hours with 1.5 % chance."""
 
 LIFE_SECONDS = 2 * 3600.0
 PRESENT_SECONDS = 12.0
-"""Students poll every two seconds; a phone in a pocket does not, and takes no place meanwhile."""
+"""Students poll every two seconds; a locked phone does not, and then does not count as present."""
 
 MAX_ROOMS = 40
 MAX_ROOMS_PER_ADDRESS = 6
 MAX_STUDENTS = 150
 MAX_KNOWN = 4 * MAX_STUDENTS
-"""Students whom a room knows, present or not; then the one away longest goes, with their votes."""
+"""Most students of a room, present or not; then the one away longest is removed, with votes."""
 IDLE_SECONDS = 600.0
-"""A room as long without its teacher and students gives its place to a new one that has none."""
+"""A room without teacher and students for this long may be replaced by a new one."""
 PER_MINUTE = {"open": 10, "join": 300, "vote": 40, "link": 10}
-"""Requests a minute: of an address that opens rooms, or joins one; and of a student who votes or
-hands in a link. A whole school often shares one address, so wrong codes are not counted: who names
-many would keep out those with a right one."""
+"""Requests a minute: of an address that opens or joins rooms; and of a student who votes or hands
+in a link. A whole school often shares one address, so wrong codes are not counted: a user with many
+wrong codes would lock out the others."""
 
 
 @dataclass
@@ -67,8 +67,8 @@ class Votes:
 class Room:
     """One room.
 
-    asked_at: when its teacher or a student last asked for it. ends_at: of the talk. last_seen: when
-    each student last asked. links: handed in.
+    asked_at: time of the last request by its teacher or a student. ends_at: end of the discussion.
+    last_seen: time of each student's last request. links: handed in.
     """
 
     code: str
@@ -91,11 +91,11 @@ class Room:
 
     @property
     def question(self) -> Question:
-        """The question that the class is at."""
+        """The current question."""
         return self.questions[self.place]
 
     def may_lead(self, token: str) -> bool:
-        """Whether a token is the teacher's; takes the same time whatever is wrong with it."""
+        """Whether a token is the teacher's; compared in constant time."""
         return secrets.compare_digest(token.encode(), self.token.encode())
 
     def knows(self, key: str) -> bool:
@@ -103,15 +103,15 @@ class Room:
         return key in self.last_seen or self.may_lead(key)
 
     def present(self, now: float) -> int:
-        """Return how many students are there."""
+        """Return the number of present students."""
         return sum(now - at <= PRESENT_SECONDS for at in self.last_seen.values())
 
     # ------------------------------------------------------------ students
 
     def join(self, student: str, now: float) -> None:
-        """Let a student in. Raises: RoomError when the room is full of those who are there.
+        """Let a student in. Raises: RoomError when the room is full of present students.
 
-        Who left keeps their votes and may come back: `note`.
+        A student who left keeps their votes and may come back: `note`.
         """
         if self.present(now) >= MAX_STUDENTS:
             raise RoomError(f"The room is full: it takes {MAX_STUDENTS} students.", 429)
@@ -125,16 +125,16 @@ class Room:
         self.last_seen[student] = now
 
     def note(self, student: str, now: float) -> None:
-        """Remember that a student asked. Raises: RoomError for one who never joined."""
+        """Record a student's request. Raises: RoomError for one who never joined."""
         if student not in self.last_seen:
             raise RoomError("You are not in this room yet. Join it with its code.", 403)
         self.last_seen[student] = now
 
     def vote(self, student: str, place: object, round_name: object, value: object) -> None:
-        """Take an answer, which replaces the student's earlier one of this round.
+        """Store an answer, which replaces the student's earlier one of this round.
 
-        student: who was noted. Raises: RoomError for a closed round, or a value that is not
-        an answer.
+        student: already recorded by `note`. Raises: RoomError for a closed round, or an invalid
+        answer.
         """
         if self.phase not in ROUNDS or (round_name, place) != (self.phase, self.place):
             raise RoomError("This vote is closed. Follow the question on the screen.", 409)
@@ -143,7 +143,7 @@ class Room:
         self.votes[self.place].of(self.phase)[student] = float(value)
 
     def hand_in(self, student: str, link: str) -> None:
-        """Take the canvas of a student, who was noted, for the teacher to show.
+        """Store a link to the canvas of a student (recorded by `note`), for the teacher to show.
 
         Raises: RoomError before the reveal.
         """
@@ -154,7 +154,7 @@ class Room:
     # ------------------------------------------------------------ the teacher
 
     def go_on(self, now: float) -> None:
-        """Take the one step that comes next. Raises: RoomError after the last."""
+        """Advance to the next phase. Raises: RoomError after the last."""
         if self.phase == "done":
             raise RoomError("The lesson is over.", 409)
         if self.phase != "reveal":
@@ -165,20 +165,20 @@ class Room:
             self._enter("done", now)
 
     def reveal(self, now: float) -> None:
-        """Go straight to what was measured. Raises: RoomError where nothing was asked."""
+        """Skip to the reveal. Raises: RoomError without a question."""
         if self.phase in ("lobby", "done"):
             raise RoomError("There is no question to reveal.", 409)
         self._enter("reveal", now)
 
     def reset(self) -> None:
-        """Forget the answers to this question, and ask it again."""
+        """Delete the answers to this question, and ask it again."""
         if self.phase in ("lobby", "done"):
             raise RoomError("There is no question to reset.", 409)
         self.votes[self.place] = Votes()
         self.go_to(self.place)
 
     def go_to(self, place: object) -> None:
-        """Go to a question: to its reveal where it was answered, else to where it is asked.
+        """Go to a question: to its reveal if it was answered, else to its start.
 
         Raises: RoomError where there is no such question.
         """
@@ -190,7 +190,7 @@ class Room:
         self._enter("reveal" if self.votes[place].first else "ask", 0.0)
 
     def ask(self, question: Question) -> None:
-        """Ask one more question now: it comes after the present one.
+        """Ask one more question now: it is inserted after the current one.
 
         Raises: RoomError when there are too many.
         """
@@ -202,7 +202,7 @@ class Room:
         self.go_to(at)
 
     def show(self, link: str | None) -> None:
-        """Bring a canvas that was handed in to the screen, or take it away (None).
+        """Show a handed-in canvas on the screen, or remove it (None).
 
         Raises: RoomError for any other.
         """
@@ -217,7 +217,7 @@ class Room:
 
 
 class Rooms:
-    """All open rooms. clock: seconds, of no known beginning."""
+    """All open rooms. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -256,7 +256,7 @@ class Rooms:
         return room
 
     def _make_place(self, openers: Collection[str], most: int) -> None:
-        """Let one more room be opened by some addresses; one that nobody asks for ends for it."""
+        """Make space for one more room of these addresses; an unused one may be ended."""
         own = [room for room in self._rooms.values() if self._openers[room.code] in openers]
         if len(own) < most:
             return
@@ -286,7 +286,7 @@ class Rooms:
         return room
 
     def join(self, code: str, address: str) -> str:
-        """Let a student into a room; return the random id that stands for them.
+        """Let a student into a room; return their random id.
 
         Raises: RoomError when there is no such room, or it is full.
         """

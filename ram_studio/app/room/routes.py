@@ -1,19 +1,19 @@
 """The routes of a live classroom: three plain pages, and JSON that they poll.
 
-| route below ``room/`` | who | says or does |
+| route below ``room/`` | user | response |
 | --- | --- | --- |
-| ``.``, ``teach``, ``screen`` | everybody | the pages; codes and tokens are in their fragments |
-| ``material/{set}.json`` | the teacher's page | the profile of a shipped set, for its questions |
+| ``.``, ``teach``, ``screen`` | anyone | the pages; codes and tokens are in their fragments |
+| ``material/{set}.json`` | the teacher's page | the analysis of a shipped set, for its questions |
 | ``api`` POST | a teacher | opens a room: code and token |
-| ``api/{code}`` GET | the screen, or a student with an id | what is shown; ETag |
+| ``api/{code}`` GET | the screen, or a student with an id | the view; ETag |
 | ``api/{code}/join``, ``vote``, ``link`` POST | students | an id; an answer; a canvas |
-| ``api/{code}/teacher`` GET, POST | who has the token | what is shown; one action; ETag |
-| ``api/{code}/report`` GET | who has the token | results, or CSV with ``?as=csv`` |
-| ``api/{code}/qr.svg`` GET | everybody | the link for students as a QR code |
+| ``api/{code}/teacher`` GET, POST | holder of the token | the view; one action; ETag |
+| ``api/{code}/report`` GET | holder of the token | results, or CSV with ``?as=csv`` |
+| ``api/{code}/qr.svg`` GET | anyone | the link for students as a QR code |
 
-Secrets travel in headers only, ``Room-Token`` and ``Room-Student``: never in an address, which logs
-and histories keep. All handlers run in the event loop and take a millisecond or less; what takes
-longer (the QR code, the pages) runs in a thread.
+Secrets travel in headers only, ``Room-Token`` and ``Room-Student``: never in a URL, which logs and
+histories store. All handlers run in the event loop and take a millisecond or less; slower work (the
+QR code, the pages) runs in a thread.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _json(value: dict[str, Any], **headers: str) -> Response:
 
 
 def _json_refusals(handle: Handler) -> Handler:
-    """Return a handler whose refusals are JSON answers."""
+    """Return a handler whose refusals are JSON responses."""
 
     async def answer_request(request: Request) -> Response:
         try:
@@ -89,7 +89,7 @@ def own_network_address() -> str | None:
     """Return this machine's address in its network, None where it has none. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address that nobody has
+            probe.connect(("192.0.2.1", 9))  # a reserved address
             found = str(probe.getsockname()[0])
         except OSError:
             return None
@@ -120,7 +120,7 @@ class RoomRoutes:
             ("/{code}/report", self._report, "GET"),
             ("/{code}/qr.svg", self._qr, "GET"),
         ]
-        # The longer paths first: `room/api` is no view.
+        # The longer paths first: `room/api` is not a view.
         return [
             *(
                 Route(f"/room/api{path}", _json_refusals(h), methods=[verb])
@@ -139,8 +139,9 @@ class RoomRoutes:
         return self.rooms.find(code, student)
 
     def _student(self, request: Request, room: Room) -> str:
-        """Return who asks. Invented ids are refused before they are counted: many would have the
-        counts of others forgotten.
+        """Return the student of a request.
+
+        Unknown ids are refused before they are counted, as many of them would evict others' counts.
         """
         student = request.headers.get("room-student", "")
         room.note(student, self.rooms.clock())
@@ -151,7 +152,7 @@ class RoomRoutes:
         return self.rooms.lead(request.path_params["code"], token)
 
     def _state(self, request: Request, view: dict[str, Any]) -> Response:
-        """Return a view, or 304 for a page that has it already."""
+        """Return a view, or 304 if the page already has it."""
         body = orjson.dumps(view)
         headers = {
             "Cache-Control": "no-store",
@@ -180,7 +181,7 @@ class RoomRoutes:
         view = request.path_params.get("view", "student")
         if view not in ("student", "teach", "screen"):
             return Response(status_code=404)
-        # Relative to the app's root, which a proxy may have put anywhere.
+        # Relative to the app's root, as a proxy may change it.
         is_below = "view" in request.path_params
         page = _page_html(view, "../" if is_below else "./")
         return HTMLResponse(page, headers={"Cache-Control": "no-cache"})
@@ -225,7 +226,7 @@ class RoomRoutes:
     async def _open_room(self, request: Request) -> Response:
         new = NewRoom.read(await _read_body(request, MAX_OPENING_BYTES))
         room = self.rooms.open(new, self._address(request))
-        # Nobody may ask any more when it is over.
+        # No requests are possible after its end.
         asyncio.get_running_loop().call_later(LIFE_SECONDS + 1, self.rooms.sweep)
         return _json({"code": room.code, "token": room.token})
 
@@ -244,7 +245,7 @@ class RoomRoutes:
         now = self.rooms.clock()
         match body.get("action"):
             case "next":
-                # Two presses of one button are one step.
+                # A double click on a button is one step.
                 if [body.get("place"), body.get("phase")] == [room.place, room.phase]:
                     room.go_on(now)
             case "reveal":
@@ -274,7 +275,7 @@ class RoomRoutes:
 
 
 def _material(request: Request) -> Response:
-    """Serve the profile of a shipped set, of which the teacher's page makes its questions."""
+    """Serve the analysis of a shipped set, from which the teacher's page makes its questions."""
     name = request.path_params["set"]
     if name not in TITLES:
         return Response(status_code=404)
@@ -298,6 +299,6 @@ def _qr_svg(link: str) -> bytes:
     import segno
 
     out = io.BytesIO()
-    # Dark on white whatever the page's theme: scanners need it.
+    # Dark on white in any theme, as scanners need it.
     segno.make(link, error="m").save(out, kind="svg", scale=8, border=3, light="#fff")
     return out.getvalue()

@@ -1,7 +1,7 @@
-"""What each of the three views of a room is told, as JSON.
+"""The JSON data of a room's three views.
 
-A student sees no answer of others, no count and nothing measured before the reveal; the screen sees
-how many have answered; only the teacher sees answers as they come.
+Before the reveal a student sees no answers of others, no count and no measured value; the screen
+shows the number of answers; only the teacher sees answers as they arrive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ASKING_PHASES = ("ask", "first", "talk", "second", "reveal")
 
 
 def _common(room: Room) -> dict[str, Any]:
-    """Return what all views show."""
+    """Return the common part of all views."""
     is_asked, is_revealed = room.phase in _ASKING_PHASES, room.phase == "reveal"
     return {
         "code": room.code,
@@ -35,7 +35,7 @@ def _rounds(room: Room) -> dict[str, dict[str, Any]]:
 
 
 def student_view(room: Room, student: str) -> dict[str, Any]:
-    """Return what a student sees: the question and their own answers."""
+    """Return a student's view: the question and their own answers."""
     votes = room.votes[room.place]
     return {
         **_common(room),
@@ -45,14 +45,14 @@ def student_view(room: Room, student: str) -> dict[str, Any]:
 
 
 def screen_view(room: Room, now: float) -> dict[str, Any]:
-    """Return what the projector shows: the question, and how many are there and have answered."""
+    """Return the projector's view: the question, and numbers of present students and answers."""
     votes = room.votes[room.place]
     counts = {name: len(votes.of(name)) for name in ROUNDS}
     return {**_common(room), "counts": counts, "present": room.present(now)}
 
 
 def teacher_view(room: Room, now: float) -> dict[str, Any]:
-    """Return what the teacher sees: everything but who answered what."""
+    """Return the teacher's view: everything except the students' ids."""
     is_asked = room.phase in _ASKING_PHASES
     return {
         **screen_view(room, now),

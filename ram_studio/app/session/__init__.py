@@ -1,1 +1,1 @@
-"""What the steps share: who visits, what is loaded, jobs, shipped sets and links."""
+"""Common parts of the steps: sessions, loaded models, jobs, shipped sets and links."""

@@ -1,8 +1,8 @@
-"""Where answers and merges are stored: for good, or in one session's folder.
+"""Storage of answers and merges: permanent, or in one session's folder.
 
-On one's own machine, checks go to the store that the command line uses too, and stay. Where
-others can come, each session has its own, which goes with its folder; only what the shipped
-models, and merges of them, answered is shared between users: nobody waits for it twice.
+On a private machine, checks use the permanent store of the command line. On a shared server, each
+session has its own store, deleted with its folder; only answers of shipped models, and of merges of
+them, are shared between users, who then need not wait for them.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 def memory_folder(session: Session, settings: Settings) -> Path:
-    """Return the folder that holds this user's answers and list of merges."""
+    """Return the folder with this user's answers and list of merges."""
     return user_folder() if settings.is_private else session.folder
 
 
 def open_answers(session: Session, workspace: Workspace) -> AnswerStore:
-    """Return this user's store, open, for the thread that asks.
+    """Return this user's open store, for the calling thread.
 
     Raises: EvaluationError when the file is damaged or cannot be used.
     """
     path = memory_folder(session, workspace.settings) / "answers.sqlite3"
     loaded = session.loaded
-    # Of a shipped set everything is known to everybody: the weights, and what can be made of them.
+    # Shipped sets are public: their weights, and all merges of them.
     if workspace.settings.is_private or loaded is None or loaded.set_name is None:
         return AnswerStore(path)
     return SharingStore(path, workspace.root / "shared" / "answers.sqlite3")
 
 
 class SharingStore(AnswerStore):
-    """A user's store that takes answers from, and adds its own to, a file for all users.
+    """A user's store that reads answers from, and adds its own to, a file for all users.
 
     Args:
         path: the user's file. shared: the file for all.
@@ -52,16 +52,16 @@ class SharingStore(AnswerStore):
         self._twins: dict[int, int] = {}
 
     def open_run(self, key: RunKey, *, rerun: bool = False, **labels: Any) -> int:
-        """Return the run with this key, with what any user's model of this key answered."""
+        """Return the run with this key, including all users' answers with this key."""
         run = super().open_run(key, rerun=rerun, **labels)
         if not rerun:
             self.adopt(run, key, self._shared.path)
-        # Under no name of this user's, who may have called a merge anything.
+        # Without this user's name of the merge, which may be any text.
         self._twins[run] = self._shared.open_run(key, model="model")
         return run
 
     def record(self, run: int, answers: Collection[tuple[Question, Answer]]) -> None:
-        """Write a batch of answers, for everybody."""
+        """Write a batch of answers, for all users."""
         super().record(run, answers)
         if run in self._twins:
             self._shared.record(self._twins[run], answers)

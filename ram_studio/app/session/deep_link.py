@@ -1,19 +1,16 @@
-"""What the page's address carries, read and checked here; assets/canvas/model/links.js writes it.
+"""The query of the page's URL, parsed and checked; assets/canvas/model/links.js writes it.
 
-| key | says |
-| --- | --- |
-| ``set`` | the shipped set to load: ``shared-style``, ``independent``, ``dense`` or ``real`` |
-| ``rule`` | Tune's method, as recipes name it, or ``average`` or ``sum`` |
-| ``epsilon``, ``r``, ``alpha``, ``scale``, ``density``, ``drop_rate`` | its settings |
-| ``weights`` | of agents, as Merge's form has them: ``coding=0.7, memory=0.2 0.8`` |
-| ``dial`` | the one in hand: ``point`` (epsilon), or one of the other names |
-| ``step`` | the step to open, ``tune`` where a set is named |
-| ``pin`` | the settings of A: ``RULE~NAME=VALUE~...``; what is left out is usual |
-| ``tensor``, ``element`` | the weight under the microscope: its tensor and its place there |
-| ``lesson`` | a scene of the lesson (assets/lesson/): its number, from 1, or its name |
+| key | meaning | | --- | --- | | ``set`` | the shipped set to load: ``shared-style``,
+``independent``, ``dense`` or ``real`` | | ``rule`` | Tune's method by its recipe name, or
+``average`` or ``sum`` | | ``epsilon``, ``r``, ``alpha``, ``scale``, ``density``, ``drop_rate`` |
+its settings | | ``weights`` | of agents, as in Merge's form: ``coding=0.7, memory=0.2 0.8`` |
+| ``dial`` | the active one: ``point`` (epsilon), or one of the other names | | ``step`` | the step
+to open, default ``tune`` with a set | | ``pin`` | the settings of A: ``RULE~NAME=VALUE~...``;
+missing ones have defaults | | ``tensor``, ``element`` | the weight under the microscope: its tensor
+and index | | ``lesson`` | a scene of the lesson (assets/lesson/): its number, from 1, or its name |
 | ``present`` | ``1``: in presentation mode |
 
-Whatever is written there is clamped to what can be shown or left out: a link never fails.
+All values are clamped to valid ones or ignored: a link never fails.
 """
 
 from __future__ import annotations
@@ -36,19 +33,21 @@ PLACES: Mapping[str, Mapping[str, Any]] = {
     "average": {"method": "task-arithmetic"},
     "sum": {"method": "task-arithmetic", "scale": 1.0},
 }
-"""Scales of task arithmetic that have a name; its usual scale is 1/N."""
+"""Scales of task arithmetic with a name; its default scale is 1/N."""
 
 AVERAGE, SUM = PLACES
 
 
 def method_title(name: str) -> str:
-    """Return what people call a method, or a scale that has a name, on every screen."""
+    """Return the title of a method, or of a scale with a name, on every screen."""
     return METHODS[name].title if name in METHODS else name.capitalize()
 
 
 def shown_method(method: str, settings: Mapping[str, Any], n_agents: int) -> str:
-    """Return the name that pages show a method by: of task arithmetic the sum is the scale 1, and
-    the average of N agents, which is usual, 1/N; other scales keep the method's.
+    """Return a method's name on pages.
+
+    Task arithmetic with scale 1 is the sum, with 1/N (for N agents, the default) the average; other
+    scales have the method's name.
     """
     scale = settings.get("scale")
     scale = 1 / n_agents if scale is None else scale
@@ -59,7 +58,7 @@ def shown_method(method: str, settings: Mapping[str, Any], n_agents: int) -> str
 
 
 TUNE_DIALS = ("scale", "density", "drop_rate")
-"""Settings of methods other than RAM's that Tune has a dial for."""
+"""Settings of methods outside the RAM family with a dial in Tune."""
 
 STEPS = ("load", "tune", "merge", "check", "history")
 
@@ -72,11 +71,11 @@ SCENES: Mapping[str, str] = {
     "rounding": "A small push",
     "limits": "A last word: when RAM cannot help",
 }
-"""The scenes of the lesson in their order, by name: their titles, as assets/lesson/ has them."""
+"""The titles of the lesson's scenes by name, in order, as in assets/lesson/."""
 
 
 def scene_of(lesson: str | None) -> str | None:
-    """Return the name of the scene that a link asks for by its number, from 1, or its name."""
+    """Return the name of a link's scene, given by its number, from 1, or its name."""
     name = lesson or ""
     if re.fullmatch("[1-9]", name) and int(name) <= len(SCENES):
         return list(SCENES)[int(name) - 1]
@@ -84,11 +83,11 @@ def scene_of(lesson: str | None) -> str | None:
 
 
 class Link(NamedTuple):
-    """What the address asks for; None where it says nothing usable.
+    """The parsed link; None for parts that are missing or invalid.
 
     settings, pin: of Tune, by name: method, point (on the epsilon grid), r, alpha, TUNE_DIALS and
     weights.
-    tensor: not yet compared with what is loaded, see ``view``.
+    tensor: not yet checked against the loaded models, see ``view``.
     """
 
     set_name: str | None = None
@@ -102,7 +101,7 @@ class Link(NamedTuple):
     present: bool = False
 
     def view(self, loaded: LoadedModels | None) -> dict[str, Any]:
-        """Return what the browser is to show of what is loaded; parts that do not fit are None.
+        """Return the browser's view of the loaded models; parts that do not fit are None.
 
         Keys: step, lesson, present; pin (settings); dial; tensor and element.
         """
@@ -119,7 +118,7 @@ class Link(NamedTuple):
 
 
 def _sizes(loaded: LoadedModels) -> dict[str, int]:
-    """Return the tensors that the microscope can show, with their numbers of elements."""
+    """Return the tensors of the microscope, with their numbers of elements."""
     entries = zip(loaded.analysis.tensors, loaded.analysis.counts.numel.tolist(), strict=True)
     return {entry.name: int(size) for entry, size in entries if size}
 
@@ -127,8 +126,8 @@ def _sizes(loaded: LoadedModels) -> dict[str, int]:
 def read_link(query: Mapping[str, str]) -> Link:
     """Return the link in a page's query parameters.
 
-    ``epsilon`` goes to the nearest grid point. A ``+`` in an unquoted ``rule=ram+`` arrives as a
-    space and is understood.
+    ``epsilon`` is rounded to the nearest grid point. A ``+`` in an unquoted ``rule=ram+`` arrives
+    as a space and is accepted.
     """
     set_name, step, dial = query.get("set"), query.get("step"), query.get("dial")
     lesson = query.get("lesson") or ""
@@ -149,7 +148,7 @@ KEYS = (
     *("set", "rule", *RANGES, "weights", "dial", "step", "pin"),
     *("tensor", "element", "lesson", "present"),
 )
-"""All that an address can say; what else stands there is left out."""
+"""All keys of a link; others are ignored."""
 
 
 def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
@@ -165,19 +164,19 @@ def _settings(rule: str | None, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def pin_parts(text: str | None) -> tuple[str, dict[str, str]]:
-    """Return the method of A and its settings, as a link writes them."""
+    """Return the method of A and its settings, as written in a link."""
     rule, *entries = (text or "").split("~")
     return rule, dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def _pin(text: str | None) -> dict[str, Any] | None:
-    """Return the settings of A; None without a method that Tune shows."""
+    """Return the settings of A; None without a method of Tune."""
     found = _settings(*pin_parts(text))
     return found if "method" in found else None
 
 
 def read_number(text: str | None, high: float) -> float | None:
-    """Return a number of the address, from 0 to ``high``; None for what is not one."""
+    """Return a number in a link, from 0 to ``high``; None for anything else."""
     try:
         value = float(text or "")
     except ValueError:
@@ -186,14 +185,14 @@ def read_number(text: str | None, high: float) -> float | None:
 
 
 def _whole(text: str | None) -> int | None:
-    # Eighteen digits name any element; more only cost time to read.
+    # Eighteen digits are enough for any element; more only take time to parse.
     return int(text) if text and len(text) <= 18 and text.isascii() and text.isdecimal() else None
 
 
 def tune_query(set_name: str | None, rule: str, settings: Mapping[str, Any]) -> str:
-    """Return a query that opens Tune with the settings of a merge that it can show.
+    """Return a query that opens Tune with a merge's settings.
 
-    settings: the recipe's, perhaps with its weights; those that are no numbers are left out.
+    settings: the recipe's, possibly with its weights; only numbers are used.
     """
     known = {"step": "tune"} | ({} if set_name is None else {"set": set_name})
     for name in RANGES:

@@ -1,7 +1,7 @@
-"""How much disk users take: a share for each session, a watermark for all of them together.
+"""Disk usage of users: a limit for each session, and a watermark for all sessions together.
 
-Above the watermark the oldest goes first, whatever it is: a merge nobody touched for long, a file
-of Gradio's cache, a model of the Hub's cache. What a job works on, and what is loaded, stays.
+Above the watermark the oldest entries are deleted first: an unused merge, a file of Gradio's cache,
+a model of the Hub's cache. Files of jobs and loaded models stay.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ram_studio.app.session.session import MergedModel
 from ram_studio.errors import OutputError
 
 LOW_WATER = 0.8
-"""A clean-up goes on until this share of the most is left."""
+"""A clean-up frees space down to this share of the limit."""
 
 _GIGABYTE = 1e9
 
 
 class Entry(NamedTuple):
-    """Something that can be removed: when it was used last, its bytes, and how to remove it."""
+    """A removable file or folder: its last use, its bytes, and a function that removes it."""
 
     used: float
     nbytes: int
@@ -32,19 +32,19 @@ class Entry(NamedTuple):
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a file that goes meanwhile counts nothing."""
+    """Return the bytes of all files below a folder; a file deleted meanwhile counts 0."""
     return sum(entry.nbytes for entry in files_in(folder))
 
 
 def make_room(
     merges: MutableMapping[str, MergedModel], needed: int, *, most_merges: int, most_bytes: int
 ) -> list[str]:
-    """Remove a session's oldest merges until a new one has room; return their names.
+    """Remove a session's oldest merges until a new one fits; return their names.
 
     Args:
         merges: of the session, oldest first; changed in place. needed: bytes of the new one.
 
-    Raises: OutputError when the new one alone is larger than a session's share.
+    Raises: OutputError when the new one alone exceeds a session's limit.
     """
     if needed > most_bytes:
         raise OutputError(
@@ -77,7 +77,7 @@ def tidy(entries: Iterable[Entry], used: int, most: int) -> int:
 
 
 def files_in(folder: Path) -> Iterator[Entry]:
-    """Yield the files below a folder, such as Gradio's cache; not one that goes meanwhile."""
+    """Yield the files below a folder, such as Gradio's cache, without those deleted meanwhile."""
     for root, _, names in os.walk(folder):
         for name in names:
             path = Path(root, name)
@@ -90,7 +90,7 @@ def files_in(folder: Path) -> Iterator[Entry]:
 
 
 def merges_in(merges: MutableMapping[str, MergedModel], used: float) -> Iterator[Entry]:
-    """Yield a session's merges; ``used`` is when its user was last seen (time.time)."""
+    """Yield a session's merges; ``used``: time of its user's last request (time.time)."""
 
     def remove(name: str) -> None:
         if (merge := merges.pop(name, None)) is not None:
@@ -101,9 +101,9 @@ def merges_in(merges: MutableMapping[str, MergedModel], used: float) -> Iterator
 
 
 def hub_models(in_use: Collection[str]) -> tuple[int, list[Entry]]:
-    """Return the bytes of the Hub's cache, and its revisions but for those of repositories in use.
+    """Return the bytes of the Hub's cache, and its revisions of repositories that are not in use.
 
-    in_use: `owner/name` of what is loaded somewhere. Nothing where huggingface_hub was never used.
+    in_use: `owner/name` of loaded models. Nothing where huggingface_hub was never used.
     """
     if "huggingface_hub" not in sys.modules:
         return 0, []

@@ -1,12 +1,12 @@
-"""One long piece of work in a thread, watched from a generator and stopped from anywhere.
+"""A job: long work in a thread, watched by a generator and stopped from any thread.
 
-The generator that Gradio runs only polls; the work itself asks its CancelToken between pieces, so
-Stop acts within one piece. A job first waits in ``public.job_queue``. Some seconds after its page
-was closed it is stopped (``public.session_reaper``); a reloaded page shows it again.
+Gradio's generator only polls; the work checks its CancelToken between chunks, so Stop takes effect
+within one chunk. A job first waits in ``public.job_queue``. Some seconds after its page was closed
+it is stopped (``public.session_reaper``); a reloaded page shows it again.
 
 A panel with a job has ``JobControls``, connects them with ``connect``, and its handler is one
-``watch``: is anything loaded, is the session free, does the form hold; then start, progress, stop
-and outcome, each as updates keyed by component.
+``watch``: it checks that models are loaded, the session is free and the form is valid; then come
+start, progress, stop and outcome, each as updates keyed by component.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 Report = Callable[[Any], None]
 Work = Callable[[Report, CancelToken], Result]
 Updates = dict[Any, Any]
-"""Updates keyed by component, as handlers return them."""
+"""Updates keyed by component, the return value of handlers."""
 
 POLL_SECONDS = 0.15
 
@@ -44,14 +44,14 @@ QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Options of every event of the page."""
 
 LIGHT: dict[str, Any] = {**QUIET, "queue": False}
-"""Options of events that are answered at once: they stand in no line."""
+"""Options of events without a queue."""
 
 HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit": None}
-"""Options of events with a job, which wait in our own ``public.job_queue``, not Gradio's."""
+"""Options of events with a job, which wait in ``public.job_queue``, not in Gradio's queue."""
 
 STOPPED = "Stopped."
 LOADED = "loaded"
-"""Why a job was stopped: its user loaded other models."""
+"""Reason of a stop: the user loaded other models."""
 BUSY = "You already have a job running. Stop it or wait until it ends."
 NEED_LOAD = "No models loaded yet. Open the playground or your own models in Load."
 NEED_MODELS = (
@@ -68,7 +68,7 @@ _OUT_OF_TIME = "Stopped: the job took longer than this server allows."
 
 
 def missing_text(loaded: LoadedModels | None) -> str:
-    """Return what is missing for work on models, a sentence; "" where they are loaded."""
+    """Return a sentence on what is missing for work on models; "" where they are loaded."""
     if loaded is None:
         return NEED_LOAD
     if not loaded.is_analysis_only:
@@ -77,9 +77,9 @@ def missing_text(loaded: LoadedModels | None) -> str:
 
 
 def check_weights(loaded: LoadedModels) -> LoadedModels:
-    """Return what is loaded.
+    """Return the loaded models.
 
-    Raises: SettingsError where only an analysis is, with what to do.
+    Raises: SettingsError where only an analysis is loaded, with what to do.
     """
     if message := missing_text(loaded):
         raise SettingsError(message)
@@ -87,13 +87,13 @@ def check_weights(loaded: LoadedModels) -> LoadedModels:
 
 
 def costing(work: Work[Result], effort: Effort) -> Work[Result]:
-    """Return work with what it will cost, by which it is queued."""
+    """Return work with its expected effort, for the queue."""
     work.effort = effort  # type: ignore[attr-defined]
     return work
 
 
 class JobDisplay(NamedTuple):
-    """How a panel shows its job, so that a reloaded page can take up where it was."""
+    """A panel's display of its job, so that a reloaded page can continue it."""
 
     controls: JobControls
     show_progress: Callable[[Any], str | Updates]
@@ -103,17 +103,18 @@ class JobDisplay(NamedTuple):
 
 
 class Job(Generic[Result]):
-    """A session's work that runs in its own thread, when the queue lets it.
+    """A session's work that runs in its own thread, when the queue starts it.
 
     Args:
-        work: called with a function that takes progress events (kept: the latest) and a
+        work: called with a function that takes progress events (only the latest counts) and a
             CancelToken.
 
     Attributes:
-        clients: who waits for it (Gradio's session hashes, the tab's key). display: how, in a page.
-        is_end_shown: whether a page has shown how it ended. why: it was stopped, "" by the user,
+        clients: those that wait for it (Gradio's session hashes, the tab's key). display: in a
+            page.
+        is_end_shown: whether a page has shown its outcome. why: reason of the stop, "" by the user,
             LOADED by loading other models.
-        entered: when it was queued (time.monotonic).
+        entered: time of queueing (time.monotonic).
 
     Raises: QueueFullError when this user has enough jobs, or the queue is full.
     """
@@ -125,7 +126,7 @@ class Job(Generic[Result]):
         self.is_end_shown = False
         self.why = ""
         self._work = work
-        # On a shared server errors name no path of this machine, and pages go first.
+        # On a shared server errors contain no path of this machine, and pages have priority.
         self._is_public = session.is_public
         self._token = session.token
         self._latest: Any = None
@@ -148,7 +149,7 @@ class Job(Generic[Result]):
             self._ticket.wait(self.cancel)
             with acting_as(self._token):
                 self._result = self._work(self._report, self.cancel)
-        # Handed to whoever asks for the result, on another thread.
+        # Raised where the result is requested, in another thread.
         except BaseException as error:
             self._error = error
         finally:
@@ -157,24 +158,24 @@ class Job(Generic[Result]):
             self._done.set()
 
     def stop(self, why: str = "") -> None:
-        """Ask the work to stop at its next opportunity, or to leave the queue; returns at once."""
+        """Request a stop at the next opportunity, or leave the queue; does not wait."""
         if not self.cancel.is_cancelled:
             self.why = why
         self.cancel.cancel()
 
     @property
     def began(self) -> float | None:
-        """When it began to run; None while it is queued."""
+        """Time at which it began to run; None while it is queued."""
         return self._ticket.began
 
     @property
     def latest(self) -> Any:
-        """Its queue position, then the latest progress event of the work."""
+        """Its queue position, later the latest progress event of the work."""
         return self._ticket.queue.position(self._ticket) or self._latest
 
     @property
     def is_done(self) -> bool:
-        """Whether the work has ended, one way or another."""
+        """Whether the work has ended, for any reason."""
         return self._done.is_set()
 
     def updates(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Any]:
@@ -187,18 +188,18 @@ class Job(Generic[Result]):
                 yield seen
 
     def note_departure(self) -> None:
-        """Note that one who waited has gone: it is stopped, unless a SessionReaper does that.
+        """Record that a waiting client left: the job is stopped, unless a SessionReaper does that.
 
-        Waits for its end, so that it cannot go on unseen.
+        Waits for its end, so that it cannot continue unnoticed.
         """
         if not self._done.is_set() and not self._ticket.queue.is_supervised:
             self.stop()
             self._done.wait(10)
 
     def outcome(self) -> tuple[Result | None, RamStudioError | None]:
-        """Return (result, None), or (None, why there is none). Call after ``updates`` ended.
+        """Return (result, None), or (None, the error). Call after ``updates`` ended.
 
-        A bug in the work is logged and comes back as a plain sentence: the page stays usable, and
+        A bug in the work is logged and returned as a plain sentence: the page stays usable, and
         other users see no traceback.
         """
         if self.why == LOADED:
@@ -218,9 +219,9 @@ class Job(Generic[Result]):
         )
 
     def result(self) -> Result:
-        """Return what the work returned. Call after ``updates`` ended.
+        """Return the work's result. Call after ``updates`` ended.
 
-        Raises: RamStudioError as ``outcome`` returns it; whatever else the work raised.
+        Raises: RamStudioError as in ``outcome``; any other exception of the work.
         """
         result, error = self.outcome()
         if self._error is not None and error is not None:
@@ -229,7 +230,7 @@ class Job(Generic[Result]):
 
 
 class JobControls(NamedTuple):
-    """What every panel with a job has: the button that starts it, Stop, and a line of status."""
+    """Controls of every panel with a job: start button, Stop, and a status line."""
 
     start: gr.Button
     stop: gr.Button
@@ -252,14 +253,15 @@ def watch(
     explain: Callable[[RamStudioError, Job[Result]], str] | None = None,
     poll_seconds: float = POLL_SECONDS,
 ) -> Iterator[Updates]:
-    """Run a panel's job, yielding updates keyed by component as it goes.
+    """Run a panel's job, yielding updates keyed by component.
 
     Args:
         prepare: reads the form and returns the work; raises RamStudioError to refuse.
         show_progress: the status (HTML), or updates, for an event, for None before the first one,
-            at most every poll_seconds; HTML that is as it was is not sent again.
-        finish: updates for the result, put into the session; raises RamStudioError to refuse it.
-        explain: the status (HTML) of a job without a result; by default the error's own words.
+            at most every poll_seconds; unchanged HTML is not sent again.
+        finish: stores the result in the session and returns updates; raises RamStudioError to
+            refuse it.
+        explain: the status (HTML) of a job without a result; by default the error's message.
     """
     refusal = (missing_text(session.loaded) if needs_loaded else "") or (
         BUSY if session.is_busy else ""
@@ -286,12 +288,12 @@ def _show(job: Job[Any], display: JobDisplay) -> Iterator[Updates]:
         sent.update(new)
         return new
 
-    # The buttons only when they change: one that is drawn anew under the pointer misses its click.
+    # The buttons only when they change: a button redrawn under the pointer loses its click.
     buttons = {controls.start: gr.update(interactive=False), controls.stop: gr.update(visible=True)}
     try:
         yield {**buttons, **changes(show_progress(None))}
         for event in job.updates(poll_seconds):
-            if job.why == LOADED:  # what it found would stand among other models
+            if job.why == LOADED:  # its result belongs to other models
                 continue
             if news := changes(
                 queue_html(event) if isinstance(event, QueuePosition) else show_progress(event)
@@ -319,9 +321,9 @@ def queue_html(position: QueuePosition) -> str:
 
 
 def resume_button_id(session: Session) -> str:
-    """Return the element of the panel whose job a reloaded page has to show; "" for none.
+    """Return the element id of the panel whose job a reloaded page has to show; "" for none.
 
-    The page counts as waiting for it from now on.
+    The page then counts as waiting for it.
     """
     job = session.job
     if not isinstance(job, Job) or job.display is None or job.is_end_shown:
@@ -339,7 +341,7 @@ def connect(
 ) -> Any:
     """Connect a panel's start and stop buttons; return the event, for a ``.then``.
 
-    run: (data of the inputs, session) -> a ``watch``. outputs: what it updates besides the
+    run: (data of the inputs, session) -> a ``watch``. outputs: updated components besides the
     controls.
     """
 
@@ -364,12 +366,12 @@ def connect(
 
     # A reloaded page has them folded.
     folds = [box for box in _around(controls.start) if isinstance(box, gr.Accordion)]
-    # Shown at once by the browser, until the job's first word: it may have to wait.
+    # The browser shows it until the job's first update, which may take time.
     waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
     controls.start.click(fn=None, js=waiting, outputs=controls.status)
     controls.stop.click(stop, None, None, **LIGHT)
     every = list(dict.fromkeys([*controls, *outputs]))
-    # Pressed by a reloaded page, see page.js.
+    # Clicked by a reloaded page, see page.js.
     again = gr.Button(visible="hidden", elem_id=f"resume-{controls.start.elem_id}")
     again.click(resume, None, [*every, *folds], **HEAVY)
     return controls.start.click(start, inputs, every, **HEAVY)

@@ -1,4 +1,4 @@
-"""A few small models stay loaded for whoever asks next; a large one is let go at once."""
+"""A cache of a few small loaded models; large ones are freed after use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ENGINES = 8
 
 
 class Engines:
-    """Small models that stay loaded. One job at a time uses an engine."""
+    """The cache of small models. One job at a time uses an engine."""
 
     def __init__(self) -> None:
         self._engines: OrderedDict[str, LocalEngine] = OrderedDict()
@@ -25,10 +25,10 @@ class Engines:
 
     @contextmanager
     def borrow(self, checkpoint: Any) -> Iterator[LocalEngine]:
-        """Lend an engine for an opened checkpoint."""
+        """Yield an engine for an opened checkpoint."""
         from ram_studio.evals.answering.local import LocalEngine
 
-        # A folder's name may come to hold another merge.
+        # A folder's name may be reused for another merge.
         key = f"{checkpoint.folder}|{checkpoint.fingerprint}"
         with self._lock:
             engine = self._engines.pop(key, None)

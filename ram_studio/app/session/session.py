@@ -1,4 +1,4 @@
-"""The records of one user's work. A leaf: nothing here imports a panel or a thread."""
+"""The records of one user's work. A leaf module: it imports no panel and no thread."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OTHER_MODELS = "Stopped: other models were loaded."
 class LoadedModels:
     """Checkpoints that were analyzed together.
 
-    title: for people. set_name: the shipped set ("dense"), or None.
+    title: for display. set_name: the shipped set ("dense"), or None.
     base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
-    read_rate: bytes a second that the analysis read; None when it was not run here.
-    is_analysis_only: there are no weights: an analysis was opened, or a set that ships without.
-    cautions: what to know before merging them, in sentences; the more serious first.
-    remote_bytes: of models that were read on the Hub and are not here; a merge reads them again.
+    read_rate: bytes per second of the analysis; None when it was not run here. is_analysis_only:
+        without weights: an opened analysis, or a set that ships without weights. cautions:
+        sentences to show before merging, the most serious first. remote_bytes: of models that were
+        read on the Hub and are not stored here; a merge reads them again.
     opened: see ``load.work.open_loaded``.
     """
 
@@ -49,7 +49,7 @@ class LoadedModels:
 
     @property
     def is_example(self) -> bool:
-        """Whether these are models of a shipped set, which have its skills and their weights."""
+        """Whether these are models of a shipped set with the example's skills, and with weights."""
         return self.set_name is not None and not self.is_analysis_only
 
     @property
@@ -59,14 +59,14 @@ class LoadedModels:
 
     @cached_property
     def nbytes(self) -> int:
-        """Memory that only this load takes: shipped sets are there for all."""
+        """Memory of these models only: shipped sets are shared."""
         if self.set_name is not None:
             return 0
         return sum(array.nbytes for array in analysis_arrays(self.analysis).values())
 
     @property
     def identity(self) -> str:
-        """Something that differs between two different loads."""
+        """An identifier that differs between two loads."""
         return f"{self.title}|{id(self.analysis)}"
 
 
@@ -83,7 +83,7 @@ class MergedModel:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment, and its files to take home: none while it is running."""
+    """An experiment, and its files for download: none while it is running."""
 
     result: ExperimentResult
     files: tuple[Path, ...]
@@ -91,10 +91,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What one model has said so far in the chat.
+    """One model's reply in the chat, possibly unfinished.
 
-    state: "waiting", "loading", "reading", "writing" or "done". speed: tokens a second since the
-    first one; None before there are two. verdict, tone: how it ended, in words.
+    state: "waiting", "loading", "reading", "writing" or "done". speed: tokens per second since the
+    first one; None before the second. verdict, tone: of its ending, in words.
     """
 
     model: str
@@ -109,7 +109,7 @@ class ChatReply:
 
 @dataclass(frozen=True)
 class Chat:
-    """A question with what its models said, at one moment."""
+    """A question with its models' replies, at one moment."""
 
     question: str
     answers: tuple[ChatReply, ...]
@@ -119,12 +119,11 @@ class Chat:
 class Session:
     """One user's work. Changed by one handler at a time: heavy ones check ``job``.
 
-    report: what Check shows; margin: by which it judges whether skills survived. found: what
-    History compares. data: folder with the rows of data sets, "" for the Hub's cache. client,
-    address: who called last; token: theirs for the Hub, when they signed in (from their request,
-    in memory only).
-    last_probe: the client and number of what was asked last of the microscope.
-    job_queue: where its heavy jobs run. is_public: others use this server too.
+    report: shown in Check; margin: of its verdicts. found: History's comparison. data: folder with
+    the rows of data sets, "" for the Hub's cache. client, address: of the last request; token: the
+    signed-in user's, for the Hub (from the request, in memory only). last_probe: the client and
+    number of the microscope's last request. job_queue: for its heavy jobs. is_public: the server is
+    shared.
     """
 
     key: str
@@ -154,14 +153,14 @@ class Session:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was done in it yet that somebody could miss."""
+        """Whether it contains nothing that a user could lose."""
         given = (self.job, self.loaded, self.found, self.merges, self.data)
         return not any(map(bool, given))
 
     @property
     def models(self) -> LoadedModels:
-        """What is loaded, for those who know that something is."""
-        assert self.loaded is not None, "checked by whoever begins"
+        """The loaded models, for callers that know they exist."""
+        assert self.loaded is not None, "checked by callers"
         return self.loaded
 
     def load(self, loaded: LoadedModels) -> None:
@@ -177,9 +176,9 @@ class Session:
             self.loaded = loaded
 
     def keep(self, merged: MergedModel, loaded: LoadedModels) -> None:
-        """Take in a merge of what was loaded when it began; of other models it is removed.
+        """Add a merge of the models loaded at its start; remove it if others are loaded now.
 
-        Raises: Stopped when others were loaded since.
+        Raises: Stopped when other models were loaded since.
         """
         with self._lock:
             if self.models.identity == loaded.identity:
@@ -189,7 +188,7 @@ class Session:
         raise Stopped(OTHER_MODELS)
 
     def free_name(self, wanted: str) -> str:
-        """Return ``wanted``, with a number when a merge of that name exists already."""
+        """Return ``wanted``, with a number if a merge of that name exists."""
         used = set(self.merges) | {"base"} | set(self.loaded.agents if self.loaded else ())
         name, number = wanted, 2
         while name in used:
@@ -197,7 +196,7 @@ class Session:
         return name
 
     def save(self, files: Mapping[str, str]) -> list[Path]:
-        """Write files (text by name) that the user takes home; return where they are.
+        """Write files (text by name) for download; return their paths.
 
         Raises: OutputError when they cannot be written.
         """
@@ -205,7 +204,7 @@ class Session:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for name, text in files.items():
-                # newline="": CSV brings its own line ends.
+                # newline="": CSV has its own line endings.
                 path = folder / name
                 path.write_text(text, encoding="utf-8", errors="replace", newline="")
         except OSError as error:

@@ -25,13 +25,13 @@ TITLES = {
     "dense": "the dense agents",
     REAL: "the agents of a real 0.5B model",
 }
-"""The shipped sets as links, the API and assets/ name them; the first is the default."""
+"""Titles of the shipped sets, by their name in links, API and assets/; the first is the default."""
 
 DEFAULT_SET = next(iter(TITLES))
 
 
 def opener(set_name: str) -> str:
-    """Return the CSS class of the button that opens a set, by which the lesson presses it."""
+    """Return the CSS class of the button that opens a set, which the lesson uses to click it."""
     return f"opens-{set_name}"
 
 
@@ -45,7 +45,7 @@ def _model_folder(set_name: str, name: str) -> str:
 def load_set(set_name: str) -> LoadedModels:
     """Return a shipped set; read from disk once.
 
-    Raises: CheckpointError when this installation lacks the files; AnalysisError for a damaged one.
+    Raises: CheckpointError when the files are missing; AnalysisError for a damaged analysis.
     """
     analysis = load_analysis(asset_path(set_name, "analysis.safetensors"))
     names, has_weights = ("base", *analysis.agents), set_name != REAL
@@ -65,11 +65,11 @@ SKILLS = "skills.json.gz"
 """The measured skills of a shipped set."""
 
 RECORD = "record.json"
-"""How a shipped set was trained and what was measured of it."""
+"""A shipped set's record: its training and measurements."""
 
 
 def shipped_file(set_name: str, name: str) -> Path | None:
-    """Return a file of a shipped set; None where there is no such set, or it has none."""
+    """Return a file of a shipped set; None for an unknown set, or a missing file."""
     path = asset_path(set_name) / name if set_name in TITLES else None
     return path if path is not None and path.is_file() else None
 
@@ -83,13 +83,13 @@ def shipped_table(set_name: str) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=len(TITLES))
 def record_of(set_name: str) -> dict[str, Any]:
-    """Return how a shipped set was trained and what was measured of it."""
+    """Return a shipped set's record: its training and measurements."""
     found: dict[str, Any] = orjson.loads(asset_path(set_name, RECORD).read_bytes())
     return found
 
 
 def build_profile(analysis: Analysis) -> dict[str, Any]:
-    """Return ``client_profile`` with mergekit's factors at each point, which only the page shows.
+    """Return ``client_profile`` with mergekit's factors at each grid point, only for the page.
 
     Sent once per analysis; outcome.js does the same arithmetic on it as Analysis.preview (a test
     compares the two to 1e-12).
@@ -103,16 +103,16 @@ def build_profile(analysis: Analysis) -> dict[str, Any]:
 
 @lru_cache(maxsize=len(TITLES))
 def set_profile(set_name: str) -> str:
-    """Return the client profile of a shipped set as JSON; computed once a set."""
+    """Return the client profile of a shipped set as JSON; cached."""
     skills_at = f"ram/skills/{set_name}.json" if shipped_file(set_name, SKILLS) else None
     own = {"set": set_name, "skills_at": skills_at}
     return _as_text({**build_profile(load_set(set_name).analysis), **own})
 
 
 def profile_of(loaded: LoadedModels) -> str:
-    """Return the client profile of whatever is loaded, as JSON.
+    """Return the client profile of the loaded models, as JSON.
 
-    Text, because Gradio looks at every number of a nested value for files: 60 ms a user.
+    As text, because Gradio searches every number of a nested value for files: 60 ms per user.
     """
     if loaded.set_name is not None:
         return set_profile(loaded.set_name)
@@ -120,5 +120,5 @@ def profile_of(loaded: LoadedModels) -> str:
 
 
 def _as_text(profile: dict[str, Any]) -> str:
-    # As Gradio writes JSON: what is not finite becomes null, which every browser reads.
+    # As in Gradio's JSON: non-finite numbers become null, which every browser can parse.
     return orjson.dumps(profile).decode()

@@ -1,15 +1,15 @@
-"""What the panels of the page share, and how one tells the others that something changed.
+"""Common parts of the page's panels, and notifications of changes between them.
 
-A panel is a class: made with ``shared`` inside the open Blocks, it lays itself out and connects its
-events. Handlers are given the session of whoever asks (``shared.with_session``) and return dicts
-keyed by component. Two rules join the panels:
+A panel is a class: created with ``shared`` inside the open Blocks, it lays itself out and connects
+its events. Handlers get the caller's session (``shared.with_session``) and return dicts keyed by
+component. Two rules connect the panels:
 
-- A panel that shows something of the session listens to its ``Change``:
+- A panel that shows a part of the session listens to its ``Change``:
   ``shared.loaded.listen(components, show)``, where ``show(session)`` returns updates of them. The
   handler that changes it returns ``{**own, **shared.loaded.updates(session)}`` with outputs
-  ``[*own, *shared.loaded.components]``: one answer of the server for all panels.
+  ``[*own, *shared.loaded.components]``: one response of the server for all panels.
 - An event that needs another panel's components, such as those of a ``Change``, is connected by
-  ``shared.when_built(wire)``: called once every panel stands.
+  ``shared.when_built(wire)``: called after all panels are built.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from ram_studio.evals.report.canvas_page import RANGES
 
 
 class Change:
-    """Something of a session that several panels show: loaded models, merges, a report."""
+    """A part of a session that several panels show: loaded models, merges, a report."""
 
     def __init__(self) -> None:
         self._listeners: list[tuple[list[Any], Callable[[Session], Updates]]] = []
 
     def listen(self, components: Sequence[Any], show: Callable[[Session], Updates]) -> None:
-        """Have ``show(session)`` called at a change; it returns updates of these components."""
+        """Register ``show(session)``, which returns updates of these components after a change."""
         self._listeners.append((list(components), show))
 
     @property
     def components(self) -> list[Any]:
-        """Every component that shows it."""
+        """All components that show it."""
         return list(dict.fromkeys(c for components, _ in self._listeners for c in components))
 
     def updates(self, session: Session) -> Updates:
-        """Return what every listener shows for a session."""
+        """Return the updates of all listeners for a session."""
         return {c: update for _, show in self._listeners for c, update in show(session).items()}
 
 
 def open_after(event: Any, step: gr.Textbox) -> None:
-    """Have an event followed by the step that a hidden text names then, "" for none."""
+    """Open the step named in a hidden text after an event, "" for none."""
     event.then(fn=None, inputs=step, js="(step) => { window.RAM.open(step); }")
 
 
 class TuneSettings(NamedTuple):
-    """What Tune shows: a method by its recipe's name, and its settings; of all dials, by name.
+    """The settings in Tune: a method by its recipe name, and the values of all dials, by name.
 
-    point: epsilon's place on the grid of thresholds. own: settings other than RAM's three.
+    point: epsilon's index on the epsilon grid. own: settings other than RAM's three.
     """
 
     method: str = DEFAULT_RULE
@@ -86,14 +86,14 @@ class TuneSettings(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that the method has, as a recipe writes them."""
+        """The method's settings, as in a recipe."""
         known = {**self.values, **self.own}
         fields = METHODS[self.method].settings.model_fields
         return {name: known[name] for name in fields if name in known}
 
 
 def read_tune_settings(text: str | None) -> TuneSettings:
-    """Return what the browser says as JSON, see ``tune_settings_from``."""
+    """Return the settings in the browser's JSON, see ``tune_settings_from``."""
     try:
         values = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -102,7 +102,7 @@ def read_tune_settings(text: str | None) -> TuneSettings:
 
 
 def tune_settings_from(values: Mapping[str, Any]) -> TuneSettings:
-    """Return settings by name, clamped; what is left out is the paper's.
+    """Return settings by name, clamped; missing ones are the paper's.
 
     values: any of method, point, r, alpha, further settings' names and weights.
     """
@@ -125,25 +125,25 @@ def tune_settings_from(values: Mapping[str, Any]) -> TuneSettings:
 
 
 class TuneComponent(NamedTuple):
-    """The component of Tune's settings, one JSON value, which other panels read and set."""
+    """The component with Tune's settings, one JSON value, which other panels read and set."""
 
     value: gr.Textbox
 
     def read(self, data: Mapping[Any, Any]) -> TuneSettings:
-        """Return what it says among a handler's inputs."""
+        """Return its settings in a handler's inputs."""
         return read_tune_settings(data[self.value])
 
     def update(self, **settings: Any) -> Updates:
-        """Return the update that sets some of method, point, r, alpha and the others' dials."""
+        """Return the update that sets some of method, point, r, alpha and other dials."""
         values = {name: value for name, value in settings.items() if value is not None}
         return {self.value: json.dumps(values)} if values else {}
 
 
 @dataclass(frozen=True)
 class CheckForm:
-    """What Check is to ask, settable from elsewhere.
+    """Check's form, which other panels can fill.
 
-    components: all that ``fill`` updates. fill: from names of models and suites.
+    components: updated by ``fill``. fill: from names of models and suites.
     """
 
     components: list[Any]
@@ -154,8 +154,8 @@ class CheckForm:
 class PageContext:
     """The page while it is built.
 
-    steps: the stepper's buttons; the browser opens a step by pressing its button.
-    loaded, merged, checked: what panels listen to. tuning: set by Tune. seed: set by Merge.
+    steps: the stepper's buttons; the browser opens a step by clicking its button.
+    loaded, merged, checked: the changes for listeners. tuning: set by Tune. seed: set by Merge.
     asking: Check's form, set by Check.
     """
 
@@ -175,7 +175,7 @@ class PageContext:
         return self.workspace.settings
 
     def with_session(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a handler of an event: ``handle(*inputs, session)`` for whoever asks."""
+        """Return an event handler: ``handle(*inputs, session)`` with the caller's session."""
 
         def handler(request: gr.Request, *inputs: Any) -> Any:
             return handle(*inputs, self.workspace.session_of(request))
@@ -183,7 +183,7 @@ class PageContext:
         return handler
 
     def clear_on_load(self, *texts: Any) -> None:
-        """Have texts emptied when models are loaded: what they say is of the models before."""
+        """Clear texts when models are loaded, as they refer to the previous models."""
         self.loaded.listen(texts, lambda session: dict.fromkeys(texts, ""))
 
     def job_controls(self, label: str, *, start: str, stop: str, status: str) -> JobControls:
@@ -196,10 +196,10 @@ class PageContext:
         return controls
 
     def when_built(self, wire: Callable[[], None]) -> None:
-        """Have events connected once every panel stands."""
+        """Connect events after all panels are built."""
         self._later.append(wire)
 
     def connect(self) -> None:
-        """Connect what waited for other panels; called once, by the page."""
+        """Run the registered connections; called once, by the page."""
         for wire in self._later:
             wire()

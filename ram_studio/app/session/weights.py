@@ -1,6 +1,6 @@
-"""Weights of agents as the page has them: one line of text in a form or a link, or JSON.
+"""Weights of agents on the page: one line of text in a form or a link, or JSON.
 
-coding=0.7, memory=0.2 0.8        (several numbers run over the layers)
+coding=0.7, memory=0.2 0.8        (several numbers: a gradient over the layers)
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 
 MOST = 16_384
-"""Characters of a line: eight agents with four digits in each of 126 layers have 7,000."""
+"""Most characters of a line: eight agents with four digits in each of 126 layers have 7,000."""
 
 
 def read_weights(text: str) -> dict[str, list[str] | str]:
-    """Return the weights that a line names.
+    """Return the weights in a line.
 
     Raises: SettingsError for a part without a name or a number, and for a line that is too long.
     """
     if len(text) > MOST:
         raise SettingsError(
-            f"The weights have {len(text):,} characters, and at most {MOST:,} are read. "
-            "Give fewer numbers."
+            f"The weights have {len(text):,} characters; the limit is {MOST:,}. Give fewer numbers."
         )
     found: dict[str, list[str] | str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
@@ -42,21 +41,21 @@ def read_weights(text: str) -> dict[str, list[str] | str]:
 
 
 def unusable_text(line: str) -> str:
-    """Say what of a line of weights cannot be used, see ``usable_weights``; "" where all can."""
+    """Return a sentence on a line's unusable weights, "" for none; see ``usable_weights``."""
     try:
         named = read_weights(line)
     except SettingsError as error:
         return str(error)
     if len(usable_weights(named)) == len(named):
         return ""
-    return "Anything but an agent's number from -100 to 100 is left out."
+    return "Only numbers from -100 to 100 for agents are used."
 
 
 def usable_weights(weights: Any) -> dict[str, float | list[float]]:
-    """Return what is usable of weights by agent, as a link or the browser says them.
+    """Return the usable weights by agent, from a link or the browser.
 
-    weights: a line of text, or numbers or lists of them by name; what is neither is left out, and
-    what no agent is called: a link's preview shows the names.
+    weights: a line of text, or numbers or lists of them by name; other values, and invalid agent
+    names, are left out, as a link's preview shows the names.
     """
     if isinstance(weights, str):
         try:

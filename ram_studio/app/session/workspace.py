@@ -1,9 +1,9 @@
 """The sessions of all users, and the folder that holds their files.
 
 A session belongs to one browser tab (or one API client). Its key is 128 random bits that the tab
-keeps, so that a reloaded page finds its work again; nobody else can name the folder. Sessions that
-were idle for long are removed with their files, and so is, where there are too many, the one that
-its user misses least: anybody can invent as many clients as they like.
+stores, so that a reloaded page finds its work again, and other users cannot guess the folder.
+Sessions that were idle too long are removed with their files; above the limit, the least valuable
+one is removed too, since a user can create any number of clients.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _DISK_SECONDS = 20.0
 _EMPTY_SECONDS = 60.0
 _MAX_SESSIONS = 2000
 _MAX_PER_ADDRESS = 200
-"""A class, or an office, may come through one address."""
+"""Sessions per address: a class or an office may share one."""
 _MAX_ANALYSIS_BYTES = 1_000_000_000
-"""Of what users opened on a shared server; the analysis of a 7B model takes 10 to 60 MB."""
+"""Most bytes of opened models on a shared server; the analysis of a 7B model takes 10 to 60 MB."""
 _CLOSE_SECONDS = 5.0
 
 
 class Workspace:
-    """All sessions of one running app. clock: seconds from any beginning."""
+    """All sessions of one running app. clock: monotonic seconds."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings, self._clock = settings, clock
@@ -61,12 +61,12 @@ class Workspace:
 
     @property
     def gradio_folder(self) -> Path:
-        """Where Gradio keeps what it caches and what is uploaded."""
+        """Gradio's folder of cached and uploaded files."""
         return self.root / "gradio"
 
     @property
     def root(self) -> Path:
-        """The folder that holds the sessions' folders; made, private to this user, when needed."""
+        """The parent of the sessions' folders; created, private to this user, when needed."""
         with self._lock:
             if self._root is None:
                 parent = self.settings.work_dir
@@ -77,7 +77,7 @@ class Workspace:
             return self._root
 
     def open(self) -> None:
-        """Start looking after jobs, sessions and the disk; called when the app is launched."""
+        """Start supervising jobs, sessions and the disk; called at the app's launch."""
         settings = self.settings
         chores: list[tuple[float, Callable[[], object]]] = [(_EXPIRE_SECONDS, self.expire)]
         if settings.is_public:
@@ -93,7 +93,7 @@ class Workspace:
         self._reaper.start()
 
     def session_of(self, request: Any, kind: str = "", key: str = "") -> Session:
-        """Return the session of whoever sent a (Gradio) request.
+        """Return the session of a (Gradio) request's sender.
 
         kind: "api-" for an endpoint. key: see ``session``.
         """
@@ -107,11 +107,11 @@ class Workspace:
     def session(self, client: str | None, *, address: str = "", key: str = "") -> Session:
         """Return the session of a client (Gradio's session hash), a new one if it has none.
 
-        A caller without a hash gets one that nobody else has, also not its own next call.
+        Each call without a hash gets a new session of its own.
 
-        address: that the client calls from. key: that its tab kept: the session of this key becomes
-            the client's, a new one if it is gone. Of the wrong form (it comes from the browser) it
-            is ignored.
+        address: of the client. key: stored by its tab: the session with this key becomes the
+            client's, or a new one if it was removed. A key in a wrong form (it comes from the
+            browser) is ignored.
         """
         root = self.root
         if not client:
@@ -142,10 +142,10 @@ class Workspace:
             folders = [m.folder for m in session.merges.values()] if session else []
         return next((folder for folder in folders if folder.name == name), None)
 
-    # ------------------------------------------------------------------ what nobody needs any more
+    # ------------------------------------------------------------------ clean-up
 
     def expire(self) -> None:
-        """Remove the sessions that were idle, or whose page was closed, for long enough."""
+        """Remove the sessions that were idle, or whose page was closed, for too long."""
         now = self._clock()
         settings = self.settings
         with self._removing() as remove:
@@ -162,9 +162,9 @@ class Workspace:
         self.free_memory()
 
     def free_memory(self) -> None:
-        """Remove sessions while what users opened takes too much memory on a shared server.
+        """Remove sessions while opened models take too much memory on a shared server.
 
-        Of the address that holds most of it, the session that is missed least goes first.
+        From the address with the most memory, the least valuable session is removed first.
         """
         if not self.settings.is_public:
             return
@@ -196,20 +196,20 @@ class Workspace:
             remove(session)
 
     def _worth(self, session: Session) -> tuple[bool, bool, float]:
-        """Return by what sessions are kept; the smallest goes first."""
+        """Return the sort key of sessions; the smallest is removed first."""
         is_there = self.heartbeats.closed_since(session.client) is None
         return bool(session.merges) or is_there, not session.is_empty, session.touched
 
     @contextlib.contextmanager
     def _removing(self) -> Iterator[Callable[[Session], None]]:
-        """Hold the lock and yield what removes a session; its files go without the lock."""
+        """Hold the lock and yield a function that removes a session; it deletes files unlocked."""
         folders: list[Path] = []
 
         def remove(session: Session) -> None:
             if session.is_busy:
                 return
             del self._sessions[session.key]
-            # Out of the way at once: the tab that knows the key may come back to a new session.
+            # Renamed first: the tab with this key may return to a new session.
             with contextlib.suppress(OSError):
                 folders.append(
                     session.folder.rename(session.folder.with_name(f"gone-{secrets.token_hex(8)}"))
@@ -221,7 +221,7 @@ class Workspace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def tidy(self) -> int:
-        """Remove the oldest of what users left while it takes too much; return bytes freed."""
+        """Remove the oldest files of users while they take too much; return the bytes freed."""
         now, wall = self._clock(), time.time()
         with self._lock:
             sessions = list(self._sessions.values())
@@ -236,10 +236,10 @@ class Workspace:
         return disk.tidy(entries, used + cached, self.settings.max_disk_bytes)
 
     def close(self) -> None:
-        """Stop all jobs, wait for them a little, and remove all files."""
+        """Stop all jobs, wait for them briefly, and remove all files."""
         if self._reaper is not None:
             self._reaper.close()
-        # Not by the clock of the sessions, which may stand still.
+        # Not by the sessions' clock, which may be frozen in tests.
         deadline = time.monotonic() + _CLOSE_SECONDS
         jobs = self.job_queue.jobs()
         for job in jobs:

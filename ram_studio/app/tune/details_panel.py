@@ -1,7 +1,7 @@
 """The details of Tune that the server draws: overlap of agents, layer by module, file check.
 
-They stand in the dialog that the canvas opens, beside those that the browser draws itself, and are
-drawn when it is opened and only if the models or the settings changed since.
+They are in the canvas's dialog, beside details that the browser draws, and are drawn when it opens,
+only if the models or the settings have changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Details = tuple[Markup, dict[str, PlotData | None]]
 
 
 def details_of(loaded: LoadedModels, point: int, is_narrow: bool) -> Details:
-    """Return what is stored, and the figures as the browser takes them."""
+    """Return the storage report, and the figures for the browser."""
     if loaded.set_name is not None:
         return _details_of_set(loaded.set_name, point, is_narrow)
     return _draw_all(loaded, point, is_narrow)
@@ -51,7 +51,7 @@ def details_of(loaded: LoadedModels, point: int, is_narrow: bool) -> Details:
 
 @lru_cache(maxsize=64)
 def _details_of_set(set_name: str, point: int, is_narrow: bool) -> Details:
-    # Thirty users look at the same example: drawn once, it costs each a tenth.
+    # A class views the same example: drawn once, it costs each user a tenth.
     return _draw_all(load_set(set_name), point, is_narrow)
 
 
@@ -62,11 +62,11 @@ def _draw_all(loaded: LoadedModels, point: int, is_narrow: bool) -> Details:
 
 
 def projection_html(loaded: LoadedModels) -> Markup:
-    """Return what the method Project would remove of each agent's update, where that is quick."""
+    """Return the part of each agent's update that Project would remove, where computed quickly."""
     shares = None
-    with contextlib.suppress(RamStudioError):  # such as files that are gone
+    with contextlib.suppress(RamStudioError):  # such as deleted files
         report = open_loaded(loaded)
-        # The same at every epsilon, so measured once for a report.
+        # Independent of epsilon, so measured once per report.
         known = loaded.opened.get("removed")
         if known is None or known[0] is not report:
             known = loaded.opened["removed"] = (report, removed_shares(report))
@@ -79,7 +79,7 @@ def _plot_data(figure: go.Figure | None) -> PlotData | None:
 
 
 class DetailsPanel:
-    """The details. plots: each in its box; drawn: what they show; draw: pressed by the page."""
+    """The details. plots: the figures; drawn: their models and settings; draw: a hidden button."""
 
     def __init__(self, shared: PageContext) -> None:
         self.shared = shared

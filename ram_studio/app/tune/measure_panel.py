@@ -1,8 +1,7 @@
-"""Test now: merge what the stage shows in memory, and ask it the questions of the skill table.
+"""Test now: merge the stage's setting in memory, and ask it the questions of the skill table.
 
-Of models of one's own a dozen settings more are asked, see ``own_test``. The browser shows the
-button where a setting was not tested yet, and takes what is known: rows that the store has, see
-``measured``.
+For the user's own models a dozen more settings are asked, see ``own_test``. The browser shows the
+button for untested settings, and gets the measured rows of the store, see ``measured``.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ STOPPED = "Stopped. Finished answers are stored; press Test now to continue."
 
 
 class MeasurePanel:
-    """The panel. known: what is measured besides the shipped table, for the browser:
-
-    {"table": rows or None}.
-    """
+    """The panel. known: rows besides the shipped table, for the browser: {"table": rows}."""
 
     def __init__(self, shared: PageContext) -> None:
         self.shared = shared
@@ -47,7 +43,7 @@ class MeasurePanel:
     def _wire(self) -> None:
         shared, outputs = self.shared, [self.known]
         connect(self.controls, shared.workspace, self._run, {*shared.tuning}, outputs)
-        # Checks, comparisons and sweeps may have answered since.
+        # Checks, comparisons and sweeps may have added answers.
         shared.steps["tune"].click(shared.with_session(self.show), None, outputs, **LIGHT)
 
     def _run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
@@ -56,7 +52,7 @@ class MeasurePanel:
         def show_progress(event: Any) -> Updates:
             updates: Updates = {self.controls.status: progress_html(event)}
             if isinstance(event, ExperimentResult):
-                # Every merge that has answered all stands on the curve at once.
+                # Every completely answered merge appears on the curve immediately.
                 done = _count_done(event)
                 updates |= self.show(session) if done > tested[0] else {}
                 tested[0] = done
@@ -73,19 +69,19 @@ class MeasurePanel:
         yield from watch(session, self.controls, prepare, show_progress, finish)
 
     def show(self, session: Session) -> Updates:
-        """Return what is measured of the loaded models; nothing where that cannot be read."""
+        """Return the measured rows of the loaded models; nothing where they cannot be read."""
         if session.loaded is None:
             return {self.known: None}
         known: dict[str, Any] = {"table": None}
-        # Merge, Check and History say what is wrong with files or store; Tune works without.
+        # Merge, Check and History report faults of files or store; Tune works without.
         with contextlib.suppress(RamStudioError):
             known["table"] = measured.measured_rows(session, self.shared.workspace)
-        # Text: Gradio looks for files at every number of a nested value.
+        # As text: Gradio searches every number of a nested value for files.
         return {self.known: json.dumps(known)}
 
 
 def _count_done(result: ExperimentResult) -> int:
-    """Return how many merges have answered everything."""
+    """Return the number of completely answered merges."""
     return sum(row.kind == "merge" and row.status == "finished" for row in result.rows)
 
 

@@ -1,8 +1,8 @@
-"""What is measured of the loaded models besides a shipped table: whatever the store knows.
+"""Measured merges of the loaded models besides a shipped table, from the user's store.
 
-Measuring here, checks, comparisons and sweeps all leave their answers in the user's store. A
-merge of a shipped set that answered every question of its table there is one more row of it; models
-of one's own have the table that base, agents and merges make together, see `common`.
+Test now, checks, comparisons and sweeps all store their answers there. A merge of a shipped set
+that answered every question of its table is a further row of it; the user's own models have a table
+of the common answers of base, agents and merges, see `common`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES
 
 MOST_ROWS = 100
-"""Of the newest settings that were asked."""
+"""Most of the newest asked settings in a table."""
 
 
 def tuned_recipe(loaded: LoadedModels, tuned: TuneSettings) -> Recipe:
-    """Return the recipe of what the stage shows.
+    """Return the recipe of the stage's setting.
 
     Raises: SettingsError that names the field.
     """
@@ -50,10 +50,10 @@ def tuned_recipe(loaded: LoadedModels, tuned: TuneSettings) -> Recipe:
 def measure_work(
     recipe: Recipe, session: Session, workspace: Workspace
 ) -> Work[ExperimentResult | None]:
-    """Return the work of asking the table's questions of one merge, made in memory.
+    """Return the work of asking one merge, made in memory, the table's questions.
 
-    Of models of one's own, of all that `own_test` tries. It tells the result so far, or (label,
-    answers, of how many); the answers go to the user's store.
+    For the user's own models it asks all merges of `own_test`. It reports the current result, or
+    (label, answers, total); the answers go to the user's store.
 
     Raises: SettingsError where nothing can be asked.
     """
@@ -92,12 +92,12 @@ def _shipped_work(
 
 
 def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | None:
-    """Return what the store knows of the loaded models, as a skill table; None for nothing.
+    """Return the store's answers of the loaded models as a skill table; None without any.
 
-    Of a shipped set it has the shipped table's questions, in its order, and merges only; of others
-    base and agents, too.
+    For a shipped set it has the shipped table's questions, in its order, and only merges; for other
+    models also base and agents.
 
-    Raises: EvaluationError, OutputError when what is stored cannot be read.
+    Raises: EvaluationError, OutputError when stored data cannot be read.
     """
     loaded = session.loaded
     if loaded is None or loaded.is_analysis_only:
@@ -119,7 +119,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
             if merge is None or not is_asked or run.answered < len(prompts):
                 continue
             key = _key(merge)
-            # Of the files as they are now: what was asked before is of others.
+            # Only answers since the files were written: earlier ones are of other files.
             if key in rows or run.created < written or not _is_of(merge.recipe, loaded):
                 continue
             known = {a.question.prompt: a for a in store.answers(run.id) if a.answer.is_reported}
@@ -135,9 +135,9 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
 def _find_own(
     session: Session, workspace: Workspace, *, needs_merge: bool = True
 ) -> tuple[common.Common, dict[str, PastMerge]] | None:
-    """Return what base, agents and merges of models of one's own all answered; None for nothing.
+    """Return the common answers of the user's base, agents and merges; None without any.
 
-    And the merges' recipes, as {"method", "settings"}, by fingerprint.
+    Also the merges' recipes, as {"method", "settings"}, by fingerprint.
     """
     loaded = session.models
     rows = session.report.models if session.report is not None else {}
@@ -146,7 +146,7 @@ def _find_own(
     prints = None if folders is None else common.fingerprints_of(folders)
     if folders is None or prints is None:
         return None
-    # Of the files as they are now: what was merged before is of others.
+    # Only merges since the files were written: earlier ones are of other files.
     written, merges = _written_at(folders.values()), dict[str, PastMerge]()
     with open_answers(session, workspace) as store:
         made = (merge_of(run) for run in store.runs())
@@ -154,7 +154,7 @@ def _find_own(
         for merge in (*logged, *(one for one in made if one is not None)):
             if merge.when >= written and _is_of(merge.recipe, loaded):
                 merges.setdefault(merge.fingerprint, merge)
-        # The newest settings, so that a long history does not slow every look down.
+        # Only the newest settings, so that a long history does not slow down each update.
         merges = dict(list(merges.items())[:MOST_ROWS])
         found = common.find_common(store, prints, merges, needs_merge=needs_merge)
     return None if found is None else (found, merges)
@@ -180,9 +180,9 @@ def _row(merge: PastMerge, answers: Mapping[str, Answer]) -> MeasuredRow:
 
 
 def _is_of(recipe: Mapping[str, Any], loaded: LoadedModels) -> bool:
-    """Whether a recipe merges the loaded models, all of them and stored as the base is.
+    """Whether a recipe merges all loaded models, with the base's dtype.
 
-    Densities and filters are nothing that Tune can show.
+    Tune cannot show densities and filters.
     """
     plain = {"dtype": None, "rounding": "nearest"}
     return not (recipe.get("densities") or recipe.get("filters")) and (
@@ -193,9 +193,9 @@ def _is_of(recipe: Mapping[str, Any], loaded: LoadedModels) -> bool:
 
 
 def _written_at(folders: Iterable[str | Path]) -> str:
-    """Return when the newest file in these folders was written, as the store writes times.
+    """Return the time of the newest file in these folders, in the store's format.
 
-    Files that go away meanwhile, with all others or not, are no news of a merge.
+    Files deleted meanwhile are ignored.
     """
     newest = 0.0
     for file in (file for folder in folders for file in Path(folder).glob("*")):

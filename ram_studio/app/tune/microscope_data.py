@@ -1,6 +1,6 @@
-"""What the microscope panel shows: from the form to elements, formulas and numbers as text.
+"""The data of the microscope panel: from the form to elements, formulas and numbers as text.
 
-Knows no Gradio; assets/microscope.js draws what ``panel_data`` returns.
+Independent of Gradio; assets/microscope.js draws the result of ``panel_data``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ COLUMNS = 10
 ROWS = 6
 COUNT = COLUMNS * ROWS
 BEFORE = 5
-"""Elements shown before the one that was looked for."""
+"""Elements shown before the one found by a search."""
 
 SEARCH_LIMIT = 1 << 25
-"""Elements that one search of the panel looks at."""
+"""Most elements of one search."""
 
 EVERYWHERE = ""
-"""The layer or module choice that leaves nothing out."""
+"""The choice of all layers or modules."""
 
 _NAMED = {choice.method for choice in CHOICES.values()}
 _EVERY = {
@@ -44,7 +44,7 @@ _EVERY = {
     **{n: Choice("", n) for n, m in METHODS.items() if not m.is_experiment and n not in _NAMED},
 }
 _METHODS = dict(sorted(_EVERY.items(), key=lambda item: not item[1].method.startswith("ram")))
-"""By label, in the order shown: the RAM rules, which take Tune's settings, first; others take them
+"""Methods by label, in display order: first the RAM rules, with Tune's settings; others have them
 where Tune shows them."""
 
 
@@ -52,9 +52,9 @@ where Tune shows them."""
 class ScopeForm:
     """The panel's form.
 
-    tuned: Tune's settings; layer, module: EVERYWHERE for any; target: what a jump looks for;
-    layout: "run" or "window"; focus: the flat index of an element to point at, or None.
-    place: a layer, or "TENSOR ELEMENT", that takes the place of whatever was chosen before.
+    tuned: Tune's settings; layer, module: EVERYWHERE for any; target: of a jump; layout: "run" or
+    "window"; focus: the flat index of an element to highlight, or None.
+    place: a layer, or "TENSOR ELEMENT", that replaces the earlier choice.
     """
 
     tuned: TuneSettings
@@ -72,12 +72,12 @@ class ScopeForm:
 
 
 def merged_tensors(report: CompatibilityReport) -> list[MergeTensor]:
-    """Return the tensors that can be looked at."""
+    """Return the tensors of the microscope."""
     return [t for t in report.tensors if t.kind == "merge" and t.numel]
 
 
 def choices_of(report: CompatibilityReport) -> tuple[list[str], list[str]]:
-    """Return the layers and modules there are, in model order."""
+    """Return the layers and modules, in model order."""
     tensors = merged_tensors(report)
     layers = naming.sort_layers({naming.layer_of(t.name) for t in tensors})
     return layers, list(dict.fromkeys(naming.module_of(t.name) for t in tensors))
@@ -94,7 +94,7 @@ def names_of(report: CompatibilityReport, layer: str, module: str) -> list[str]:
 
 
 def settle(loaded: LoadedModels, report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
-    """Return the form with what does not exist replaced: layer, module, tensor, start."""
+    """Return the form with invalid values replaced: layer, module, tensor, start."""
     if form.place:
         form = _go_to_place(report, form)
     layers, modules = choices_of(report)
@@ -114,7 +114,7 @@ def settle(loaded: LoadedModels, report: CompatibilityReport, form: ScopeForm) -
 
 
 def _go_to_place(report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
-    """Return the form at what is asked for: a weight, else whatever is of interest in a layer."""
+    """Return the form at its `place`: a weight, or a weight of interest in a layer."""
     name, _, place = form.place.rpartition(" ")
     numel = {t.name: t.numel for t in merged_tensors(report)}.get(name)
     if numel is None or not (place.isascii() and place.isdecimal() and len(place) <= 18):
@@ -128,9 +128,9 @@ def _go_to_place(report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
 def first_view(
     loaded: LoadedModels, report: CompatibilityReport, epsilon: float, names: Sequence[str]
 ) -> tuple[str, int]:
-    """Return the tensor among these and the element to begin with: much both unique and shared.
+    """Return the first tensor and element to show, with many unique and shared elements around.
 
-    A matrix, at its first shared element; where agents meet nowhere, the first tensor's beginning.
+    A matrix, at its first shared element; without shared elements the start of the first tensor.
     """
     tensors = {t.name: t for t in merged_tensors(report)}
     point = EPSILON_GRID.index(epsilon)
@@ -157,7 +157,7 @@ def first_view(
 def panel_data(
     loaded: LoadedModels, report: CompatibilityReport, form: ScopeForm
 ) -> dict[str, Any]:
-    """Return what the panel draws, see assets/microscope.js.
+    """Return the panel's data, see assets/microscope.js.
 
     Raises: SettingsError, CheckpointError, AnalysisError.
     """
@@ -165,7 +165,7 @@ def panel_data(
     start = min(max(0, form.start), tensor.numel - 1)
     width = scope.grid_of(tensor.shape)[1]
     if form.layout == "window":
-        # Around the element that lies BEFORE places on: it is seen in the next row, too.
+        # Around the element at offset BEFORE: its context includes the next row.
         row, column = divmod(min(start + BEFORE, tensor.numel - 1), width)
         spans = scope.window_of(tensor, row, max(0, column - BEFORE), ROWS, COLUMNS)
     else:
@@ -187,7 +187,7 @@ def panel_data(
         for label, (method, settings) in rows.items()
     }
     view = scope.inspect(report, tensor, spans, recipes, tuned.epsilon, loaded.analysis)
-    # What was looked for; else the first weight that one agent changed alone, for its lambda.
+    # The element searched for; else the first weight that only one agent changed, for its lambda.
     wanted = view.index == (-1 if form.focus is None else form.focus)
     places = next((p for p in (wanted, view.overlap == 1, view.overlap > 1) if p.any()), wanted)
     focus = int(places.argmax())
@@ -222,7 +222,7 @@ def _facts(view: scope.View, tensor: MergeTensor) -> str:
 
 
 def _rows(view: scope.View, layout: str, width: int) -> list[list[Any]]:
-    """Return the grid's rows: what stands before each, and the positions of its elements."""
+    """Return the grid's rows: the label of each, and the positions of its elements."""
     index = view.index
     if layout == "window":
         starts = np.flatnonzero(np.diff(index // width)) + 1

@@ -1,8 +1,8 @@
-"""The microscope of Tune: a drawer with a grid of weights, and what becomes of one of them.
+"""The microscope of Tune: a drawer with a grid of weights, and the merged values of one of them.
 
-Silent until a layer of the canvas is pressed. While it is open, the browser decides which weights
-count as changed; a pause in moving the settings asks for the same weights again, for what each
-method would store (assets/microscope.js presses the hidden buttons).
+Inactive until a user clicks a layer of the canvas. While it is open, the browser decides which
+weights count as changed; after a pause in moving the settings it requests the same weights again,
+for each method's stored values (assets/microscope.js clicks the hidden buttons).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CUT = (
     "search further."
 )
 _ANYWHERE = [("All", EVERYWHERE)]
-# Given to the last input, whatever stands before it.
+# For the last input, after any others.
 _NUMBERED = "(...given) => [...given.slice(0, -1), window.RAM.askNumber()]"
 
 
 class ScopePanel:
-    """The panel. number: of the page's questions, rising; only the last one is answered."""
+    """The panel. number: of the page's requests, increasing; only the last one is answered."""
 
     def __init__(self, shared: PageContext) -> None:
         self.shared = shared
@@ -77,7 +77,7 @@ class ScopePanel:
 
     def _wire(self) -> None:
         shared = self.shared
-        # Built last, so that it is the last of the inputs, which come as they were built.
+        # Built last, so that it is the last input: inputs are in the order of building.
         self.number = gr.Number(0, visible=False)
         places = [self.layer, self.module, self.tensor, self.start]
         pickers = [*places, self.layout, self.dtype, self.rounding]
@@ -106,9 +106,9 @@ class ScopePanel:
         )
 
     def answer(self, data: dict[Any, Any], session: Session, *, jumps: bool = False) -> Updates:
-        """Return the updates that show the form's weights; none where more was asked since.
+        """Return updates that show the form's weights; none if there is a newer request.
 
-        A busy server may answer a renewal after the jump that was pressed while it was under way.
+        A busy server may answer an update after a jump that was clicked in the meantime.
         """
         mine = (session.client, data[self.number])
         if session.last_probe[0] == mine[0] and session.last_probe > mine:
@@ -129,14 +129,14 @@ class ScopePanel:
         )
         with acting_as(session.token):
             shown = self.show(session.loaded, form, jumps=jumps)
-        # Of its own for each question: a value that stays the same reaches no browser.
+        # Unique for each request: an unchanged value is not sent to the browser.
         shown[self.view]["number"] = data[self.number]
         return {self.place: "", **shown} if session.last_probe == mine else gr.skip()
 
     def show(self, loaded: LoadedModels | None, form: ScopeForm, *, jumps: bool = False) -> Updates:
-        """Return the updates that show the form's weights. jumps: go to the target first.
+        """Return updates that show the form's weights. jumps: go to the target first.
 
-        A tensor that is not among the chosen layer and module, or of what is loaded, is replaced.
+        A tensor outside the chosen layer and module, or the loaded models, is replaced.
         """
         if loaded is None:
             return {self.status: templates.callout(NEED_LOAD, "warn"), self.view: {}}
@@ -151,7 +151,7 @@ class ScopePanel:
         return {**self._places(report, form), self.status: message, self.view: drawn}
 
     def _places(self, report: CompatibilityReport, form: ScopeForm) -> Updates:
-        """Return updates of the pickers; each changes with what is chosen before it."""
+        """Return updates of the pickers; each depends on the choices before it."""
         layers, modules = data_of.choices_of(report)
         last = max(1, find_tensor(report, form.tensor).numel - 1)
         agents = [agent.name for agent in report.agents]
@@ -177,9 +177,9 @@ def _picker(label: str, elem_id: str, choices: list[Any], **options: Any) -> gr.
 
 
 def _jump(report: CompatibilityReport, form: ScopeForm) -> tuple[ScopeForm, str]:
-    """Return the form at the next such element; or as it is, and what to say instead."""
+    """Return the form at the next such element; or unchanged, with a message."""
     tensor = find_tensor(report, form.tensor)
-    # The element shown in focus lies BEFORE places after the start: look behind it.
+    # The focused element is BEFORE places after the start: search after it.
     found = find_element(
         report,
         tensor,

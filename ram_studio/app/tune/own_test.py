@@ -1,8 +1,8 @@
-"""Test now, of models of one's own: which merges are tried, and what all of them are asked.
+"""Test now for the user's own models: the merges to try, and their questions.
 
-Twelve settings and the one that the stage shows answer the same questions, made in memory one after
-another by the runner of comparisons, those that merge quickest first. Where Check asked questions
-already that base and agents share, these are asked; else a few of suites that suit any model.
+The stage's setting and twelve more answer the same questions, merged in memory one after another by
+the runner of comparisons, the fastest to merge first. Questions that Check has already asked base
+and agents are reused; otherwise a few questions of suites for any model are asked.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from ram_studio.evals.publish.common import Common
 from ram_studio.evals.settings import EvalSettings
 
 QUESTIONS = 20
-"""Of each suite, where nothing was asked yet."""
+"""Questions of each suite, where nothing was asked yet."""
 
 NOTHING_FITS = "No suite fits these models. Ask base and agents your own questions in Check first."
 
 
 def settings_to_test(agents: int) -> list[tuple[str, dict[str, Any]]]:
-    """Return twelve settings as (method, what differs from its usual ones).
+    """Return twelve settings as (method, settings that differ from its defaults).
 
-    RAM+ as in the paper comes first, then what it is compared with; along epsilon, r, scale and
-    density there are points enough for a curve. The slowest to merge (trimming) come last.
+    RAM+ as in the paper comes first, then methods to compare with; epsilon, r, scale and density
+    have enough points for a curve. The slowest to merge (trimming) come last.
     """
     small, large = (EPSILON_GRID[snap(epsilon)] for epsilon in (1e-4, 1e-3))
     between = round((1 + 1 / agents) / 2, 2)
@@ -66,7 +66,7 @@ def settings_to_test(agents: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def rows_to_test(shown: Recipe, loaded: LoadedModels) -> dict[str, Recipe]:
-    """Return recipes by label: what the stage shows, then the twelve; equal ones stand once."""
+    """Return recipes by label: the stage's setting, then the twelve, without duplicates."""
     plain = recipe_from(loaded, "ram+", {})
     others = settings_to_test(len(loaded.agents))
     twelve = {label_of(m, values): with_method(plain, m, values) for m, values in others}
@@ -74,7 +74,7 @@ def rows_to_test(shown: Recipe, loaded: LoadedModels) -> dict[str, Recipe]:
     if shown.weights:
         label += f", {weights_text(shown.weights)}"
     elif label in twelve and _values(twelve[label]) != _values(shown):
-        # Alike in the four digits of a label.
+        # Equal in the four digits of a label.
         label = label_of(shown.method, shown.settings, digits=12)
     return {label: shown} | twelve
 
@@ -84,7 +84,7 @@ def _values(recipe: Recipe) -> MethodSettings:
 
 
 def questions_to_ask(session: Session, workspace: Workspace) -> EvalSettings:
-    """Return what models are asked that nobody asked anything, within the server's limits.
+    """Return the evaluation settings for models without answers, within the server's limits.
 
     Raises: SettingsError where no suite suits them.
     """
@@ -98,9 +98,9 @@ def questions_to_ask(session: Session, workspace: Workspace) -> EvalSettings:
 
 
 def questions_again(common: Common, workspace: Workspace) -> tuple[EvalSettings, frozenset[str]]:
-    """Return what makes the questions of a table again, and which of them are its own."""
+    """Return the settings that make a table's questions again, and the digests of its own."""
     suites = list(dict.fromkeys(suite for suite, *_ in common.questions))
-    # Of every suite as many as Check could have asked: the wanted ones are picked out of them.
+    # As many of each suite as Check could have asked; the table's questions are selected from them.
     most = max(most_items(suite, workspace.settings) for suite in suites)
     lengths = offered_lengths(workspace.settings)
     eval_settings = EvalSettings(suites=suites, limit=most, lengths=lengths)
@@ -113,10 +113,10 @@ def own_work(
     session: Session,
     workspace: Workspace,
 ) -> Work[ExperimentResult]:
-    """Return the work of asking all rows; it tells the result so far.
+    """Return the work of asking all rows; it reports the current result.
 
-    common: what base and agents were all asked already, None for nothing. Answers go to the user's
-    store as they come: what is stopped goes on from there.
+    common: questions that base and agents have all answered, or None. Answers are stored as they
+    arrive, so that a stopped test can continue.
 
     Raises: SettingsError where no suite suits the models.
     """

@@ -1,8 +1,8 @@
 """Step 2, Tune: one stage; every effect of a setting is computed and drawn in the browser.
 
-No move reaches the server: the events below have no Python function. Counts come once, as the
-value of the stage; assets/canvas/ does the rest. One text that nobody sees holds the settings, as
-JSON, which other steps, links and recipes read and set; the stage and it follow one another
+Moving a slider sends no request: the events below have no Python function. Counts are sent once, as
+the value of the stage; assets/canvas/ does the rest. A hidden text holds the settings as JSON,
+which other steps, links and recipes read and set; the stage and the text are synchronized
 (assets/tune.js).
 """
 

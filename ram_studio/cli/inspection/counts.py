@@ -1,4 +1,4 @@
-"""What ``analyze`` and ``preview`` say: counts, storage, pairs of agents, what rounding keeps."""
+"""Output of ``analyze`` and ``preview``: counts, storage, pairs of agents, rounding loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, Any]:
     """Return a preview with "relations" and "rounding", null where the analysis has none.
 
-    "lost_to_epsilon" names agents of which epsilon leaves nothing in effect, null without any.
+    "lost_to_epsilon" names agents whose update is almost all below epsilon, null without any.
     """
     from ram_studio.algorithm.epsilon_grid import snap
     from ram_studio.algorithm.meters.relation_preview import relation_preview, rounding_preview
@@ -35,7 +35,7 @@ def with_relations(analysis: Analysis, described: dict[str, Any]) -> dict[str, A
 def _requested_lambda(described: dict[str, Any], name: str) -> float | None:
     """Return an agent's lambda times its weight, where it is one factor of at least 1.
 
-    What rounding stores is told of those alone, not of factors by layer.
+    Rounding loss is shown for those only, not for factors by layer.
     """
     weight = described.get("weights", {}).get(name, 1.0)
     factor = 0.0 if isinstance(weight, list) else described["agents"][name]["lambda"] * weight
@@ -68,7 +68,7 @@ _PART_NUMBERS = ("total", "active", "density", "unique", "shared")
 
 
 def print_parts(described: dict[str, Any], agents: tuple[str, ...]) -> None:
-    """Print towers, and routers and experts in short: densities, and how much is shared."""
+    """Print densities and shared parts of towers, and in short of routers and experts."""
     if described["towers"] is not None:
         print_table(
             ("tower", *agents),
@@ -102,7 +102,7 @@ def _density(numbers: dict[str, Any]) -> str:
 
 
 def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
-    """Print a preview: its agents, the verdict, pairs, and what rounding keeps."""
+    """Print a preview: its agents, the verdict, pairs, and the rounding loss."""
     from ram_studio.algorithm.epsilon_grid import snap
     from ram_studio.algorithm.meters.relation_preview import rounding_warning
     from ram_studio.algorithm.verdict import verdict
@@ -117,7 +117,7 @@ def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
     settings = (described[name] for name in ("rule", "r", "alpha"))
     found = verdict(analysis, snap(described["epsilon"]), *settings)
     rounding = described["rounding"]
-    # The note below says the same with the numbers of its table, which has more digits.
+    # The note below is the same, with the more precise numbers of its table.
     if found.key != "rounding" or not rounding or not rounding_warning(analysis, rounding):
         print(found.text)
     print_retained(described["agents"])
@@ -130,7 +130,7 @@ def print_counts(described: dict[str, Any], analysis: Analysis) -> None:
 
 
 def print_shares(report: StorageReport) -> None:
-    """Print what each agent changed as stored and as if in the base's dtype, where they differ."""
+    """Print each agent's changes as stored and as if in the base's dtype, where they differ."""
     if not any(agent.rounded is not None for agent in report.agents.values()):
         return
     print_table(
@@ -175,7 +175,7 @@ def print_agents(agents: dict[str, Any], title: str) -> None:
 
 
 def print_retained(agents: dict[str, Any]) -> None:
-    """Print what a merge retains of each agent, and interference, where that is known."""
+    """Print the retained share of each agent, and interference, where known."""
     rows = []
     for name, agent in agents.items():
         retained = agent.get("retained")

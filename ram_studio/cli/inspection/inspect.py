@@ -45,7 +45,7 @@ def inspect(
     opened = {n: open_checkpoint(s, name=n, headers_only=True) for n, s in sources.items()}
     report = check_compatibility(opened.pop("base"), list(opened.values()), **policies.fit())
     storage = storage_report(report, loaded)
-    # An analysis has counted; without one a sample of the files tells about how much was changed.
+    # An analysis has exact counts; without one a sample of the files estimates the changes.
     found = sample_changes(report) if loaded is None else {}
     warned = sample_findings(found, report.counted_elements)
     storage = replace(storage, findings=(*storage.findings, *warned))
@@ -80,7 +80,7 @@ def inspect(
 
 
 def _print_storage(report: StorageReport) -> None:
-    """Print heads, densities side by side where they are known, findings and verdicts."""
+    """Print heads, densities as stored and as rounded where known, findings and verdicts."""
     if report.heads:
         print_table(
             ("checkpoint", "head and embedding", "one matrix", "config says"),

@@ -75,14 +75,14 @@ def microscope(
     recipes = {}
     for text in method or scope.METHOD_NAMES:
         name, given = options.parse_method(text, "method")
-        is_file = not text.startswith(name)  # a method of one's own goes by its name
+        is_file = not text.startswith(name)  # a user's method is labeled by its name
         label = ":".join([name, *(f"{k}={v}" for k, v in given.items())]) if is_file else text
         recipes[label] = scope.recipe_for(report, name, given, epsilon, **output)
     view = scope.inspect(report, found, spans, recipes, epsilon, options.known_analysis(analysis))
     if as_json:
         print(json.dumps(view.to_dict(), allow_nan=False))
         return
-    # The element looked for is the first one shown; else the one that the most agents changed.
+    # The element searched for is the first one shown; else the one that the most agents changed.
     _print(view, 0 if find is not None else int(view.overlap.argmax()))
     searched = "" if find is None else " after the search"
     print(f"Read {view.bytes_read} bytes of tensor data{searched}.")
@@ -95,9 +95,9 @@ def _looked_at(
     find: str | None,
     epsilon: float,
 ) -> list[Span]:
-    """Return the elements asked for. place: first one, how many, or the rows and columns.
+    """Return the requested elements. place: first one, number, or the rows and columns.
 
-    Raises: SettingsError when there is none of the kind looked for.
+    Raises: SettingsError when there is no element of the requested kind.
     """
     from ram_studio.engine.microscope import view as scope
     from ram_studio.engine.microscope.search import find_element
@@ -172,14 +172,14 @@ def _print_worked(view: View, shown: dict[str, ProbeResult], i: int) -> None:
         worked = seen.worked[i]
         note = f"  ({worked.note})" if worked.note else ""
         result = "" if worked.is_base else f" = {number(worked.value, 8)}"
-        assert seen.stored is not None, "those shown are known"
+        assert seen.stored is not None, "shown elements have values"
         stored = number(seen.stored[i], 8)
         print(f"  {label}: {worked.expression}{result}, stored as {stored}{note}")
 
 
 def _stored_text(seen: ProbeResult, i: int) -> str:
-    assert seen.stored is not None, "those shown are known"
-    assert seen.dtype is not None, "those shown are known"
+    assert seen.stored is not None, "shown elements have values"
+    assert seen.dtype is not None, "shown elements have values"
     return _number(seen.stored[i], seen.dtype)
 
 

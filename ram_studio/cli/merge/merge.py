@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RequestedRecipe:
-    """What the recipe says, or is to say instead of what a file says; None: nothing was asked."""
+    """The recipe's fields, or replacements of a file's fields; None: not given."""
 
     base: options.Base = None
     agent: options.Agents = None
@@ -62,7 +62,7 @@ class RequestedRecipe:
 
 @dataclass
 class Fit:
-    """What the recipe says of agents that do not fit, and of whose tokenizer to take."""
+    """The recipe's fields for agents that do not fit, and for the tokenizer."""
 
     missing: Annotated[str | None, options.MISSING] = None
     extra: Annotated[str | None, options.EXTRA] = None
@@ -189,7 +189,7 @@ def merge(
 
 
 def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
-    """Return what uploads shards as they are written; what cannot be done shows before the work."""
+    """Return an uploader of shards as they are written; faults show before the work."""
     from ram_studio.checkpoints.hub.push import PushAhead
     from ram_studio.checkpoints.read.url_folder import is_url
 
@@ -227,7 +227,7 @@ def _recipe(path: Path | None, asked: RequestedRecipe, fit: Fit) -> Recipe:
         values["method"] = bring_method(asked.method)
     if asked.from_sweep is not None:
         found = _sweep_result(asked.from_sweep, values)
-        # One's own has to be given again: a sweep's file holds the name alone.
+        # A user's method has to be given again: a sweep's file has only its name.
         if asked.method is not None and values["method"] != found["method"]:
             raise typer.BadParameter(
                 f"the sweep's best setting is of {found['method']}; leave --method out",
@@ -236,9 +236,9 @@ def _recipe(path: Path | None, asked: RequestedRecipe, fit: Fit) -> Recipe:
         values |= found
     name = values.setdefault("method", "ram+")
     if asked.from_sweep is None and (loaded is None or name != loaded.method):
-        values["settings"] = {}  # another method's mean nothing to this one
+        values["settings"] = {}  # another method's settings do not apply
     fields = get_method(name).settings.model_fields
-    # What was asked for by its own option wins over a preset.
+    # A setting's own option wins over a preset.
     for key in ("epsilon", "r", "alpha"):
         value = getattr(asked, key)
         if value is not None and key in fields:
@@ -252,7 +252,7 @@ def _recipe(path: Path | None, asked: RequestedRecipe, fit: Fit) -> Recipe:
 
 
 def _sweep_result(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a sweep found, for the agents of these values."""
+    """Return these values with the winner of a sweep, for its agents."""
     from ram_studio.evals.experiment.winner import read_winner
 
     winner = read_winner(path)
@@ -263,7 +263,7 @@ def _sweep_result(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_filters(recipe: Recipe, as_json: bool) -> None:
-    """Print what each filter of a recipe catches; only headers are read."""
+    """Print the tensors that each filter of a recipe matches; only headers are read."""
     from ram_studio.checkpoints.record.filters import caught_by
     from ram_studio.engine.analyze import load_sources
     from ram_studio.engine.job import MergeJob

@@ -1,4 +1,4 @@
-"""``ram-studio plan`` and ``finish``, and one part's share of ``analyze`` and ``merge``."""
+"""``ram-studio plan`` and ``finish``, and ``analyze`` and ``merge`` for one part."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def finish(
 def analyze(
     plan: Path, part: int, analysis: Path | None, how: dict[str, Any], as_json: bool
 ) -> None:
-    """Count one part's tensors into an analysis of its own; how: see ``analyze_part``."""
+    """Count one part's tensors into its own analysis; how: see ``analyze_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan
     from ram_studio.engine.parts.steps import analyze_part
 

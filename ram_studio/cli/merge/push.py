@@ -67,9 +67,9 @@ def run(
     ahead: PushAhead | None = None,
     more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> PushResult:
-    """Push, showing how far it is.
+    """Push and show the progress.
 
-    ahead: what sent shards while they were merged; more: files beside those of the folder.
+    ahead: the uploader of shards during the merge; more: files beside those of the folder.
     """
     from ram_studio.checkpoints.hub.push import PushProgress, push
     from ram_studio.cli.progress import status_line
@@ -89,9 +89,9 @@ def run(
 def push_merge(
     folder: Path, repository: str, *, public: bool, quiet: bool, ahead: PushAhead | None
 ) -> None:
-    """Push what was merged just now; what went up is told beside the merge's own output.
+    """Push the merge that was just made; the result is printed with the merge's own output.
 
-    Raises: HubError that says where the merge is, which is whole nevertheless.
+    Raises: HubError with the folder of the merge, which is complete nevertheless.
     """
     from ram_studio.evals.publish.hub_files import push_files
 
@@ -105,8 +105,8 @@ def push_merge(
 
 
 def describe_push(pushed: PushResult) -> str:
-    who = "everybody can read it" if pushed.is_public else "private"
-    added = f", {pushed.files} files added or renewed" if pushed.files else ""
+    who = "public" if pushed.is_public else "private"
+    added = f", {pushed.files} files added or updated" if pushed.files else ""
     was = f"was there already{added}" if pushed.was_there else "pushed"
     ahead = f", {pushed.ahead} of its files while others were merged" if pushed.ahead else ""
     return f"{pushed.url} ({who}): {was}{ahead}."

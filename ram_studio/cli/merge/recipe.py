@@ -82,7 +82,7 @@ def _convert_recipe(
 
 
 def _written_dtype(recipe: Recipe, source: Path) -> str | None:
-    """Return a recipe's dtype or, where it follows the base's, what a provenance says was written.
+    """Return a recipe's dtype or, where it follows the base's, the written dtype of a provenance.
 
     mergekit does not follow the base: without a dtype it writes float32.
     """

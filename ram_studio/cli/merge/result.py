@@ -1,4 +1,4 @@
-"""What a finished merge prints, and what is remembered of it."""
+"""The output of a finished merge, and its entry in History."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def report(result: MergeResult, as_json: bool) -> None:
-    """Remember a merge, and print its numbers."""
+    """Add a merge to History, and print its numbers."""
     from ram_studio.algorithm.meters.rounding_meter import rounding_advice
     from ram_studio.algorithm.scaling import has_lambda
     from ram_studio.checkpoints.record.recipe import recipe_yaml

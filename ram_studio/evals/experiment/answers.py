@@ -1,4 +1,4 @@
-"""One loaded model that answers as one merge after another, and what each is known to score."""
+"""One loaded model that answers as one merge after another, and each merge's answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ram_studio.evals.suites import ALL_SUITES, Suite
 
 
 class MergeIdentity(NamedTuple):
-    """digest: 32 hex digits; factors: lambda by agent where one number says it, else empty."""
+    """digest: 32 hex digits; factors: lambda by agent where it is one number, else empty."""
 
     digest: str
     factors: Mapping[str, float | None]
@@ -56,10 +56,11 @@ def identify(
 ) -> MergeIdentity:
     """Return a digest that is equal for recipes whose merges are the same weights, and lambda.
 
-    For RAM, RAM+ and RAM+s it covers the threshold and every lambda, not how it came about: r = 0
-    in RAM+ is RAM, and an alpha above every rho is any other such alpha. For other methods it
-    covers the settings, and of one's own its file. What all share: fingerprints of base and agents
-    (in order), dtype, rounding and seed. Different digests do not prove different weights.
+    For RAM, RAM+ and RAM+s it covers the threshold and every lambda, not the settings behind them:
+    RAM+ with r = 0 equals RAM, and all alphas above every rho are equal. For other methods it
+    covers the settings, and for a user's method its file. All digests cover fingerprints of base
+    and agents (in order), dtype, rounding and seed. Different digests do not prove different
+    weights.
 
     Reads no tensors when the analysis has the recipe's epsilon, or the method needs no counts.
 
@@ -91,7 +92,7 @@ def identify(
         rule,
     ]
     where = recipe.model_dump(mode="json", include={"weights", "densities", "filters"})
-    # A weight of 1 is none.
+    # A weight of 1 changes nothing.
     where["weights"] = {name: w for name, w in where["weights"].items() if w != 1}
     if any(where.values()):
         parts.append(where)
@@ -100,7 +101,7 @@ def identify(
 
 
 def _files(folder: Path) -> list[Any]:
-    """Return what tells one state of a folder of Fisher files from another, without reading it."""
+    """Return a record of a folder of Fisher files that changes with it, without reading them."""
     found = sorted(folder.glob("*.safetensors"))
     return [[file.name, (stat := file.stat()).st_size, stat.st_mtime_ns] for file in found]
 
@@ -110,11 +111,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Setup:
-    """With what an experiment is run.
+    """Inputs and options of an experiment.
 
     analysis: of base and agents, else they are counted once where a method needs it. store, rerun:
-    see `evaluate`. fisher_folder: where estimated Fisher files are kept, a temporary one when left
-    out. on_progress: called with (label, answers of this stage, of how many).
+    see `evaluate`. fisher_folder: of estimated Fisher files, a temporary one when left out.
+    on_progress: called with (label, answers of this stage, total).
     """
 
     analysis: Analysis | None = None
@@ -126,11 +127,11 @@ class Setup:
 
 @dataclass(eq=False)
 class Entry(Row):
-    """A row on its way.
+    """A row of a running experiment.
 
     digest: see `identity`; duplicate_of: the entry whose answers it shares; answers: by question
-    id; stages: how many are answered; merge: recipe and numbers as the store has them, without
-    numbers before it was made; opened: suites asked in this run.
+    id; stages: number answered; merge: recipe and numbers as in the store, without numbers before
+    the merge was made; opened: suites asked in this run.
     """
 
     _: KW_ONLY
@@ -144,7 +145,7 @@ class Entry(Row):
 
     @classmethod
     def of(cls, candidate: Candidate, *, is_start: bool = False) -> Entry:
-        """Return a candidate as a row that nothing was done for."""
+        """Return a new row for a candidate."""
         if candidate.recipe is None:
             kind: Any = "base" if candidate.label == BASE else "agent"
             return cls(candidate.label, kind, candidate=candidate)
@@ -163,7 +164,7 @@ class Entry(Row):
 
     @property
     def whole_label(self) -> str:
-        """A label with all digits of what a sweep varies."""
+        """A label with all digits of the varied values."""
         varied = {name: value for name, value in self.values.items() if name != "method"}
         return setting_label(self.method, varied, digits=12)
 
@@ -174,17 +175,17 @@ class Entry(Row):
 
     @property
     def source(self) -> Entry:
-        """The entry that is asked: itself, or the one that it is a duplicate of."""
+        """The entry whose answers count: itself, or the one it duplicates."""
         return self.duplicate_of or self
 
     def note_merge(self, known: Mapping[str, Any]) -> None:
-        """Take in what is known of the merge: by agent rho and lambda, and how long it took."""
+        """Store the numbers of the merge: by agent rho and lambda, and its seconds."""
         self.merge = {**known, "recipe": self.merge["recipe"]}
         self.agents = dict(self.merge.get("agents", {})) or self.agents
         self.merge_seconds = self.merge.get("seconds")
 
     def snapshot(self) -> Row:
-        """Return the row as it stands now; a duplicate has the other's scores."""
+        """Return a copy of the row; a duplicate has the other's scores."""
         shown = {known.name: getattr(self, known.name) for known in fields(Row)}
         if self.duplicate_of is not None:
             same = ("domains", "average", "loss", "agents", "merge_seconds", "samples",
@@ -195,7 +196,7 @@ class Entry(Row):
 
 
 class Answers:
-    """The checkpoints, the questions and the model of an experiment, opened for its length.
+    """The checkpoints, the questions and the model of an experiment, open until it ends.
 
     Args: is_over: polled before each batch and token; work then ends with Stopped.
 
@@ -236,7 +237,7 @@ class Answers:
             self._closing = closing.pop_all()
 
     def _analysis(self) -> Analysis | None:
-        """Return an analysis with what the methods will want to know, None when that is nothing."""
+        """Return an analysis with the facts that the methods need, None when they need none."""
         needs = {
             need
             for recipe in self._plan.recipes()
@@ -254,7 +255,7 @@ class Answers:
         )
 
     def identify(self, candidate: Candidate) -> MergeIdentity:
-        """Return what decides the weights of a candidate.
+        """Return the identity of a candidate's weights.
 
         Raises: SettingsError when the settings do not suit these agents.
         """
@@ -269,13 +270,13 @@ class Answers:
         )
 
     def change_norm(self, recipe: Recipe) -> float:
-        """Return how far a recipe's merge lies from the base."""
+        """Return the norm of a recipe's change, |merge - base|."""
         return self._merger.change_norm(self._with_files(recipe))
 
     def _with_files(self, recipe: Recipe) -> Recipe:
         """Return the recipe with its Fisher files, which are estimated where it needs them.
 
-        Raises: SettingsError where that cannot be, as other merges of these agents can.
+        Raises: SettingsError where they cannot be estimated; other merges of the agents may work.
         """
         try:
             return with_fisher_files(
@@ -285,7 +286,7 @@ class Answers:
             raise SettingsError(str(error)) from error
 
     def _weights_of(self, name: str) -> str:
-        """Return the fingerprint of the base or an agent, as an evaluation of its folder has it."""
+        """Return the fingerprint of the base or an agent, equal to that of its folder."""
         recipe, base = self._plan.recipe, self._report.base
         if name == BASE:
             return base.fingerprint
@@ -293,25 +294,25 @@ class Answers:
         filled = [recipe.missing, recipe.extra, recipe.rows]
         if filled == ["error", "error", "exact"]:
             return own
-        # What the agent lacks is the base's.
+        # Files that the agent lacks are the base's.
         parts = json.dumps([own, base.fingerprint, filled])
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
     @property
     def recorded_settings(self) -> Mapping[str, Any]:
-        """The settings under which all entries are asked, as the store keeps them."""
+        """The settings of all entries, as stored."""
         return self._settings.recorded_settings(self._engine)
 
     @property
     def seconds_each(self) -> float:
-        """How long an answer takes, merging included; 0 while only the first merge was asked.
+        """Seconds per answer, merging included; 0 while only the first merge was asked.
 
         The first one also loads the model, and stored answers take no time: both are left out.
         """
         return self._seconds / self._asked if self._asked else 0.0
 
     def ask(self, entry: Entry, questions: QuestionsBySuite) -> dict[str, Answer]:
-        """Return question id -> answer of one entry; each batch goes to the store as it comes.
+        """Return question id -> answer of one entry; each batch is stored as it arrives.
 
         Args: questions: by suite.
 
@@ -324,7 +325,7 @@ class Answers:
         parts: dict[str, int] = {}
 
         def report(_: str, domain: str, answered: int, of: int) -> None:
-            # Suites that go together have no domain in common.
+            # Suites asked together have no domain in common.
             parts[domain] = answered
             if self._setup.on_progress:
                 self._setup.on_progress(entry.label, sum(parts.values()), total)
@@ -352,7 +353,7 @@ class Answers:
         return SuiteRun(entry.label, path, self._engine, suite, *shared)
 
     def _note(self, entry: Entry, run: SuiteRun) -> None:
-        """Keep a merge's numbers in the store, or take them from there when none was made now."""
+        """Store a merge's numbers, or read them from the store when it was not made now."""
         if self._setup.store is None or run.run is None or entry.candidate.recipe is None:
             return
         if "agents" in entry.merge:

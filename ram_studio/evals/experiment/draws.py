@@ -1,8 +1,8 @@
-"""What chance alone makes of a row: merges drawn with several seeds, and answers drawn likewise.
+"""The effect of chance on a row: merges with several seeds, and answers sampled with several.
 
 A row's score is the mean over its draws. Its interval is by questions, as answers to one question
-are alike; how far the draws lie apart stands beside it. Tests of one row against another take the
-first draw alone: one fair sample.
+are correlated; the spread of the draws is shown beside it. Tests between rows use the first draw
+only, an unbiased sample.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Draw = Mapping[str, Answer]
 
 @dataclass(frozen=True)
 class Spread:
-    """What each draw alone scores, averaged over the skills, by its seed."""
+    """The score of each draw, averaged over the skills, by its seed."""
 
     scores: dict[str, float]
 
     @computed_field
     @property
     def spread(self) -> float:
-        """How far the best and the worst draw lie apart."""
+        """The best draw's score less the worst's."""
         return max(self.scores.values()) - min(self.scores.values())
 
     def sentence(self, label: str, what: str) -> str:
-        """Return it in words; what: that is drawn."""
+        """Return the spread as a sentence; what: is drawn."""
         each = ", ".join(f"{score:.3f}" for score in self.scores.values())
         return (
             f"{label} is the mean of {len(self.scores)} draws of its {what} (seeds "
@@ -52,7 +52,7 @@ def mean_scores(questions: Sequence[Question], draws: Sequence[Draw]) -> dict[st
 def spread_over_merges(
     questions: Sequence[Question], draws: Mapping[int, Draw], skills: Sequence[str]
 ) -> Spread | None:
-    """Return what the merges' seeds make of a score; None for a single draw."""
+    """Return the spread of a score over the merges' seeds; None for a single draw."""
     if len(draws) < 2:
         return None
     means = {str(seed): mean_scores(questions, [own]) for seed, own in draws.items()}
@@ -62,7 +62,7 @@ def spread_over_merges(
 def spread_over_samples(
     questions: Sequence[Question], draws: Sequence[Draw], seed: int, skills: Sequence[str]
 ) -> Spread | None:
-    """Return what the answers' seeds make of a score; None for one sample of each question.
+    """Return the spread of a score over the answers' seeds; None for one sample of each question.
 
     Questions without all of their samples are left out. seed: of the first sample.
     """

@@ -1,6 +1,6 @@
-"""What an experiment is asked to do: which merges, on which questions, within which budget.
+"""Plans of experiments: their merges, questions and budget.
 
-A sweep and a comparison are two plans of one runner (`run.Runner`).
+A sweep and a comparison are two plans of one runner (`runner.Runner`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from ram_studio.evals.question import Question, QuestionsBySuite
 from ram_studio.evals.settings import EvalSettings
 from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings, apart, check_suites
 
-# Of a suite whose questions are fixed, at most this share chooses; the rest checks.
+# Of a fixed suite, at most this share of questions chooses the winner; the rest check it.
 SEARCH_SHARE = 2 / 3
 
 
 @dataclass(frozen=True)
 class Items:
-    """Questions by suite. chosen_by: what merges are compared on, in the order they are asked;
-    held_out: asked at the end only, none of them among the former.
+    """Questions by suite.
+
+    chosen_by: merges are compared on these, asked in this order; held_out: asked at the end only.
     """
 
     chosen_by: QuestionsBySuite
@@ -38,12 +39,12 @@ class Items:
 
     @property
     def count(self) -> int:
-        """How many questions merges are compared on."""
+        """Number of questions that merges are compared on."""
         return sum(map(len, self.chosen_by.values()))
 
 
 def count_skills(asked: QuestionsBySuite) -> int:
-    """Return how many questions by suite make the score; others (retention) stand beside it."""
+    """Return the number of questions that make the score; the others (retention) do not."""
     beside = apart(asked)
     return sum(q.domain not in beside for own in asked.values() for q in own)
 
@@ -51,8 +52,8 @@ def count_skills(asked: QuestionsBySuite) -> int:
 def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> Items:
     """Return the questions for these suites, the same ones for the same arguments.
 
-    A generated suite (demo, memory) is made twice, with its seed and with the next one, less what
-    occurs in both. A fixed one is shuffled by the seed and cut: two thirds at most to choose by.
+    A generated suite (demo, memory) is made twice, with its seed and with the next one, without
+    common questions. A fixed one is shuffled by the seed and split: at most two thirds choose.
 
     Args: settings: its limit is the most questions to choose by, per suite (demo: per domain).
         held_out: most questions to check with, counted likewise.
@@ -88,14 +89,14 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
 
 
 def _digests(suite: Suite, settings: SuiteSettings) -> set[str]:
-    """Return what tells a suite's first questions from those of another seed."""
+    """Return the digests of a suite's questions, to compare them with those of another seed."""
     return {question.digest for question in suite.questions(replace(settings, limit=1))}
 
 
 def by_stage(
     questions: Sequence[Question], shares: Sequence[float]
 ) -> tuple[tuple[Question, ...], ...]:
-    """Return what is asked in each stage: the next part of every domain's questions."""
+    """Return the questions of each stage: the next part of every domain's questions."""
     stages: list[list[Question]] = [[] for _ in shares]
     for domain in dict.fromkeys(q.domain for q in questions):
         own = [q for q in questions if q.domain == domain]
@@ -118,12 +119,12 @@ MAX_SETTINGS = 200
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """What every experiment says.
+    """The fields of every experiment.
 
-    recipe: base and agents, every agent that any merge names. settings: what merges are asked, and
-    how; health is not among the suites, the seed steers a search too. held_out: questions per suite
-    for a final check, None as many as are chosen by, 0 none. minutes: for all together; time for
-    the final check is kept back.
+    recipe: base and agents, including every agent that any merge names. settings: evaluation
+    settings, without health; their seed is also a search's. held_out: questions per suite for a
+    final check, None for as many as choose, 0 for none. minutes: time limit, which includes the
+    final check.
     """
 
     recipe: Recipe
@@ -134,7 +135,7 @@ class Plan(ABC):
 
     # Questions per suite where the settings have no limit.
     default_limit = DEFAULT_LIMIT
-    # Whether clearly losing merges are dropped on the way, see `race`.
+    # Whether clearly losing merges are dropped early, see `race`.
     early_stop = False
 
     @property
@@ -158,13 +159,13 @@ class Plan(ABC):
         return tuple(size / until.most for size in until.sizes)
 
     def start(self) -> Candidate | None:
-        """Return what everything is compared with and asked first, None for nothing."""
+        """Return the merge that others are compared with, asked first; None where there is none."""
         return None
 
     def candidates(self) -> list[Candidate]:
-        """Check everything that needs no file; return what is tried (for a search: nothing).
+        """Check everything that needs no file; return the merges to try (for a search: none).
 
-        Raises: SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
+        Raises: SettingsError, EvaluationError: an invalid budget, suite, axis, row or value.
         """
         check_suites(self.settings.suites)
         if isinstance(self.settings.limit, dict):
@@ -182,12 +183,12 @@ class Plan(ABC):
         return []
 
     def recipes(self) -> list[Recipe]:
-        """Return recipes that show what the methods will have to know beforehand."""
+        """Return recipes whose methods show which facts are needed before the first merge."""
         return [c.recipe for c in self.candidates() if c.recipe is not None]
 
     @abstractmethod
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
-        """Return the questions; count_tokens: text -> length in the model's own."""
+        """Return the questions; count_tokens: text -> length in the model's tokens."""
 
 
 def at_least(what: str, value: int, least: int) -> None:
@@ -197,12 +198,12 @@ def at_least(what: str, value: int, least: int) -> None:
 
 @dataclass(frozen=True)
 class SweepPlan(Plan):
-    """Which setting is best: tried on questions, raced, and the winner checked on others.
+    """A search for the best setting, whose winner is checked on held-out questions.
 
     recipe: also the setting to start from; axes: see `space`. search: "grid" takes every
     combination, "optuna" proposes `trials` settings, "slim" those that its surrogate needs, see
     `search`. max_settings: larger plans are refused. early_stop: whether clearly losing settings
-    are dropped on the way, see `race`; SLIM needs every score whole.
+    are dropped early, see `race`; SLIM needs complete scores.
     """
 
     _: KW_ONLY
@@ -229,7 +230,7 @@ class SweepPlan(Plan):
         return OptunaSearch(self.space, seed=self.settings.seed, trials=self.trials)
 
     def shares(self, count: int) -> tuple[float, ...]:
-        """Return `Plan.shares`; SLIM looks once, at the end."""
+        """Return `Plan.shares`; SLIM compares once, at the end."""
         return (1.0,) if self.search == "slim" else super().shares(count)
 
     @property
@@ -238,7 +239,7 @@ class SweepPlan(Plan):
         return Space(self.recipe, self.axes)
 
     def start(self) -> Candidate:
-        """Return the recipe as it stands."""
+        """Return the recipe unchanged."""
         return self.space.start()
 
     def candidates(self) -> list[Candidate]:
@@ -258,7 +259,7 @@ class SweepPlan(Plan):
                     "ask until decided. Try every combination, or leave --ci-width out."
                 )
             return []
-        # Before they are made: a few axes span more than any memory holds.
+        # Counted before they are made: a few axes can span more than fits in memory.
         self._check_count("grid", space.grid_size())
         return space.grid()
 
@@ -275,21 +276,21 @@ class SweepPlan(Plan):
         return [self.recipe, *(with_method(self.recipe, n, values) for n, values in usual.items())]
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
-        """Return questions to choose by, and others that check the choice."""
+        """Return questions that choose the winner, and others that check it."""
         drawn = self.settings.suite_settings(count_tokens, self.most_items)
         return draw_items(self.settings.suites, drawn, self.held_out_count)
 
 
 @dataclass(frozen=True)
 class ComparePlan(Plan):
-    """How methods or settings do side by side: all of them, on the questions of an evaluation.
+    """A comparison of methods or settings, all on the questions of an evaluation.
 
-    rows: recipes by label, of one base, an agent of the same name being the same source in all.
-    reference: the row that others are compared with. has_sources: whether base and agents get rows
-    of their own, before the merges; has_control: whether the norm-matched control of two agents or
-    more then gets one too. only: digests of the questions to ask; all when left out.
-    draws: of every merge that draws, with seeds from the recipe's on, and of sampled answers; a
-    row's score is their mean, see `draws`.
+    rows: recipes by label, of one base; an agent's name means the same source in all. reference:
+    the row that others are compared with. has_sources: whether base and agents have rows too,
+    before the merges; has_control: whether the norm-matched control has one, for two agents or
+    more. only: digests of the questions to ask; all when left out. draws: number of draws of a
+    random merge, with consecutive seeds from the recipe's, and of sampled answers; a row's score is
+    their mean, see `draws`.
     """
 
     _: KW_ONLY
@@ -315,11 +316,11 @@ class ComparePlan(Plan):
 
         Args:
             reference: label; default the first "ram+" row, else the first row.
-            sources: whether the base and the agents get rows too.
+            sources: whether the base and the agents have rows too.
             draws: see `ComparePlan`.
             plan: further fields of `ComparePlan`.
 
-        Raises: SettingsError, EvaluationError for rows that do not go together.
+        Raises: SettingsError, EvaluationError for rows with different bases or agents.
         """
         recipe = _common_recipe(rows)
         at_least("draws", draws, 1)
@@ -345,12 +346,12 @@ class ComparePlan(Plan):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """The agents that get a row of their own."""
+        """The agents that have their own row."""
         return tuple(self.recipe.agents) if self.has_sources else ()
 
     @property
     def controls(self) -> int:
-        """How many controls are asked at the end."""
+        """Number of controls asked at the end."""
         return int(self.has_control and len(self.agents) > 1)
 
     def candidates(self) -> list[Candidate]:
@@ -370,7 +371,7 @@ class ComparePlan(Plan):
         ]
 
     def _of(self, label: str, row: Recipe) -> Iterator[Candidate]:
-        """Yield a row's merge, and its further draws where another seed makes another one."""
+        """Yield a row's merge, and its further draws where the merge depends on the seed."""
         yield Candidate(label, {}, row)
         is_drawn = get_method(row.method).draws(make_settings(row.method, row.settings))
         for seed in range(row.seed + 1, row.seed + self.draws):
@@ -379,9 +380,9 @@ class ComparePlan(Plan):
                 yield Candidate(f"{label}, seed {seed}", {}, drawn, draw_of=label)
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
-        """Return the questions that `evaluate` would ask, or those of them that are wanted.
+        """Return the questions that `evaluate` would ask, or those of them in `only`.
 
-        Raises: EvaluationError when a wanted one is not among them.
+        Raises: EvaluationError when one of `only` cannot be made again.
         """
         drawn = self.settings.suite_settings(count_tokens, self.most_items)
         asked = {suite.name: suite.questions(drawn) for suite in self.settings.question_suites}
@@ -399,7 +400,7 @@ class ComparePlan(Plan):
 
 
 def _common_recipe(rows: Mapping[str, Recipe]) -> Recipe:
-    """Return a recipe with the one base and all agents, by name, that the rows speak of."""
+    """Return a recipe with the one base and all agents, by name, of the rows."""
     if not rows:
         raise EvalSettingsError("No row to compare was given; give at least one method.")
     first = next(iter(rows.values()))

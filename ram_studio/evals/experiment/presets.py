@@ -1,10 +1,10 @@
 """Named sets of merges: the paper's analyses, ready grids, and the standard comparison.
 
-Each is a function from one recipe (base, agents, and what they share) to plain recipes by label, to
-be scored (`experiment.run.compare_methods`) or written out (`merge.merge`).
+Each is a function from one recipe (base, agents and common settings) to plain recipes by label, to
+be scored (`experiment.run.compare_methods`) or written (`merge.merge`).
 
-The values of the grids are those of the paper's Table 11, of r those of its Table 2; where they are
-this project's, the description says so.
+The grids' values are those of the paper's Table 11, and for r of its Table 2; descriptions mark
+values of this project.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ram_studio.evals.experiment.space import (
 
 @dataclass(frozen=True)
 class Experiment:
-    """A set of merges. title and description: for people; build: recipe -> recipes by label."""
+    """A set of merges. title, description: for display; build: recipe -> recipes by label."""
 
     title: str
     description: str
@@ -60,7 +60,7 @@ def label_of(
 ) -> str:
     """Return a row's label: the method, and its settings where they differ from the defaults.
 
-    varied: settings that are always named. digits: of numbers.
+    varied: settings that are always shown. digits: of numbers.
     """
     defaults = get_method(method).settings().model_dump()
     changed = {k: v for k, v in settings.items() if v is not None and defaults.get(k) != v}
@@ -70,8 +70,9 @@ def label_of(
 def rows_of(recipe: Recipe, rows: list[tuple[str, dict[str, Any]]]) -> dict[str, Recipe]:
     """Return recipes by label for a list of (method, settings).
 
-    The label of a row has every setting that rows of its method differ in, also at its default: a
-    verdict on "ties" is one on its settings. Rows that are alike in four digits have all of them.
+    A row's label has every setting in which rows of its method differ, also at its default: a
+    verdict on "ties" applies to its settings only. Rows equal in four digits are shown with all
+    digits.
     """
     every = [(m, make_settings(m, values).model_dump(mode="json")) for m, values in rows]
     made: list[tuple[str, str, Recipe]] = []
@@ -111,7 +112,7 @@ def _standard(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def _unique_region(recipe: Recipe) -> dict[str, Recipe]:
-    """Three probes per agent; the recipe's epsilon is kept where its method has one."""
+    """Three probes per agent, with the recipe's epsilon where its method has one."""
     n, epsilon = len(recipe.agents), _epsilon(recipe)
     probes: dict[str, dict[str, Any]] = {
         "unique region": {"part": "unique", "scale": 1.0},
@@ -130,11 +131,11 @@ def _epsilon(recipe: Recipe) -> dict[str, Any]:
 
 
 RAM_ALONE = "RAM"
-"""Row of both regions at full strength, where the mechanism's two curves begin."""
+"""Label of both regions at full strength, the first point of the mechanism's two curves."""
 
 
 def _mechanism(recipe: Recipe) -> dict[str, Recipe]:
-    """One region multiplied, the other as it is; the recipe's epsilon is kept as above.
+    """One region scaled, the other unchanged, with the recipe's epsilon as above.
 
     The shared region grows to N times its mean, as in the plain sum; the unique ones shrink to 1/N,
     as in the average.
@@ -175,7 +176,7 @@ def _grid(method: str, **values: str) -> Callable[[Recipe], dict[str, Recipe]]:
     def build(recipe: Recipe) -> dict[str, Recipe]:
         plain = with_method(recipe, method, {})
         found = Space(plain, parse_axes(values)).grid()
-        # Every value is shown, also a default: the rows differ in nothing else.
+        # Every value is shown, also a default: it is the only difference between rows.
         return {c.label: c.recipe for c in found if c.recipe is not None}
 
     return build
@@ -254,7 +255,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 def experiment_recipes(name: str, recipe: Recipe) -> dict[str, Recipe]:
     """Return an experiment's recipes by label, for the recipe's base and agents.
 
-    Raises: SettingsError for an unknown experiment, or agents that do not suffice for it.
+    Raises: SettingsError for an unknown experiment, or too few agents for it.
     """
     if name not in EXPERIMENTS:
         raise SettingsError(
@@ -266,18 +267,18 @@ def experiment_recipes(name: str, recipe: Recipe) -> dict[str, Recipe]:
 def norm_matched(
     merge: Recipe, agent: str, every: Recipe, change_norm: Callable[[Recipe], float]
 ) -> Candidate | None:
-    """Return the control of a comparison: its best agent alone, moved as far as the merge.
+    """Return the control of a comparison: its best agent, scaled to the norm of the merge's change.
 
     control = base + s * tau_a,    s = |merge - base| / |tau_a|
 
-    A merge often lies further from the base than any agent; what a longer step in one agent's
-    direction gains as well is nothing that merging gained. None where there is nothing to scale, or
-    it would take a weight that no recipe may have.
+    A merge is often further from the base than any agent; a gain that a longer step in one agent's
+    direction also gives does not come from merging. None where the agent changed nothing, or the
+    weight would exceed a recipe's limit.
 
     Args:
-        merge: whose distance from the base is matched.
-        agent: that scores best alone, one of ``every``'s.
-        change_norm: recipe -> how far its merge lies from the base.
+        merge: its distance from the base is matched.
+        agent: the one with the best score, one of ``every``'s.
+        change_norm: recipe -> |merge - base|.
     """
     plain = every.model_copy(update={"weights": {}, "densities": {}, "filters": ()})
     alone = with_method(with_agents(plain, (agent,)), "task-arithmetic", {"scale": 1.0})

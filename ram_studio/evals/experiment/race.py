@@ -1,4 +1,4 @@
-"""Which settings of a sweep are clearly losing, and how sure that is.
+"""Find the settings of a sweep that clearly lose, with a bound on the error.
 
 Items are asked in stages. After each, a setting is dropped when the best so far is right and it is
 wrong on so many more items than the other way round that an even split would give as many with
@@ -6,15 +6,15 @@ probability at most
 
     level = ERROR / ((settings - 1) * stages)        (one-sided exact sign test, McNemar's)
 
-Items that share a document turn round together, see `flip_test`.
+Items that share a document change sign together, see `flip_test`.
 
-Every question counts the same here, whatever its suite, while settings are ranked by the mean over
-the skills: where suites differ in size, see which of the two decided.
+Here all questions have equal weight, while settings are ranked by the mean over the skills: the two
+may disagree where suites differ in size.
 
-Bonferroni over every rival and every look: a setting that is truly the best of all, on the kind of
-items asked, is dropped or called behind with probability at most ERROR, whichever rivals lead at
-whichever stage. This holds for settings fixed before the first answer (a grid) and items drawn at
-random. A search chooses later settings by earlier answers to the same items: there it is a guide.
+Bonferroni over all rivals and stages: a setting that is truly the best on such items is dropped or
+called worse with probability at most ERROR, whichever rivals lead at whichever stage. This holds
+for settings fixed before the first answer (a grid) and items drawn at random. A search chooses
+later settings by earlier answers to the same items: there it is a guide.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ram_studio.evals.report.comparison import flip_test, paired_counts, sign_te
 
 ERROR = 0.05
 SHARES = (0.25, 0.5, 1.0)
-# With fewer items a stage could drop nothing at any usual level.
+# With fewer items no stage could drop a setting at a usual level.
 LEAST_ITEMS = 24
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a setting is out: on `items` items `rival` was right alone `losses` times, it `wins`."""
+    """Why a setting was dropped: on `items` items it lost to `rival` `losses` times, won `wins`."""
 
     rival: str
     items: int
@@ -44,12 +44,12 @@ class Loss:
 
 
 def stage_shares(items: int, early_stop: bool) -> tuple[float, ...]:
-    """Return the shares of the items after which settings are looked at; the last is 1."""
+    """Return the shares of the items after which settings are compared; the last is 1."""
     return SHARES if early_stop and items >= LEAST_ITEMS else (1.0,)
 
 
 def level_for(settings: int, stages: int) -> float:
-    """Return the level of one test: ERROR shared among all rivals and looks."""
+    """Return the level of one test: ERROR divided among all rivals and stages."""
     return ERROR / (max(1, settings - 1) * stages)
 
 

@@ -1,4 +1,4 @@
-"""The two experiments as calls: a sweep over settings, and methods side by side."""
+"""The two experiments as functions: a sweep over settings, and a comparison of methods."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def sweep(
     should_stop: Callable[[], bool] | None = None,
     **options: Any,
 ) -> ExperimentResult:
-    """Try settings of a recipe in memory and return what was found.
+    """Try settings of a recipe in memory and return the result.
 
     Args:
         recipe: base, agents and the setting to start from.
-        over: what to vary, `{"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}` or the same as texts
+        over: settings to vary, `{"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}` or the same as texts
             `["r=0:0.5:6"]`, see `space`.
-        on_update: called with the result so far after every stage of every setting.
+        on_update: called with the partial result after every stage of every setting.
         options: fields of `SweepPlan` (minutes, search, trials, ...), of `EvalSettings` (suites,
             limit, device, ...; also all of them as settings) and of `Setup` (analysis, store, ...).
 
-    Returns: The last result. Stopping and time being up are no errors: its `ending` tells.
+    Returns: The last result. A stop or the time limit is not an error: see its `ending`.
 
     Raises: SettingsError, EvaluationError and what merging raises.
 
@@ -61,18 +61,18 @@ def compare_methods(
     """Apply every recipe in memory, score it beside base and agents, and return the rows.
 
     Every row is compared with one reference row on the same questions by McNemar's test, corrected
-    for the number of rows (Holm). When stopped, the rows that were finished have scores; with a
-    store, calling this again goes on where it ended.
+    for the number of rows (Holm). When stopped, the finished rows have scores; with a store, the
+    same call continues from there.
 
     Args:
-        rows: recipes by label, e.g. of `presets.experiment_recipes`; all of one base, an agent of
-            the same name being the same source in all of them.
-        on_update: called with the result so far after every row.
+        rows: recipes by label, e.g. of `presets.experiment_recipes`; all of one base, where an
+            agent's name means the same source in all of them.
+        on_update: called with the partial result after every row.
         options: arguments of `ComparePlan.of` (reference, sources), fields of `EvalSettings`
             (suites, limit, ...; also all of them as settings) and of `Setup` (analysis, store).
 
-    Raises: SettingsError for rows that do not go together, before any work, or when no row could be
-        merged; what merging and asking raise; Stopped when no merge was scored yet.
+    Raises: SettingsError for rows with different bases or agents, before any work, or when no row
+        could be merged; what merging and asking raise; Stopped before any merge was scored.
     """
     setup, settings = _split(options)
     plan = ComparePlan.of(rows, settings, **options)
@@ -87,7 +87,7 @@ def compare(
     """Score methods side by side on a recipe's agents, in memory.
 
     Args:
-        recipe: base, agents, and what all methods share (dtype, seed, ...).
+        recipe: base, agents, and common settings (dtype, seed, ...).
         methods: names, or (name, settings); by default those of the experiment `standard`.
         options: reference, sources, fields of `EvalSettings` (suites, limit, ...; also all of them
             as settings), analysis, store.
@@ -120,7 +120,7 @@ def run_experiment(
             if on_update:
                 on_update(result)
     except Stopped:
-        # It came between two answers; what was finished is in the result as well.
+        # Stopped between two answers; the result includes all finished ones.
         return _check_result(replace(running.result, ending="stopped"))
     return _check_result(running.result)
 
@@ -137,7 +137,7 @@ def _check_result(result: ExperimentResult) -> ExperimentResult:
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], EvalSettings]:
-    """Take fields of `Setup` and the settings, whole and by field, out of options; return both."""
+    """Return the options of `Setup`, and the evaluation settings, given whole or by field."""
 
     def take(names: Iterable[str]) -> dict[str, Any]:
         return {name: options.pop(name) for name in names if name in options}

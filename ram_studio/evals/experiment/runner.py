@@ -1,9 +1,9 @@
-"""The runner: many merges put into one loaded model in turn, all asked the same questions.
+"""The runner: one loaded model takes the weights of many merges, all asked the same questions.
 
-No checkpoint is written. The base is loaded once; settings that come to the same weights are asked
-once; answers go to the store as they come, so that what is stopped is taken up where it ended.
-A sweep races its settings and scores the winner again, on held-out questions: its score is the best
-of many on the same ones and therefore too good. A comparison asks all of its rows everything.
+No checkpoint is written. The base is loaded once; settings with equal weights are asked once;
+answers are stored as they arrive, so that a stopped run can continue. A sweep races its settings
+and scores the winner again on held-out questions, since the best of many scores is optimistic. A
+comparison asks all of its rows everything.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ram_studio.evals.report.eval_report import EvalReport, ModelAnswers
 from ram_studio.evals.report.eval_result import Reproducibility
 from ram_studio.evals.report.score import Average, DomainScore, paraphrase_scores, sample_scores
 
-# A proposal that is an old merge again costs nothing; a space that has no other must end, though.
+# A proposal that repeats an earlier merge costs nothing, but a space without new ones must end.
 _ASKS_PER_TRIAL = 5
 
 
 class Runner:
-    """An experiment under way; `result` is always what is known so far.
+    """A running experiment; `result` is its current result.
 
-    looks: after so many parts of the questions merges are compared. settings: under which all
-    merges are asked, once one was.
+    looks: number of stages until intervals were narrow. settings: of all merges, as stored, once
+    one was asked.
 
     Args:
         plan: what to do.
@@ -72,10 +72,9 @@ class Runner:
         self.looks = 0
 
     def run(self) -> Iterator[ExperimentResult]:
-        """Yield the result after every stage of every setting; the last one is whole.
+        """Yield the result after every stage of every setting; the last one is complete.
 
-        Ends early, with what is finished, when time is up or `should_stop` says so; then the last
-        one's `ending` tells.
+        Ends early when time is up or `should_stop` returns True; see the last result's `ending`.
 
         Raises: what `engine.analyze.load`, merging and `LocalEngine` raise.
         """
@@ -105,7 +104,7 @@ class Runner:
                 ending = "out_of_time"
                 self._drop_losers(self._alive(), final=True)
             if self.plan.settings.until is not None:
-                # What all have answered can be compared.
+                # Questions that all have answered can be compared.
                 self.looks = min((entry.stages for entry in self._alive()), default=0)
         for entry in self.entries:
             if not entry.is_over:
@@ -114,7 +113,7 @@ class Runner:
             self._compare_rows()
         elif ending != "stopped":
             yield self._update()
-            # Time for this was set aside.
+            # Time was reserved for this.
             self._deadline = None
             try:
                 self._recheck()
@@ -142,11 +141,11 @@ class Runner:
             if start.duplicate_of is None:
                 self.entries.insert(0, start)
             else:
-                # A point of the grid: it goes by the name it has there.
+                # A point of the grid: it has its label there.
                 start.duplicate_of.is_start = True
         settings = sum(entry.duplicate_of is None for entry in self.entries)
         if self.sweep is not None and self.sweep.is_search:
-            # The start, and what a search proposes.
+            # The start, and the search's proposals.
             settings = self.sweep.proposals + 1
         if isinstance(self.plan, ComparePlan):
             settings += self.plan.controls
@@ -158,7 +157,7 @@ class Runner:
         )
 
     def _add(self, candidate: Candidate, *, is_start: bool = False) -> Entry:
-        """Take a setting in; one that comes to an old one's weights shares its answers."""
+        """Add a setting; one with the weights of an earlier one shares its answers."""
         assert self._answers is not None
         entry = Entry.of(candidate, is_start=is_start)
         try:
@@ -172,7 +171,7 @@ class Runner:
         self.entries.append(entry)
         alike = [e for e in self.entries if e.label == entry.label and e.duplicate_of is None]
         if self.sweep is not None and len(alike) > 1:
-            # Rows are known by their labels.
+            # Labels identify rows.
             for one in alike:
                 one.label = one.whole_label
         return entry
@@ -180,7 +179,7 @@ class Runner:
     # ------------------------------------------------------------------ asking
 
     def _race(self) -> Iterator[None]:
-        """Ask all settings stage by stage, dropping what clearly loses after each."""
+        """Ask all settings stage by stage; drop clear losers after each."""
         for stage in range(len(self._shares)):
             for entry in [e for e in self.entries if e.is_alive]:
                 self._ask_stage(entry, stage)
@@ -191,13 +190,13 @@ class Runner:
             yield
 
     def _is_decided(self, number: int) -> bool:
-        """Return whether asking may end after a look, where it goes on until the items decide."""
+        """Return whether asking may end after a stage, where intervals decide it."""
         until = self.plan.settings.until
         if until is None:
             return False
         alive, skills = self._alive(), self.result.skills
         rows = [row for entry in alive for row in entry.domains.items()]
-        # A column beside the average has few questions.
+        # Domains outside the average have few questions.
         decided = until.decide(number, [score for domain, score in rows if domain in skills])
         self.result = replace(self.result, until=decided)
         if decided.is_decided:
@@ -207,7 +206,7 @@ class Runner:
         return decided.is_decided
 
     def _search(self) -> Iterator[None]:
-        """Ask one setting after another, each compared with the best of those finished."""
+        """Ask one setting after another, each compared with the best finished one."""
         plan = self.sweep
         assert plan is not None
         search, trials = plan.searching(), plan.proposals
@@ -244,7 +243,7 @@ class Runner:
     def _ask_stage(self, entry: Entry, stage: int) -> None:
         """Ask a setting the questions of a stage.
 
-        Raises: Stopped when stopped or late; what was answered is in the store then.
+        Raises: Stopped when stopped or out of time; answers are stored by then.
         """
         if not self._ask_entry(entry, {n: parts[stage] for n, parts in self._stages.items()}):
             return
@@ -267,7 +266,7 @@ class Runner:
         return True
 
     def _ask_control(self) -> Iterator[ExperimentResult]:
-        """Ask a comparison's control, see `norm_matched`, everything that other rows were asked."""
+        """Ask a comparison's control, see `norm_matched`, the questions of the other rows."""
         plan, best = self.plan, self._update().best_agent
         if not isinstance(plan, ComparePlan) or not plan.controls or best is None:
             return
@@ -295,7 +294,7 @@ class Runner:
         self.result = replace(self.result, skills=row.skills)
 
     def _take_draws(self, label: str) -> None:
-        """Make a comparison's row the mean over its draws, merges and samples of answers."""
+        """Replace a comparison's row by the mean over its draws, of merges and of answers."""
         entry = next(e for e in self.entries if e.label == label)
         more = [e for e in self.entries if e.candidate.draw_of == label]
         own = [e.source for e in (entry, *more) if e.source.answers.keys() >= entry.answers.keys()]
@@ -317,8 +316,8 @@ class Runner:
     def _rank_entries(self) -> list[Entry]:
         """Return the comparable settings, the best first; among equals the start, then the earlier.
 
-        Only those are comparable that answered as much as the others: in a race what all in it
-        have answered counts, in a search what the finished ones have.
+        Settings are comparable on questions that all have answered: in a race all settings in it,
+        in a search the finished ones.
         """
         alive = self._alive()
         if self.sweep is not None and self.sweep.is_search:
@@ -329,7 +328,7 @@ class Runner:
         return sorted(alive, key=lambda e: (-_average(e, common), not e.is_start))
 
     def _drop_losers(self, entries: Sequence[Entry], *, final: bool) -> None:
-        """Compare settings with the best so far; those that clearly lose are out."""
+        """Compare settings with the current best, and drop those that clearly lose."""
         if self._start is None:
             return
         ranked = self._rank_entries() if entries else []
@@ -356,7 +355,7 @@ class Runner:
             sides["start"] = start
         self.result = replace(self.result, now="held-out questions")
         found: dict[str, Mapping[str, Answer]] = {}
-        for side, entry in sides.items():  # a stop between the two keeps what the first answered
+        for side, entry in sides.items():  # a stop between the two keeps the first's answers
             found[side] = self._answers.ask(entry, self._held_out)
             report = self._report(found, [*chain(*self._held_out.values())])
             rows = report.models.items()
@@ -364,7 +363,7 @@ class Runner:
         self.result = replace(self.result, recheck=Recheck.of(report))
 
     def _compare_rows(self) -> None:
-        """Put every finished row of a comparison beside its reference; the others have no score."""
+        """Compare every finished row with the reference; the other rows have no score."""
         finished: list[Entry] = []
         rows = [entry for entry in self.entries if not entry.candidate.draw_of]
         for entry in rows:
@@ -419,7 +418,7 @@ class Runner:
     def _report(
         self, rows: Mapping[str, Mapping[str, Answer]], questions: Sequence[Question]
     ) -> EvalReport:
-        """Return rows by label, with the answers that each gave to all of these questions."""
+        """Return the report of rows by label, with their answers to all of these questions."""
         names = self.plan.settings.suites
         models = {
             label: ModelAnswers.of(
@@ -430,12 +429,12 @@ class Runner:
         return EvalReport.of(names, self.plan.settings.seed, questions, models)
 
     def _alone(self, entry: Entry) -> EvalReport:
-        """Return the report of one row on the questions that it answered."""
+        """Return the report of one row on its answered questions."""
         own = [self._asked[question] for question in entry.answers]
         return self._report({entry.label: entry.answers}, own)
 
     def _reproducibility(self) -> Reproducibility | None:
-        """Return what the rows rest on, those on held-out questions with them."""
+        """Return the rows' reproducibility details, including held-out questions."""
         report = self.result.report
         if report is not None:
             questions = [question for items in report.items.values() for question in items]
@@ -452,16 +451,16 @@ class Runner:
 
     @property
     def questions(self) -> QuestionsBySuite:
-        """What merges were compared on, by suite; empty before it was drawn."""
+        """The questions that merges were compared on, by suite; empty before they were drawn."""
         return {} if self._answers is None else self._decisive(self._answers.items.chosen_by)
 
     @property
     def _held_out(self) -> QuestionsBySuite:
-        """The questions of the final check: of each, no more than it took to decide."""
+        """The questions of the final check, of each suite no more than were needed to decide."""
         return {} if self._answers is None else self._decisive(self._answers.items.held_out)
 
     def _decisive(self, asked: QuestionsBySuite) -> QuestionsBySuite:
-        """Return these questions, those of the looks that were made where asking went on until."""
+        """Return these questions; where intervals ended the asking, those of the stages made."""
         if self.plan.settings.until is None:
             return asked
         return {
@@ -493,5 +492,5 @@ def _average(entry: Entry, questions: Sequence[Question]) -> float:
     for question in questions:
         domains.setdefault(question.domain, []).append(entry.answers[question.id])
     parts = Average.over(DomainScore.of(own) for own in domains.values())
-    # Rounded: sums in other orders of equal shares are equal.
+    # Rounded, so that the order of summation does not matter.
     return round(parts.score, 12) if parts.n else 0.0

@@ -1,8 +1,8 @@
-"""Searches of a sweep: settings are proposed one after another, by the scores of earlier ones.
+"""Searches of a sweep: settings are proposed one after another, from the scores of earlier ones.
 
 Optuna's TPE searches any space. SLIM (Simplex-Lattice Interpolation Merging, arXiv 2610.01037)
-searches how much of each agent: a quadratic in their shares, which the scores of each agent by
-itself and of every equal pair determine (a {N, 2} simplex lattice, Scheffe 1958).
+searches each agent's share: it fits a quadratic in the shares to the scores of each agent alone and
+of every equal pair (a {N, 2} simplex lattice, Scheffe 1958).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ram_studio.evals.experiment.space import Axis, Candidate, Space
 
 MAX_LATTICE = 20_000
 FINEST = 60
-"""A share is looked for in steps of at least 1/FINEST."""
+"""Shares are searched in steps of at least 1/FINEST."""
 
 
 class OptunaSearch:
     """A seeded TPE search (tree-structured Parzen estimator) over a space, by Optuna.
 
     Optuna is imported when a search begins. The same space, seed and scores give the same
-    proposals, so that a search taken up again asks for what it has answers to.
+    proposals, so that a continued search finds its stored answers.
 
     Args:
-        space: what may be proposed; ranges are continuous, their counts are not used.
+        space: of the proposals; ranges are continuous, their counts are not used.
         seed: of the sampler.
-        trials: how many proposals are planned; the first quarter (4 to 10) are drawn at random.
+        trials: number of planned proposals; the first quarter (4 to 10) are random.
 
     Raises: SettingsError without Optuna.
     """
@@ -42,7 +42,7 @@ class OptunaSearch:
         require_optuna()
         import optuna
 
-        # Its own progress lines would come between ours.
+        # Optuna's log lines would mix with ours.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._pruned = optuna.trial.TrialState.PRUNED
@@ -64,9 +64,9 @@ class OptunaSearch:
         return self._space.candidate(method, values)
 
     def report_score(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored, 0 to 1, and whether it was dropped on the way.
+        """Report the open proposal's score, 0 to 1, and whether it was dropped early.
 
-        score: None where it could not be merged, which is below all that were dropped.
+        score: None where it could not be merged, which ranks below all dropped ones.
         """
         if is_dropped or score is None:
             if score is not None:
@@ -97,13 +97,13 @@ def require_optuna() -> None:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A quadratic in the agents' shares x (none below 0, 1 together), through measured scores.
+    """A quadratic in the agents' shares x (nonnegative, sum 1), fitted to measured scores.
 
     predict(x) = sum_i y_i x_i + sum_(i<j) (4 y_ij - 2 y_i - 2 y_j) x_i x_j
 
-    agents: in order. singles: y_i, the score of agent i's weight alone; pairs: y_ij, of two equal
-    ones, in the order of `itertools.combinations`. low, high: the weight of a share of 0, and of
-    the largest share.
+    agents: in order. singles: y_i, the score of agent i alone; pairs: y_ij, of two agents with
+    equal shares, in the order of `itertools.combinations`. low, high: the weight of a share of 0,
+    and of the largest share.
     """
 
     agents: tuple[str, ...]
@@ -113,7 +113,7 @@ class Surrogate:
     high: tuple[float, ...]
 
     def predict(self, shares: Sequence[float]) -> float:
-        """Return the score predicted, 0 to 1 or a little outside, for shares in order."""
+        """Return the predicted score, 0 to 1 or slightly outside, for shares in order."""
         found = sum(y * x for y, x in zip(self.singles, shares, strict=True))
         y = self.singles
         for both, (i, j) in zip(self.pairs, combinations(range(len(y)), 2), strict=True):
@@ -121,13 +121,13 @@ class Surrogate:
         return found
 
     def weights(self, shares: Sequence[float]) -> tuple[float, ...]:
-        """Return the agents' weights for shares: the largest share has its highest weight."""
+        """Return the agents' weights for shares; the largest share maps to the highest weight."""
         most = max(shares)
         ends = zip(self.low, self.high, shares, strict=True)
         return tuple(float(f"{a + (b - a) * x / most:.4g}") for a, b, x in ends)
 
     def shares_of(self, weights: Mapping[str, Any]) -> tuple[float, ...] | None:
-        """Return the shares that weights by agent stand for (1 where left out), None for none."""
+        """Return the shares of weights by agent (1 where left out), None where there are none."""
         own = [weights.get(name, 1.0) for name in self.agents]
         if not all(isinstance(w, (int, float)) for w in own):
             return None
@@ -136,14 +136,14 @@ class Surrogate:
         return tuple(part / sum(parts) for part in parts) if is_there else None
 
     def best(self) -> tuple[float, ...]:
-        """Return the shares of the highest prediction on a lattice; among equals the most even."""
+        """Return the shares of the highest prediction on a lattice; of equal ones the most even."""
         n = len(self.agents)
         steps = next(m for m in range(FINEST, 0, -1) if math.comb(m + n - 1, n - 1) <= MAX_LATTICE)
         return max(lattice(n, steps), key=lambda x: (round(self.predict(x), 9), -max(x)))
 
 
 def lattice(n: int, steps: int) -> Iterator[tuple[float, ...]]:
-    """Yield all n shares that are whole multiples of 1 / steps and 1 together."""
+    """Yield all n shares that are multiples of 1 / steps and sum to 1."""
     for bars in combinations(range(steps + n - 1), n - 1):
         edges = (-1, *bars, steps + n - 1)
         yield tuple((b - a - 1) / steps for a, b in pairwise(edges))
@@ -153,7 +153,7 @@ class SlimSearch:
     """SLIM over the agents' weights: singles, pairs, then the best of the surrogate.
 
     With a method that divides by the sum of weights (`normalize`) a single is the agent itself and
-    a pair the mean of two, as published. Others take the same shares as weights.
+    a pair the mean of two, as published. Other methods use the shares as weights.
 
     Raises: SettingsError for a space that is not two or more weights of one method, or too many.
     """
@@ -180,11 +180,11 @@ class SlimSearch:
 
     @property
     def trials(self) -> int:
-        """How many settings are proposed: singles, pairs and the best."""
+        """Number of proposals: singles, pairs and the best."""
         return len(self._design) + 1
 
     def propose(self) -> Candidate | None:
-        """Return the next proposal; None after the surrogate's best, or where a score lacks."""
+        """Return the next proposal; None after the surrogate's best, or if a score is missing."""
         done = len(self._scores)
         if done > len(self._design):
             return None
@@ -197,7 +197,7 @@ class SlimSearch:
         return self._candidate(self._fit_surrogate([0.0] * len(self._design)), self._design[done])
 
     def report_score(self, score: float | None, *, is_dropped: bool, stage: int) -> None:
-        """Say how the open proposal scored; without one of the scores nothing can be fitted."""
+        """Report the open proposal's score; if one score is missing, no surrogate is fitted."""
         self._scores.append(score)
 
     def _fit_surrogate(self, scores: Sequence[float]) -> Surrogate:

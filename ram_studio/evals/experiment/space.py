@@ -1,10 +1,10 @@
-"""What a sweep goes through: axes, the merges their values stand for, and a search among them.
+"""The search space of a sweep: axes, and the merges for their values.
 
 An axis is written `r=0:0.5:6` (from, to, how many), `epsilon=1e-6:1e-4:5:log` or
 `rule=ram+,ram+s` (these values). `rule` and `method` are the same axis; `ties.density=...` varies
 the setting of one method only. An axis is varied for the methods that have such a setting.
 `weight=0:1.5:4` varies every agent's weight by itself, `weight.coding=...` one agent's, and
-`ramp.coding=...` its weight in the first and in the last layer, with a straight line in between.
+`ramp.coding=...` its weights in the first and the last layer, interpolated linearly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ram_studio.errors import SettingsError
 METHOD_AXES = ("method", "rule")
 WEIGHT, RAMP = "weight", "ramp"
 ENDS = ("first", "last")
-"""Of the layers, where a ramp has its two weights."""
+"""The layers of a ramp's two weights."""
 MAX_WEIGHT = 100.0
 MAX_VALUES = 1000
 _HOW = "Write NAME=low:high:count (add :log for even ratios) or NAME=value,value"
@@ -41,13 +41,13 @@ def with_method(recipe: Recipe, method: str, settings: Mapping[str, Any]) -> Rec
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that is varied.
+    """A varied setting or weight.
 
-    name: a setting, or "method"; of a weight "weight.AGENT" or "ramp.AGENT.first" (or last), where
-    it is of every agent "weight" or "ramp". method: the only method it is varied for, None for all
-    that have it. values: what a grid takes. low, high: ends of a range, which a search takes any
-    number from; None where only the values are meant. is_log: even ratios, not even steps. agent:
-    whose weight it is, "" of every agent; None of a setting.
+    name: a setting, or "method"; for a weight "weight.AGENT" or "ramp.AGENT.first" (or last), and
+    for the weights of all agents "weight" or "ramp". method: the only method it is varied for, None
+    for all that have it. values: of a grid. low, high: ends of a range, from which a search takes
+    any number; None for a list of values. is_log: equal ratios, not equal steps. agent: of a
+    weight, "" for all agents; None for a setting.
     """
 
     name: str
@@ -81,8 +81,7 @@ class Axis:
 def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
     """Return the axes of `NAME=...` texts, or of a mapping from names to texts or lists of values.
 
-    Raises:
-        SettingsError: a text that is no axis, an unknown method or setting, an axis given twice.
+    Raises: SettingsError: an invalid axis, an unknown method or setting, an axis given twice.
     """
     if isinstance(texts, Mapping):
         pairs = list(texts.items())
@@ -116,7 +115,7 @@ def _axis(name: str, rest: Any) -> Axis:
         known = dict.fromkeys(n for owner in owners for n in owner.settings.model_fields)
         raise SettingsError(
             f"No method has a setting {setting!r} to sweep over"
-            f"{f' (asked of {method})' if dot else ''}. There are method, {', '.join(known)}."
+            f"{f' (for {method})' if dot else ''}. There are method, {', '.join(known)}."
         )
     if isinstance(rest, str) and ":" in rest:
         return _range(setting, method or None, rest)
@@ -144,9 +143,9 @@ def _weight_axis(name: str, agent: str, rest: Any) -> Axis:
 
 
 def _of_agents(axes: tuple[Axis, ...], agents: Iterable[str]) -> Iterable[Axis]:
-    """Yield the axes, those of weights as one for each agent, and for each end of its ramp.
+    """Yield the axes; those of weights become one for each agent, and for each end of its ramp.
 
-    Raises: SettingsError for an agent that is not there, or whose weight and ramp are varied.
+    Raises: SettingsError for an unknown agent, or one whose weight and ramp are both varied.
     """
     names = list(agents)
     named = [axis.agent for axis in axes if axis.is_weight]
@@ -162,7 +161,7 @@ def _of_agents(axes: tuple[Axis, ...], agents: Iterable[str]) -> Iterable[Axis]:
         if named.count(axis.agent) > 1:
             of = f".{axis.agent}" if axis.agent else ""
             raise SettingsError(f"Both weight{of} and ramp{of} are varied; take one of them.")
-        # An agent's own axis replaces the one of every agent.
+        # An agent's own axis replaces the axis for all agents.
         own = [axis.agent] if axis.agent else [name for name in names if name not in named]
         head = axis.name.partition(".")[0]
         for name in own:
@@ -194,16 +193,16 @@ def _range(name: str, method: str | None, text: str) -> Axis:
         )
     steps = [i / (count - 1) for i in range(count)] if count else []
     found = [low * (high / low) ** s if is_log else low + (high - low) * s for s in steps]
-    # Ends as written, and decimals without the dust of binary steps.
+    # Ends as written, and decimals without binary rounding errors.
     values = [low, *(float(f"{v:.12g}") for v in found[1:-1]), high] if count else []
     if name == "epsilon":
-        # Thresholds go to the nearest point that an analysis has counted.
+        # Thresholds are rounded to the nearest point of an analysis's epsilon grid.
         values = [EPSILON_GRID[snap(value)] for value in values]
     return Axis(name, tuple(dict.fromkeys(values)), method, low, high, is_log)
 
 
 def _parse_values(name: str, given: Any) -> list[Any]:
-    """Return the values that a text, a collection or a single value stands for.
+    """Return the values of a text, a collection or a single value.
 
     Raises: SettingsError for more than MAX_VALUES.
     """
@@ -229,10 +228,10 @@ def _value(name: str, given: Any) -> Any:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A merge to try. values: what the axes have here, "method" included; label: for people.
+    """A merge to try. values: by axis, "method" included; label: for display.
 
-    recipe: None for the base or an agent itself, whose name is the label. draw_of: label of the
-    row that this is a further draw of, "" for a row of its own.
+    recipe: None for the base or an agent itself, with its name as label. draw_of: label of the row
+    whose further draw this is, "" for a row of its own.
     """
 
     label: str
@@ -243,7 +242,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Space:
-    """All merges that axes span around a recipe, whose own settings hold where nothing is varied.
+    """All merges that axes span around a recipe, which gives the settings that are not varied.
 
     Raises: SettingsError for an axis that none of the methods has.
     """
@@ -264,12 +263,12 @@ class Space:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that are tried: the axis of that name, else the recipe's own."""
+        """The methods to try: the axis `method`, else the recipe's own."""
         chosen = (axis.values for axis in self.axes if axis.name == "method")
         return next(chosen, (self.recipe.method,))
 
     def axes_of(self, method: str) -> tuple[Axis, ...]:
-        """Return the axes that are varied for a method; its own ones replace those for all."""
+        """Return the axes that are varied for a method; its own ones replace common ones."""
         own = {axis.name for axis in self.axes if axis.method == method}
         return tuple(
             axis
@@ -287,7 +286,7 @@ class Space:
         settings = {key: value for key, value in values.items() if not _is_weight(key)}
         fields = get_method(method).settings.model_fields
         usual = get_method(self.recipe.method).settings().model_dump(mode="json")
-        # Another method keeps its own defaults where the recipe leaves its method's.
+        # Another method has its own defaults where the recipe leaves its method's.
         own_defaults = {
             key: value
             for key, value in self.recipe.settings.items()
@@ -300,7 +299,7 @@ class Space:
         return Candidate(setting_label(method, values), {"method": method, **values}, recipe)
 
     def start(self) -> Candidate:
-        """Return the recipe as it stands: what everything found is compared with."""
+        """Return the unchanged recipe, which all results are compared with."""
         settings = make_settings(self.recipe.method, self.recipe.settings)
         is_varied = self.recipe.method in self.methods
         axes = self.axes_of(self.recipe.method) if is_varied else ()
@@ -312,14 +311,14 @@ class Space:
         return Candidate(label, {"method": self.recipe.method, **values}, self.recipe)
 
     def _weight_now(self, axis: Axis) -> float:
-        """Return what the recipe has at an axis of weights; of a list the first or the last."""
+        """Return the recipe's value for an axis of weights; of a list its first or last one."""
         found = self.recipe.weights.get(str(axis.agent), 1.0)
         if isinstance(found, tuple):
             return found[-1] if axis.name.endswith(ENDS[1]) else found[0]
         return found
 
     def grid_size(self) -> int:
-        """Return how many settings ``grid`` has, without making them.
+        """Return the number of settings of ``grid``, without making them.
 
         Raises: SettingsError for a range without a count.
         """
@@ -353,7 +352,7 @@ def _is_weight(key: str) -> bool:
 
 
 def weights_of(values: Mapping[str, Any]) -> dict[str, float | tuple[float, float]]:
-    """Return the weights by agent that the values of axes stand for; of a ramp both ends."""
+    """Return the weights by agent for the values of axes; for a ramp both ends."""
     found: dict[str, float | tuple[float, float]] = {}
     for key in filter(_is_weight, values):
         head, _, name = key.partition(".")
@@ -367,7 +366,7 @@ def weights_of(values: Mapping[str, Any]) -> dict[str, float | tuple[float, floa
 
 
 def setting_label(method: str, values: Mapping[str, Any], digits: int = 4) -> str:
-    """Return "ram+ (r 0.1, coding x 0.5 to 1)": the method and what is varied."""
+    """Return "ram+ (r 0.1, coding x 0.5 to 1)": the method and the varied values."""
 
     def text(value: Any) -> str:
         return shown_value(value, digits)

@@ -1,7 +1,7 @@
-"""What a sweep found, read from its JSON: found on small siblings, applied to large models.
+"""A sweep's winner, read from its JSON: found on small models, applied to larger ones.
 
-Weights over the layers hold by their place between the first and the last layer, so those of a
-model with 12 layers mean the same in one with 48.
+Weights over the layers are interpolated between the first and the last layer, so those of a model
+with 12 layers apply to one with 48.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SWEEP_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class Winner:
-    """A sweep's best setting. note: what its held-out questions do not show, "" for nothing."""
+    """A sweep's best setting. note: a reservation from its held-out questions, "" for none."""
 
     label: str
     method: str
@@ -33,7 +33,7 @@ class Winner:
     note: str
 
     def check_agents(self, names: Iterable[str]) -> None:
-        """Raise SettingsError unless these are the agents that it was found with."""
+        """Raise SettingsError unless these are the sweep's agents."""
         given = list(names)
         if set(given) != set(self.agents):
             raise SettingsError(
@@ -45,7 +45,7 @@ class Winner:
 def read_winner(path: Path) -> Winner:
     """Return the best setting of a file that `ram-studio sweep --json` wrote.
 
-    Raises: SettingsError for another file, or a sweep that scored nothing.
+    Raises: SettingsError for another file, or a sweep without scores.
     """
     data = read_bounded(path, "", limit=MAX_SWEEP_BYTES)
     try:
@@ -66,14 +66,14 @@ def read_winner(path: Path) -> Winner:
 
 
 def _winner(row: dict[str, Any], recheck: dict[str, Any] | None) -> Winner:
-    # The Fisher files of other models mean nothing here.
+    # Fisher files of other models do not apply here.
     settings = {key: value for key, value in row["settings"].items() if key != "files"}
     note = _note(row["is_start"], None if recheck is None else recheck["counts"])
     return Winner(row["label"], row["method"], settings, row["weights"], row["merged_agents"], note)
 
 
 def _note(is_start: bool, counts: dict[str, Any] | None) -> str:
-    """Return what the sweep does not show of its winner."""
+    """Return the reservation about a sweep's winner, "" for none."""
     if is_start:
         return "The sweep found nothing better than the setting it started from."
     if counts is None:

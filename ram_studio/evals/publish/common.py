@@ -1,9 +1,9 @@
-"""The skill table of any models: what a store of answers knows of all of them alike.
+"""The skill table of any models, from the answers in a store that they have in common.
 
-Checks, sweeps and comparisons leave their answers in the store. A table needs questions that base
-and agents all answered, and merges of them that answered the same ones. Of the questions that any
-merge shares with base and agents, those are taken that make the largest table, settings times
-questions. Every domain has as many; answers to other questions, or asked otherwise, are left out.
+Checks, sweeps and comparisons store their answers. A table needs questions that base and agents all
+answered, and merges of them that answered the same ones. Among the sets of questions that a merge
+shares with base and agents, the one with the largest table counts, settings times questions. Every
+domain has equally many; answers to other questions, or with other settings, are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ram_studio.evals.suites import ALL_SUITES, apart
 from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
 
 LEAST = 5
-"""Of fewer common questions a domain is left out: a share of them would say nothing."""
+"""A domain with fewer common questions is left out: its score would not be informative."""
 
 Key = tuple[str, str, str]
 """Suite, item and digest: one question."""
@@ -32,7 +32,7 @@ Answered = Mapping[Key, StoredAnswer]
 
 
 class Common(NamedTuple):
-    """Questions that all of these answered, in the table's order.
+    """Questions that all of these models answered, in the table's order.
 
     sources: by name, base first; merges: by fingerprint, the newest first.
     """
@@ -45,10 +45,9 @@ class Common(NamedTuple):
 def folders_of(
     sources: Mapping[str, str], paths: Mapping[str, str | None]
 ) -> dict[str, Path] | None:
-    """Return where base and agents lie, by name; None where one is not here.
+    """Return the folders of base and agents, by name; None where one is not on this machine.
 
-    Args:
-        sources: folder or Hub id by name. paths: of what was asked last, for Hub ids.
+    Args: sources: folder or Hub id by name. paths: of the models asked last, for Hub ids.
     """
     found = {}
     for name, source in sources.items():
@@ -60,7 +59,7 @@ def folders_of(
 
 
 def fingerprints_of(folders: Mapping[str, Path]) -> dict[str, str] | None:
-    """Return what folders are known by in a store, by name; None where one is not a model."""
+    """Return the fingerprints of folders in a store, by name; None where one is not a model."""
     try:
         return {
             name: model_fingerprint(folder, open_folder(str(folder), name=name).fingerprint)
@@ -77,11 +76,11 @@ def find_common(
     *,
     needs_merge: bool = True,
 ) -> Common | None:
-    """Return the largest table that the store has of these models, None for none.
+    """Return the largest table of these models in the store, None for none.
 
     Args:
         prints: of base and agents, by name. merges: fingerprints of merges of these models.
-        needs_merge: whether base and agents alone make none.
+        needs_merge: whether a table needs a merge besides base and agents.
     """
     tables: list[Common] = []
     for runs in _group_runs(store.runs()):
@@ -98,7 +97,7 @@ def find_common(
 
 
 def replies(asked: Iterable[StoredAnswer]) -> dict[str, Answer]:
-    """Return answers by question, as a row of a skill table has them."""
+    """Return answers by question id, for a row of a skill table."""
     return {a.question.id: a.answer for a in asked}
 
 
@@ -117,7 +116,7 @@ def _size(common: Common) -> tuple[int, int]:
 
 
 def _group_runs(runs: Iterable[StoredRun]) -> list[dict[str, list[StoredRun]]]:
-    """Return runs by fingerprint, apart for the demo's domains and for every other way of asking.
+    """Return runs by fingerprint, separately for the demo's domains and for all other settings.
 
     Runs of other versions of a suite are left out.
     """
@@ -144,7 +143,7 @@ def _answers(store: AnswerStore, runs: Sequence[StoredRun]) -> dict[Key, StoredA
 
 
 def _tables(sources: Mapping[str, Answered], merges: Mapping[str, Answered]) -> Iterator[Common]:
-    """Yield a table of what base and agents all answered, and one of what each merge did, too."""
+    """Yield a table of the common answers of base and agents, and one for each merge as well."""
     by_all = set.intersection(*(set(own) for own in sources.values()))
     one = next(iter(sources.values()))
     shared = [by_all, *(by_all & own.keys() for own in merges.values())]
@@ -155,7 +154,7 @@ def _tables(sources: Mapping[str, Answered], merges: Mapping[str, Answered]) -> 
 
 
 def _even_keys(keys: set[Key], answers: Answered) -> tuple[Key, ...]:
-    """Return as many questions of each domain, in order; domains with too few are left out."""
+    """Return equally many questions of each domain, in order, without domains with too few."""
     by_domain: dict[str, list[Key]] = {}
     for key in sorted(keys):
         by_domain.setdefault(answers[key].question.domain, []).append(key)

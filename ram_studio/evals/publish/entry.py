@@ -1,7 +1,7 @@
-"""An entry of the gallery: a merge as its folder or repository describes it, without its weights.
+"""An entry of the gallery: the description of a merge's folder or repository, without its weights.
 
-Entries are untrusted: sizes are bounded before anything is read, only Hub repositories are
-linked to, and of a provenance nothing is believed but what `verify` found against its sources.
+Entries are untrusted: sizes are bounded before anything is read, only Hub repositories are linked
+to, and a provenance is only trusted as far as `verify` confirmed it against its sources.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ANALYSIS = re.compile(r"([^/]+\.)?analysis(\.safetensors)?", re.IGNORECASE)
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Verification:
-    """That a merge is what its sources give: of how many bytes, by which version, on which day."""
+    """The confirmation that a merge follows from its sources: bytes, program version and date."""
 
     nbytes: int
     version: str
@@ -64,7 +64,7 @@ class Verification:
 
     @property
     def text(self) -> str:
-        """What was checked, in words."""
+        """The checks as a sentence."""
         return (
             f"Every file is as the provenance says. All {self.nbytes:,} bytes and its numbers were "
             f"computed again from the sources and are the same (RAM Studio {self.version}, "
@@ -76,9 +76,9 @@ class Verification:
 class Entry:
     """A merge of the gallery.
 
-    key: of its page; title: what it is called. repository, commit: on the Hub, None for a folder;
-    names: of the repository's files. analysis: None where there is none of its sources. notes: what
-    is missing, and why. table: every answer of merge and sources, see `skill_table`.
+    key: of its page; title: for display. repository, commit: on the Hub, None for a folder; names:
+    of the repository's files. analysis: of its sources, or None. notes: missing parts, with
+    reasons. table: every answer of merge and sources, see `skill_table`.
     """
 
     key: str
@@ -98,10 +98,10 @@ class Entry:
 def read_entry(source: str, store: AnswerStore | None = None) -> Entry:
     """Return the entry of a folder, or of a Hub repository `owner/name[@revision]`.
 
-    No weights are read. store: of a folder with weights it has scores too, which count before
-    those that the folder states.
+    No weights are read. store: its scores of a folder with weights take precedence over those in
+    the folder.
 
-    Raises: RamStudioError for what is no sound merge.
+    Raises: RamStudioError for an invalid merge.
     """
     repository = commit = None
     names: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def _too_large(size: int) -> VerificationError:
 
 
 def _fetch_entry(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
-    """Return where a repository's describing files are, its name, commit and all file names."""
+    """Return the folder of a repository's describing files, its name, commit and all file names."""
     from ram_studio.checkpoints.hub.repository import talking_to
     from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api
 
@@ -176,7 +176,7 @@ def _fetch_entry(source: str) -> tuple[Path, str, str, tuple[str, ...]]:
 
 
 def _describing_files(sizes: dict[str, int]) -> list[str]:
-    """Return the files that describe a merge and are no larger than such files are."""
+    """Return the files that describe a merge, within their size limits."""
     limits = {"README.md": MOST_CARD_BYTES, PROVENANCE_FILE: MOST_PROVENANCE_BYTES}
     analyses = [name for name in sizes if _ANALYSIS.fullmatch(name)]
     if len(analyses) == 1:
@@ -206,7 +206,7 @@ def _analysis_of(
 def _own_answers(
     folder: Path, store: AnswerStore, provenance: Provenance
 ) -> tuple[dict[str, StatedScore], dict[str, Any] | None]:
-    """Return what a store knows of a merge: scores, and its skill table beside its sources."""
+    """Return a merge's scores in a store, and the skill table of the merge and its sources."""
     try:
         checkpoint = open_checkpoint(str(folder), name=MERGED_NAME)
     except CheckpointError:
@@ -226,20 +226,20 @@ def _own_answers(
 
 
 def verify_entry(entry: Entry) -> Verification | str:
-    """Return that an entry is what its sources give, or why that could not be found out.
+    """Return the verification of an entry against its sources, or why it was not possible.
 
     All of it is computed again: samples would leave the numbers in the provenance unchecked.
 
-    The weights of repositories, and of their sources, are downloaded. What an untrusted
-    provenance calls a source is opened only where it is a repository on the Hub.
+    The weights of repositories, and of their sources, are downloaded. A source in an untrusted
+    provenance is opened only if it is a repository on the Hub.
 
-    Raises: VerificationError where the entry is not what its sources give.
+    Raises: VerificationError where the entry does not follow from its sources.
     """
     provenance = entry.provenance
     if provenance.recipe.method not in METHODS:
         return "Not verified: its method is not one of RAM Studio's."
     if any(p.startswith(REGEX) for f in provenance.recipe.filters for p in f.match):
-        # One of somebody else can take longer than the world is old.
+        # A foreign regex can run practically forever.
         return "Not verified: its filters have regexes. Use * and ? instead."
     local = [n for n, s in provenance.sources.items() if s.repository is None]
     folder: Path | str = entry.folder
@@ -264,7 +264,7 @@ def verify_entry(entry: Entry) -> Verification | str:
 
 
 def without_paths(error: object, provenance: Provenance) -> str:
-    """Return what an error says for others to read: folders of this machine by their last names."""
+    """Return an error's text for publication: folders of this machine by their last names."""
     text = str(error)
     for record in provenance.sources.values():
         for place in filter(None, (record.folder, record.source)):
@@ -273,5 +273,5 @@ def without_paths(error: object, provenance: Provenance) -> str:
 
 
 def source_name(record: Any) -> str:
-    """Return what a source is called: its repository, or its folder's last name."""
+    """Return a source's name: its repository, or its folder's last name."""
     return printable(record.repository or PurePath(record.source).name or "base", 120)

@@ -1,7 +1,7 @@
-"""The gallery: merges side by side as a static site, which asks nothing of any server.
+"""The gallery: a comparison of merges as a static site, which sends no requests.
 
-`index.html` is one row a merge; `merges/NAME.html` the canvas of each that has an analysis, at
-the settings of its recipe. All work from a disk, and as a static Space.
+`index.html` has one row per merge; `merges/NAME.html` is the canvas of each that has an analysis,
+at the settings of its recipe. All pages work from a disk, and as a static Space.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SHOWN = ("epsilon", "r", "alpha", "scale", "density", "drop_rate", "scope", "sh
 
 @dataclass(frozen=True)
 class Built:
-    """What was built: the page, its entries, and what was left out with the reason."""
+    """A built gallery: the page, its entries, and the sources left out, with reasons."""
 
     page: Path
     entries: tuple[Entry, ...]
@@ -64,7 +64,7 @@ class Built:
 
 
 class Column(NamedTuple):
-    """Scores that compare: of one suite under the same settings."""
+    """Comparable scores: of one suite under the same settings."""
 
     name: str
     settings: str
@@ -93,8 +93,8 @@ def build_gallery(
 
     Args:
         sources: see `entry.read_entry`. out: a folder that does not exist yet.
-        known: what was verified before, by `verified_key`; only of repositories, whose commits
-            do not change.
+        known: earlier verifications, by `verified_key`; only of repositories, whose commits do not
+            change.
         check: verify the others.
 
     Raises: EvaluationError where no source is a merge; OutputError.
@@ -129,12 +129,12 @@ def build_gallery(
 
 
 def verified_key(entry: Entry) -> str:
-    """Return what one state of an entry is known by in `verified.json`."""
+    """Return the key of one state of an entry in `verified.json`."""
     return f"{entry.repository or entry.title}@{entry.commit or entry.provenance.checksum}"
 
 
 def load_verified(file: Path) -> dict[str, Verification]:
-    """Return what the `verified.json` of an earlier gallery holds.
+    """Return the verifications in the `verified.json` of an earlier gallery.
 
     Raises: EvaluationError.
     """
@@ -156,14 +156,14 @@ def _entries(
 ) -> tuple[list[Entry], dict[str, str]]:
     entries: list[Entry] = []
     left_out: dict[str, str] = {}
-    taken: set[str] = set()  # names of pages, as a file system without case tells them apart
+    taken: set[str] = set()  # page names in lower case, for file systems without case
     for source in dict.fromkeys(sources):
         try:
             if len(entries) >= MOST_ENTRIES:
                 raise EvaluationError(f"A gallery has at most {MOST_ENTRIES} merges.")
             entry = _verify_entry(read_entry(source, store), known, check)
         except RamStudioError as error:
-            # The page is for others: of a folder here it has the last name.
+            # The page is published, so it shows only a folder's last name.
             name = source if split_hub_id(source) else Path(source).name or "."
             why = str(error).replace(source.rstrip("/") or source, name)
             left_out[printable(name, 120)] = printable(why, 400)
@@ -218,7 +218,7 @@ def gallery_page(entries: Sequence[Entry], left_out: Mapping[str, str], title: s
 
 
 def score_columns(entries: Iterable[Entry]) -> list[Column]:
-    """Return the columns of scores, those that most merges have first."""
+    """Return the columns of scores, the most common ones first."""
     found = Counter(Column(s.name, s.settings) for e in entries for s in e.scores)
     ordered = sorted(found, key=lambda column: (-found[column], column))
     return ordered[:_MOST_COLUMNS]
@@ -229,7 +229,7 @@ def _by_column(entry: Entry) -> dict[Column, StatedScore]:
 
 
 def _lows_of_best(columns: Iterable[Column], entries: Iterable[Entry]) -> dict[Column, float]:
-    """Return where the interval of the best score of each column begins."""
+    """Return the lower end of the interval of each column's best score."""
     every = [_by_column(entry) for entry in entries]
     found = {column: [own[column].score for own in every if column in own] for column in columns}
     return {c: max(own, key=lambda score: score.score).ci95[0] for c, own in found.items()}
@@ -267,7 +267,7 @@ def _row(entry: Entry, lows: Mapping[Column, float]) -> dict[str, Any]:
         "license": printable(provenance.license.shown, 60),
         "agents": agents,
         "retained": min(retained, default=None),
-        # None where it was not asked; the low end is that of the column's best.
+        # None where it was not asked; the lower end is that of the column's best score.
         "scores": [(scores.get(column), low) for column, low in lows.items()],
         "words": " ".join(
             (entry.title, source_name(provenance.base), *(f"{a.name} {a.source}" for a in agents))

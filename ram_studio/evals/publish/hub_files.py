@@ -1,4 +1,4 @@
-"""What a push adds to a merged folder: mergekit's recipe, scores, and the compact analysis."""
+"""Files that a push adds to a merged folder: mergekit's recipe, scores, the compact analysis."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ ANALYSIS_FILE = "ram_studio.analysis"
 
 
 def mergekit_file(provenance: Provenance) -> dict[str, bytes]:
-    """Return `mergekit_config.yml` by its name, or nothing where mergekit cannot say the recipe.
+    """Return `mergekit_config.yml` by its name, nothing where mergekit cannot express the recipe.
 
-    What mergekit would do otherwise stands in comments above.
+    Comments above it name mergekit's differences.
     """
     recipe = public_recipe(provenance)
     if recipe.dtype is None:
@@ -56,7 +56,7 @@ def score_files(
 ) -> dict[str, bytes]:
     """Return the card with the store's scores of a merge, and files of `.eval_results/`, by name.
 
-    Raises: EvaluationError where the store has none, or the card cannot be read.
+    Raises: EvaluationError where the store has no scores, or the card cannot be read.
     """
     checkpoint = open_checkpoint(str(folder), name=MERGED_NAME)
     own = model_fingerprint(folder, checkpoint.fingerprint)
@@ -81,7 +81,7 @@ def score_files(
 
 
 def _card(folder: Path, repository: str) -> str:
-    """Return the card in the repository, which its owner may have edited, or the folder's."""
+    """Return the repository's card, which its owner may have edited, or else the folder's."""
     from ram_studio.checkpoints.hub.repository import talking_to
     from ram_studio.checkpoints.hub.transfer import fetch_file
 
@@ -94,7 +94,7 @@ def _card(folder: Path, repository: str) -> str:
 def analysis_file(provenance: Provenance, file: Path) -> dict[str, bytes]:
     """Return the compact analysis of a merge's sources by its name.
 
-    Raises: AnalysisError where it is of other sources, or too large.
+    Raises: AnalysisError where it has other sources, or is too large.
     """
     analysis = load_analysis(file)
     check_sources(provenance, analysis)
@@ -110,7 +110,7 @@ def analysis_file(provenance: Provenance, file: Path) -> dict[str, bytes]:
 
 
 def check_sources(provenance: Provenance, analysis: Analysis) -> None:
-    """Raise AnalysisError where an analysis is not of the sources that were merged."""
+    """Raise AnalysisError where an analysis has other sources than the merge."""
     merged = {name: source.fingerprint for name, source in provenance.sources.items()}
     known = dict(analysis.fingerprints)
     other = sorted(n for n in merged.keys() | known.keys() if merged.get(n) != known.get(n))
@@ -125,9 +125,9 @@ def check_sources(provenance: Provenance, analysis: Analysis) -> None:
 def push_files(
     folder: Path, repository: str, *, store: AnswerStore | None, analysis: Path | None
 ) -> dict[str, bytes]:
-    """Return all that a push adds or replaces, by file name; store: with scores, None for none.
+    """Return all files that a push adds or replaces, by name; store: of scores, None for none.
 
-    Raises: VerificationError without a sound provenance; EvaluationError; AnalysisError.
+    Raises: VerificationError without a valid provenance; EvaluationError; AnalysisError.
     """
     provenance = read_provenance(folder)
     return {

@@ -1,8 +1,8 @@
 """A report as the logs of other tools: inspect's `.eval` files, lm-eval's results and samples.
 
-Each model and domain becomes one task there. Standard errors are those tools' own, of a sample
-(n - 1), so that what they work out from the answers is what the log says. Formats read off
-inspect-ai 0.3.285 (log version 2) and lm-eval 0.4.13.
+Each model and domain becomes one task there. Standard errors follow those tools, with n - 1, so
+that they compute the logged values again from the answers. The formats are those of inspect-ai
+0.3.285 (log version 2) and lm-eval 0.4.13.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STOPS = {"end": "stop", "empty": "stop", "length": "max_tokens"}
 
 @dataclass(frozen=True)
 class _Task:
-    """A model's answers in one domain; name, model: as file names may have them."""
+    """A model's answers in one domain; name, model: safe for file names."""
 
     name: str
     model: str
@@ -51,7 +51,7 @@ class _Task:
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean of a sample, 0 for one answer, as both tools have it."""
+        """Standard error of a sample's mean, 0 for one answer, as in both tools."""
         n, share = self.score.n, self.score.score
         return math.sqrt(share * (1 - share) / (n - 1)) if n > 1 else 0.0
 
@@ -59,7 +59,7 @@ class _Task:
 def write_inspect(result: EvalResult, folder: str | Path) -> list[Path]:
     """Write a `.eval` log for each model and domain, `MODEL_DOMAIN.eval`, and return the paths.
 
-    What was not asked, refused or failed is a sample with an error and without a score.
+    Questions that were not asked, refused or failed are samples with an error and without a score.
 
     Raises: OutputError.
     """
@@ -70,7 +70,7 @@ def write_inspect(result: EvalResult, folder: str | Path) -> list[Path]:
 def write_lm_eval(result: EvalResult, folder: str | Path) -> list[Path]:
     """Write `MODEL/results_DATE.json` and `MODEL/samples_DOMAIN_DATE.jsonl`; return the paths.
 
-    What was not asked, refused or failed has no sample: `n-samples` tells how many there were.
+    Questions that were not asked, refused or failed have no sample; `n-samples` counts them.
 
     Raises: OutputError.
     """
@@ -92,7 +92,7 @@ LOGS: Mapping[str, Callable[[EvalResult, str | Path], list[Path]]] = {
     "inspect": write_inspect,
     "lm-eval": write_lm_eval,
 }
-"""By the tool whose logs they are."""
+"""By the tool that reads the logs."""
 
 
 def _tasks(result: EvalResult) -> Iterator[_Task]:
@@ -100,7 +100,7 @@ def _tasks(result: EvalResult) -> Iterator[_Task]:
     for model, row in report.models.items():
         for domain, questions in report.items.items():
             found = _file_name(model), _file_name(domain)
-            # Some file systems do not tell "A" from "a".
+            # Some file systems do not distinguish "A" and "a".
             while (key := (found[0].lower(), found[1].lower())) in taken:
                 found = f"{found[0]}-", found[1]
             taken.add(key)
@@ -116,7 +116,7 @@ def _tasks(result: EvalResult) -> Iterator[_Task]:
 
 
 def _file_name(text: str) -> str:
-    # lm-eval finds a task's name between the first and the last "_" of a file's name.
+    # lm-eval reads a task's name between the first and the last "_" of a file's name.
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip(".-")[:80] or "model"
 
 
@@ -124,7 +124,7 @@ def _write_logs(out: str | Path, files: Mapping[str, bytes]) -> list[Path]:
     folder = absolute(out)
     what = f"The logs cannot be written to {printable(folder)}"
     with raise_as(OutputError, what, "check that the folder above exists and is writable"):
-        os.stat(folder.parent)  # one that is not there is rather a slip than a wish
+        os.stat(folder.parent)  # a missing parent is probably a typo
         for name, data in files.items():
             write_whole(folder / name, data)
     return [folder / name for name in files]
@@ -134,7 +134,7 @@ def _write_logs(out: str | Path, files: Mapping[str, bytes]) -> list[Path]:
 
 
 def _inspect_log(task: _Task) -> bytes:
-    """Return a log as inspect's recorder leaves it: a zip of JSON files."""
+    """Return a log as inspect's recorder writes it: a zip of JSON files."""
     samples = [_inspect_sample(task, *row) for row in task.rows]
     shown = ("id", "epoch", "input", "target", "metadata", "scores", "error")
     summaries = [
@@ -295,7 +295,7 @@ def _shots(task: _Task) -> int:
 
 
 def _json(content: Any) -> bytes:
-    # A model may have written half a character, which no reader takes.
+    # A model may have written half a surrogate pair, which readers reject.
     return (json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 

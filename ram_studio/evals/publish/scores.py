@@ -1,8 +1,8 @@
-"""Scores of a merge as the Hub shows them, and read back from what others published.
+"""Scores of a merge in the Hub's formats, and reading those that others published.
 
-Of a published data set that is a benchmark there, asked whole, a file in `.eval_results/`; of all
-else an entry of the card's `model-index`. Both hold the counts in the same words, see `text`, and
-whoever reads them works the share and its interval out anew.
+A published data set that is a benchmark there, asked completely, gives a file in `.eval_results/`;
+all other suites give an entry of the card's `model-index`. Both contain the counts in the same
+words, see `text`, and readers compute the share and its interval from them again.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ _UNCHECKED = "Not checked after the merge:"
 DATA_SETS: Mapping[str, DataSet] = {
     module.DATA.name: module.DATA for module in (gsm8k, ifeval, math500, mbpp, nq)
 }
-"""Data sets with a question a row, by the suite's name."""
+"""Data sets with one question per row, by the suite's name."""
 
 
 @dataclass(frozen=True)
 class StatedScore:
-    """Right answers of one domain, and under which settings: equal settings compare.
+    """Right answers in one domain, with their settings: scores with equal settings are comparable.
 
-    agent, against: of the agents asked the same, the best on these questions, and the merge beside
-    it on those that both answered; None where no agent was asked them.
+    agent, against: the best agent on these questions, and the merge compared with it on those that
+    both answered; None where no agent was asked them.
     """
 
     name: str
@@ -77,7 +77,7 @@ class StatedScore:
 
     @property
     def text(self) -> str:
-        """The counts in words, as they are published: see `parse_stated_score`."""
+        """The counts in words, as published; see `parse_stated_score`."""
         low, high = (100 * end for end in self.score.ci95)
 
         def effective(n: float | None, what: str = "") -> str:
@@ -128,16 +128,16 @@ def parse_stated_score(name: str, text: object) -> StatedScore | None:
 def stored_scores(
     store: AnswerStore, fingerprint: str, sources: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[StoredRun, StatedScore]]:
-    """Yield what the store knows of a model, by suite and domain.
+    """Yield a model's scores in the store, by suite and domain.
 
     Of several runs of a suite the one of its newest version with the most answers counts.
 
-    Args: fingerprint, and sources (by fingerprint what they are called): see `sources_in`.
+    Args: fingerprint, and sources (names by fingerprint): see `sources_in`.
     """
     agents = {own: name for own, name in sources.items() if name != BASE}
     runs = store.runs()
     asked = [r for r in runs if r.fingerprint == fingerprint and r.suite != HEALTH and r.answered]
-    # The last of equals stays: the newest.
+    # Of equal ones the last counts: the newest.
     asked.sort(key=lambda run: (run.suite_version, run.answered, run.id))
     for suite, run in sorted({run.suite: run for run in asked}.items()):
         same = (suite, run.suite_version, run.settings)
@@ -156,7 +156,7 @@ def stored_scores(
 def _best_agent(
     own: Sequence[StoredAnswer], agents: Sequence[tuple[str, Sequence[StoredAnswer]]], domain: str
 ) -> tuple[str | None, PairedCounts | None]:
-    """Return the agent with the most right answers beside a merge, and the merge against it."""
+    """Return the agent with the most right answers on a merge's questions, and their comparison."""
     asked = {
         (row.question.id, row.digest): row.answer for row in own if row.question.domain == domain
     }
@@ -172,9 +172,9 @@ def _best_agent(
 
 
 def sources_in(store: AnswerStore, provenance: Provenance) -> dict[str, str]:
-    """Return by fingerprint (see `content_hash.model_fingerprint`) base and agents that were asked.
+    """Return the base and agents that were asked, by `content_hash.model_fingerprint`.
 
-    They are known by their weights, wherever a run found them.
+    Their weights identify them, in whichever folder a run found them.
     """
     names = {source.fingerprint: name for name, source in provenance.sources.items()}
     found = {}
@@ -187,7 +187,7 @@ def sources_in(store: AnswerStore, provenance: Provenance) -> dict[str, str]:
 
 
 def _settings(run: StoredRun) -> str:
-    """Return how a run was asked, in words; where it ran is no part of it."""
+    """Return a run's settings in words, without its device."""
     settings, wording = dict(run.settings), stored_wording(run.settings)
     for apart in ("engine", "device", "dtype", "lm_eval", "tasks", *wording):
         settings.pop(apart, None)
@@ -235,9 +235,9 @@ def hub_results(
 
 
 def is_whole(store: AnswerStore, run: StoredRun) -> bool:
-    """Return whether a run has an answer to each row of the published revision, and to no other.
+    """Return whether a run's answers match the rows of the published revision exactly.
 
-    False also where that revision is neither in the Hub's cache nor can be had.
+    False also where that revision is neither in the Hub's cache nor can be downloaded.
     """
     suite = ALL_SUITES[run.suite]
     try:
@@ -249,7 +249,7 @@ def is_whole(store: AnswerStore, run: StoredRun) -> bool:
 
 
 def benchmark_task(data: DataSet) -> str | None:
-    """Return the task's id of a data set that is a benchmark on the Hub; None for all others.
+    """Return the task id of a data set that is a benchmark on the Hub; None for all others.
 
     Benchmarks have an `eval.yaml` with their tasks; scores of other data sets are refused there.
     """
@@ -266,9 +266,9 @@ def benchmark_task(data: DataSet) -> str | None:
 
 
 def card_with(text: str, name: str, results: list[EvalResult], asked: Collection[str] = ()) -> str:
-    """Return a model card with a `model-index` of these results instead of the one it has.
+    """Return a model card whose `model-index` is replaced by these results.
 
-    asked: suites with scores; the card ends with what was not checked.
+    asked: suites with scores; the card ends with a list of skills that were not checked.
     """
     card: Any = ModelCard(text, ignore_metadata_errors=True)
     card.data.model_name, card.data.eval_results = name, results
@@ -282,9 +282,9 @@ def card_with(text: str, name: str, results: list[EvalResult], asked: Collection
 
 
 def stated_scores(files: Files) -> list[StatedScore]:
-    """Return the scores that a model's folder or repository states in the words of `text`.
+    """Return the scores of a model's folder or repository that are written in the form of `text`.
 
-    Everything else in it is passed over: it may come from anybody. At most MOST_SCORES.
+    Everything else in it is ignored, as it is untrusted. At most MOST_SCORES.
 
     Raises: RamStudioError where a file is too large or cannot be read.
     """

@@ -1,6 +1,6 @@
 """The canvas as one HTML file that works from a disk, in a mail, or as a static Space.
 
-It holds the page's own modules, styles and colors, and one profile with what was measured of it.
+It contains the page's own modules, styles and colors, one analysis, and its measured answers.
 Modules import one another by name through an import map of data: addresses, because a file may
 import no other file. A policy in the page itself forbids every request.
 """
@@ -42,7 +42,7 @@ SETS = ("shared-style", "independent", "dense", "real")
 """Shipped sets; their folders under assets/ have the same names."""
 
 SHOWN = (*RULES, "task-arithmetic", "ties", "dare-ta", "dare-ties", "tsv-m", "iso-c", "wudi")
-"""Methods that the canvas shows, as assets/canvas/model/methods.js and recipes name them."""
+"""Methods that the canvas shows, by the names in assets/canvas/model/methods.js and recipes."""
 
 RANGES: Mapping[str, float] = {
     "epsilon": EPSILON_GRID[-1],
@@ -52,17 +52,17 @@ RANGES: Mapping[str, float] = {
     "density": 1.0,
     "drop_rate": 0.99,
 }
-"""Numbers among a method's settings, each from 0 to the most that the canvas shows."""
+"""Numbers among a method's settings, each from 0 to the canvas's maximum."""
 
 FIXED = {"solver": "closed"}
-"""What the canvas shows of a setting that has no dial, where it is not the usual."""
+"""The canvas's value of a setting without a dial, where it is not the default."""
 
 _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
 
 
 @cache
 def modules(entry: str = ENTRY) -> Mapping[str, str]:
-    """Return the modules that an entry needs, by path under assets/, with imports by bare names."""
+    """Return an entry's modules, by path under assets/, with imports by bare names."""
     found: dict[str, str] = {}
     wanted = [entry]
     while wanted:
@@ -90,8 +90,8 @@ def canvas_page(
 ) -> str:
     """Return the page.
 
-    data: see ``canvas_data``; None leaves a place that the app fills in. entry: the module that it
-    starts with. style, more: further styles, and HTML after the stage. note: a sentence above it.
+    data: see ``canvas_data``; None leaves a placeholder for the app. entry: the first module.
+    style, more: further styles, and HTML after the stage. note: a sentence above it.
     """
     imports = {
         f"ram/{name}": f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
@@ -111,7 +111,7 @@ def canvas_page(
 
 
 def can_show(method: str, settings: Mapping[str, Any]) -> bool:
-    """Return whether the canvas shows a merge: nothing is set otherwise that has no dial there."""
+    """Return whether the canvas shows a merge: settings without a dial have its values."""
     if method not in SHOWN:
         return False
     usual = {n: field.default for n, field in METHODS[method].settings.model_fields.items()}
@@ -120,9 +120,9 @@ def can_show(method: str, settings: Mapping[str, Any]) -> bool:
 
 
 def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    """Return a merge's settings as the canvas takes them, and a sentence on what it cannot show.
+    """Return a merge's settings for the canvas, and a sentence on those that it cannot show.
 
-    recipe: perhaps of somebody else, with any settings.
+    recipe: possibly untrusted, with any settings.
     """
     hidden = [f"{n} {t}" for n, t in choices_text(recipe.model_dump()).items() if n != "weights"]
     found: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
                 if name == "epsilon":
                     found["point"] = snap(found.pop(name))
                     point = EPSILON_GRID[found["point"]]
-                    # A point is a bin's edge, up to 0.3 % beside the round number.
+                    # A grid point is a bin's edge, up to 0.3 % off the round number.
                     shown = shown if math.isclose(point, shown, rel_tol=5e-3) else point
             if shown != value:
                 hidden.append(f"{name.replace('_', ' ')} {value}")
@@ -150,12 +150,12 @@ def canvas_settings(recipe: Recipe) -> tuple[dict[str, Any], str]:
 
 
 def _script_json(value: Any) -> str:
-    """Return JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element around it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def canvas_data(source: str) -> dict[str, Any]:
-    """Return what a page shows: {"title", "profile", "table": skills or None}.
+    """Return a page's data: {"title", "profile", "table": skills or None}.
 
     source: an analysis file, a folder with one (``analysis.safetensors``, and ``skills.json.gz`` if
     it was measured), or the name of a shipped set.

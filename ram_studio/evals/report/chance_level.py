@@ -1,11 +1,12 @@
-"""The chance level: the best score of trivial baselines, below which a suite says nothing.
+"""The chance level: the best score of trivial baselines, below which a score is not informative.
 
-Every question is also "answered" by random words (seeded) and by baselines that always say the
-same: a repeated word, no call, a number, and the suite's own most frequent right
-answer. The best of them is the chance level: scores at or below it are not informative.
+Every question is also "answered" by random words (seeded) and by constant baselines: a repeated
+word, no call, a number, and the suite's most frequent right answer. The best of them is the chance
 
-Which of them got a question right is stored with every answer to it (`Verdict.facts`), so that a
-report has its chance level wherever its answers come from.
+level: scores at or below it are not informative.
+
+The baselines that got a question right are stored with every answer to it (`Verdict.facts`), so
+that a report has its chance level from any source of answers.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _ALWAYS = ("the the the the the the the the", "[]", "0", "yes")
 
 
 class TrivialBaselines:
-    """The trivial baselines, each asked a question once.
+    """The trivial baselines; each answers a question once.
 
     Args:
-        asked: all questions by suite: the most frequent right answer is chosen among them.
-        code: see `sandbox.check_code_allowed`; where a suite runs what was written, one random
-            and one constant answer are enough to wait for.
+        asked: all questions by suite, for the most frequent right answer.
+        code: see `sandbox.check_code_allowed`; a suite that runs code gets one random and one
+            constant answer only, to save time.
     """
 
     def __init__(self, asked: QuestionsBySuite, code: CodeSwitch = "auto") -> None:
@@ -65,7 +66,7 @@ class TrivialBaselines:
         }
         baselines |= {f"always {text!r}": text for text in always}
         ((usual, _),) = self._golds[suite, question.domain].most_common(1)
-        # The constant is part of the name: other questions may have another one.
+        # The constant is part of the name, as it differs between sets of questions.
         baselines[f"usual {usual[:80]!r}"] = usual
         return [
             name for name, text in baselines.items() if judge(question, text, self._code).is_correct
@@ -73,9 +74,9 @@ class TrivialBaselines:
 
 
 def chance_level(facts: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the share of right answers of the trivial baseline that gets most right.
+    """Return the score of the best trivial baseline, None where an answer lacks it.
 
-    Args: facts: of one answer to each question; None where one has none, or there is none.
+    Args: facts: of one answer to each question.
     """
     right: Counter[str] = Counter()
     total = 0

@@ -1,4 +1,4 @@
-"""The one table of colors: it writes the page's CSS variables, exported files, theme and figures.
+"""The single table of colors: for the page's CSS variables, exported files, theme and figures.
 
 Contrast (WCAG): every agent color keeps 3:1 or more against both page backgrounds it is used on,
 and each agent also has a marker shape and its name, so color is never the only sign.
@@ -20,7 +20,7 @@ AGENTS = (
     ("#787f5c", "#fbf9a0"),
     ("#3a1f68", "#7f5ae0"),
 )
-"""Agent colors (on white, on dark); they and unique and shared keep apart in all color sight."""
+"""Agent colors (on white, on dark), distinct from unique and shared in all color vision types."""
 
 AGENTS_LIGHT, AGENTS_DARK = zip(*AGENTS, strict=True)
 
@@ -45,7 +45,7 @@ PAGE: Mapping[str, tuple[str, str]] = {
     "panel": ("#ffffff", "#141a23"),
     "sunken": ("#f1f3f6", "#1c2430"),
     "page": ("#f7f8fa", "#0c1017"),
-    # Accents are ink, so that blue means only unique.
+    # Accents use the text color, so that blue only means unique.
     "accent": ("#16202e", "#e8edf4"),
     "accent-ink": ("#ffffff", "#0c1017"),
     "unchanged": ("#d3d8df", "#3a4351"),
@@ -61,11 +61,11 @@ PAGE: Mapping[str, tuple[str, str]] = {
     "good-soft": ("#e3f4ed", "#12332a"),
     "bad": ("#b3261e", "#ff9a90"),
     "bad-soft": ("#fdecea", "#3b1a18"),
-    # No amber: that means shared.
+    # Not amber, which means shared.
     "warn": ("#16202e", "#e8edf4"),
     "warn-soft": ("#e9ecf1", "#252f3d"),
 }
-"""Shared on white has less than 3:1: its number always stands beside it."""
+"""Shared on white has less than 3:1, so its number is always shown too."""
 
 FORCED: Mapping[str, str] = {
     **dict.fromkeys(("ink", "muted", "line", "outline", "good", "bad", "warn"), "CanvasText"),
@@ -76,7 +76,7 @@ FORCED: Mapping[str, str] = {
     "accent": "Highlight",
     "accent-ink": "HighlightText",
 }
-"""Where the reader's system forces its own colors: what is drawn follows it, as text does."""
+"""For systems with forced colors: figures use them, as text does."""
 
 
 def css_variables() -> str:

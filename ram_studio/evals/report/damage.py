@@ -1,7 +1,7 @@
-"""What agents lost off their own skills, which a merge may carry along.
+"""Losses of agents outside their own skills, which a merge may inherit.
 
-Training for one skill can cost another, and a merge may inherit the loss: so each agent is put
-beside the base in every domain that is not its own.
+Training for one skill can damage another, and a merge may inherit the loss: so each agent is
+compared with the base in every domain that is not its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ram_studio.evals.report.skill_verdict import is_named_after
 
 @dataclass(frozen=True)
 class Damage:
-    """An agent that is worse than the base in a domain, beyond chance.
+    """An agent that is significantly worse than the base in a domain.
 
-    counts: the agent against the base on the questions that both answered. lost, low, high: how far
-    it is below, in shares of questions, with its 95 % interval. p_adjusted: McNemar's, by Holm's
-    method over all agents and domains looked at.
+    counts: the agent against the base on the questions that both answered. lost, low, high: the
+    loss in shares of questions, with its 95 % interval. p_adjusted: McNemar's p, corrected by
+    Holm's method over all tested agents and domains.
     """
 
     agent: str
@@ -35,7 +35,7 @@ class Damage:
     p_adjusted: float
 
     def sentence(self) -> str:
-        """Say it, and what it means for a merge."""
+        """The loss as a sentence, and its meaning for a merge."""
         low, high = (max(0.0, 100 * end) for end in (self.low, self.high))
         return (
             f"Agent {self.agent} solves {100 * self.lost:.0f} points less of skill {self.domain} "
@@ -50,11 +50,11 @@ def damages(
     agents: Sequence[str],
     own: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[Damage, ...]:
-    """Return what agents lost off their own skills, the most first.
+    """Return the losses of agents outside their own skills, the largest first.
 
     Args:
-        base, agents: rows of the report; without the base nothing is known.
-        own: domains by agent that it was trained for; those that it is named after are, too.
+        base, agents: rows of the report; without the base there are none.
+        own: domains by agent that it was trained for, besides those that it is named after.
     """
     present = [agent for agent in agents if agent in report.models]
     if base is None or base not in report.models:
@@ -85,9 +85,9 @@ def find_inherited(
     base: Mapping[str, DomainScore],
     merges: Sequence[Mapping[str, DomainScore]],
 ) -> list[Damage]:
-    """Return the losses that are worth telling: all of them before there is a merge.
+    """Return the losses to report: without a merge all of them.
 
-    Afterwards those of domains in which one of the merges scores below the base, too.
+    With merges, those in domains where one of the merges also scores below the base.
 
     Args: base, merges: scores by domain.
     """

@@ -1,6 +1,6 @@
-"""The table of answers: questions by domain, and what each model answered to each of them.
+"""The table of answers: questions by domain, and each model's answer to each question.
 
-Scores, tests and verdicts are made of it, see `eval_result`. Pure bookkeeping: no model, no file.
+Scores, tests and verdicts come from it, see `eval_result`. No model and no file is read here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _T = TypeVar("_T")
-# What names of lm-eval's tasks begin with where a suite's name is meant.
+# Prefix of lm-eval's task names for a suite's name.
 HARNESS = "lm-eval:"
 
 
@@ -39,9 +39,8 @@ HARNESS = "lm-eval:"
 class ModelAnswers:
     """One model's row: `answers[domain][i]` belongs to `EvalReport.items[domain][i]`.
 
-    skills: the domains that `average` is the mean of; the others are not averaged. health: numbers
-    that need no right answer (see `health`), when they were asked for. settings: under which it was
-    asked, as the store keeps them; empty where they are not known.
+    skills: the domains in `average`. health: numbers that need no right answer (see `health`), when
+    requested. settings: evaluation settings, as stored; empty where unknown.
     """
 
     name: str
@@ -63,7 +62,7 @@ class ModelAnswers:
         health: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> ModelAnswers:
-        """Return the row of these answers; seconds: of all, None for the sum of each one's.
+        """Return the row of these answers; seconds: of all, None for the sum over answers.
 
         suites: they decide which domains are skills, see `skills_of`.
         """
@@ -91,15 +90,15 @@ class ModelAnswers:
 
     @property
     def retention(self) -> float:
-        """Score of the retention domain (follow): what the model has not forgotten."""
+        """Score of the retention domain (follow): the base's abilities."""
         scores = self.domains
         return scores[RETENTION_DOMAIN].score if RETENTION_DOMAIN in scores else math.nan
 
 
 def skills_of(suites: Collection[str], domains: Iterable[str]) -> tuple[str, ...]:
-    """Return the domains that make up the average: those that their suites do not keep apart.
+    """Return the domains in the average: those that their suites do not exclude.
 
-    Of a task of lm-eval with several answer filters, each a domain "task (filter)", the first.
+    An lm-eval task with several answer filters has a domain "task (filter)" each; the first counts.
     """
     first: dict[str, str] = {}
     is_harness = any(name.startswith(HARNESS) for name in suites)
@@ -113,9 +112,9 @@ def skills_of(suites: Collection[str], domains: Iterable[str]) -> tuple[str, ...
 class EvalReport:
     """Models that answered the same questions: suite, seed, questions by domain, a row per model.
 
-    chance_levels: by domain, see `chance_level`; without an entry where it is not known. seed: None
-    where it is not known. until: how asking until decided ended; None where as many questions were
-    asked as the settings say.
+    chance_levels: by domain, see `chance_level`; without an entry where unknown. seed: None where
+    unknown. until: the end of asking until decided; None where the settings fixed the number of
+    questions.
     """
 
     suite: str
@@ -132,7 +131,7 @@ class EvalReport:
         questions: Iterable[Question],
         models: dict[str, ModelAnswers],
     ) -> EvalReport:
-        """Return the report of these questions; chance levels are those the answers have.
+        """Return the report of these questions, with chance levels from the answers.
 
         Args: models: rows with an answer to each question.
         """
@@ -143,7 +142,7 @@ class EvalReport:
         levels = {}
         for domain in fixed:
             each = zip(*(model.answers[domain] for model in models.values()), strict=True)
-            # Of each question the first answer that was judged beside trivial baselines.
+            # For each question the first answer with verdicts on trivial baselines.
             facts: list[Mapping[str, Any]] = [
                 next((a.facts for a in own if BASELINES in a.facts), {}) for own in each
             ]
@@ -160,13 +159,13 @@ class EvalReport:
 
     @property
     def skills(self) -> tuple[str, ...]:
-        """The domains that make the average; the others are shown beside it."""
+        """The domains in the average."""
         named = {domain for model in self.models.values() for domain in model.skills}
         return tuple(domain for domain in self.items if domain in named)
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The domains that are no part of the average."""
+        """The domains outside the average."""
         return tuple(domain for domain in self.items if domain not in self.skills)
 
     def merges(self, base: str | None, others: Iterable[str]) -> list[str]:
@@ -183,10 +182,7 @@ class EvalReport:
         return domain in self.chance_levels and max(scores) <= self.chance_levels[domain]
 
     def without(self, places: Mapping[str, Collection[int]]) -> EvalReport:
-        """Return the report without the questions at these places; chance levels stay.
-
-        places: by domain.
-        """
+        """Return the report without these questions, by domain; chance levels stay."""
 
         def left(domain: str, row: tuple[_T, ...]) -> tuple[_T, ...]:
             out = set(places.get(domain, ()))
@@ -202,10 +198,10 @@ class EvalReport:
     # ------------------------------------------------------------------ comparisons
 
     def compare(self, a: str, b: str) -> dict[str, PairedCounts]:
-        """Return how `a` fares against `b` per domain, and under "skills" over all skill domains.
+        """Return the comparison of `a` with `b` by domain, and under "skills" over all skills.
 
         Questions that one of them did not answer are left out. The p-values are per comparison;
-        looking at many pairs and picking the best needs a stricter bar.
+        choosing the best of many pairs needs a correction.
 
         Raises: EvaluationError: a name is not in the report.
         """
@@ -235,7 +231,7 @@ class EvalReport:
 
     def common_chance_level(self, domain: str, a: str, b: str) -> float | None:
         """Return a domain's chance level where neither model is above it, else None."""
-        if domain not in self.chance_levels:  # as of "skills", which stand for several domains
+        if domain not in self.chance_levels:  # such as "skills", which covers several domains
             return None
         scores = (self.models[name].domains[domain].score for name in (a, b))
         return self.chance_levels[domain] if self.is_at_chance(domain, *scores) else None
@@ -247,15 +243,14 @@ class EvalReport:
         specialists: Mapping[str, str] | None = None,
         judged: EvalReport | None = None,
     ) -> tuple[Comparison, ...]:
-        """Return every comparison that matters (see `pairs_of`), corrected for their number.
+        """Return every relevant comparison (see `pairs_of`), corrected for their number.
 
-        The number of comparisons made is the length of the result; p-values are adjusted by Holm's
-        method over all of them, so the chance that even one "better" or "worse" of the table is
-        false stays below 5 %.
+        p-values are adjusted by Holm's method over all comparisons of the result, so the chance
+        that even one "better" or "worse" in the table is false stays below 5 %.
 
         Args: base: name of the base's row, None to leave it out. specialists: domain -> name of the
-            agent trained for it. judged: the report without the questions that a specialist was
-            chosen by: those compare nobody with it.
+            agent trained for it. judged: the report without the questions that chose a specialist,
+            which are not compared with it.
 
         Raises: EvaluationError: a name that is not in the report, or a domain that is not.
         """

@@ -1,6 +1,6 @@
-"""What an evaluation found: scores, comparisons and verdicts, as they are printed, drawn, exported.
+"""The result of an evaluation: scores, comparisons and verdicts, for printing, figures and exports.
 
-It is made once of the table of answers (`EvalReport`); its JSON is its own dump.
+It is computed once from the table of answers (`EvalReport`); its JSON is its own dump.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _COUNTED = ("timed_out", "too_long", "cut_off", "empty", "refused", "failed")
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How many questions there were, how many were answered, and what befell the others.
+    """Numbers of questions by outcome.
 
-    asked: what the score is over; of those, cut_off and empty ones count as they are judged, and
-    timed_out ones as wrong: the model or its judge ran out of time. too_long: they do not fit the
-    model's context. refused: by the server. failed: no usable reply came, asking again may help.
+    asked: those in the score; of them, cut_off and empty ones are judged as they are, and timed_out
+    ones count as wrong: the model or its judge ran out of time. too_long: they do not fit the
+    model's context. refused: by the server. failed: no valid reply came, a retry may help.
     """
 
     questions: int
@@ -77,11 +77,10 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class ModelDetails:
-    """How one model answered.
+    """Reproducibility details of one model.
 
-    repetition: share of four-word runs that occurred before in their answer. template: whose chat
-    template was used. software: versions by name that gave the answers. settings: it was asked
-    with.
+    repetition: share of word 4-grams that occurred before in their answer. template: which chat
+    template was used. software: versions by name that gave the answers. settings: of its answers.
     """
 
     outcomes: Outcomes
@@ -102,7 +101,7 @@ class ModelDetails:
         )
 
     def facts(self, software: Mapping[str, str]) -> list[str]:
-        """Return what is to be known of a model, a few words each; software: of the whole table."""
+        """Return a model's details, a few words each; software: of the whole table."""
         counts = ", ".join(
             f"{number} {key.replace('_', ' ')}"
             for key in _COUNTED
@@ -119,14 +118,14 @@ class ModelDetails:
 
 @dataclass(frozen=True)
 class Questions:
-    """How many questions, and 12 hex digits that are equal for equal ones."""
+    """The number of questions, and 12 hex digits that are equal for equal ones."""
 
     questions: int
     prompts: str
 
     @staticmethod
     def of(questions: Iterable[Question]) -> Questions:
-        """Count and hash questions, in any order: the store keeps another than a check does."""
+        """Count and hash questions, in any order: the store's order differs from a check's."""
         prompts = sorted(question.prompt for question in questions)
         text = "".join(f"{prompt}\0" for prompt in prompts).encode("utf-8", "replace")
         return Questions(len(prompts), hashlib.blake2b(text, digest_size=6).hexdigest())
@@ -134,11 +133,11 @@ class Questions:
 
 @dataclass(frozen=True)
 class Reproducibility:
-    """What a table of scores needs to be made again.
+    """The details that are needed to reproduce a table of scores.
 
     seed: of the questions: a number, several, or null where it was not recorded. questions,
-    prompts: how many, and their hash. software: versions by name that gave the answers, several
-    parted by commas. models: by row. held_out: questions that check a sweep's winner.
+    prompts: their number, and their hash. software: versions by name that gave the answers, several
+    separated by commas. models: by row. held_out: questions that check a sweep's winner.
     """
 
     seed: int | list[int] | None
@@ -155,7 +154,7 @@ class Reproducibility:
         models: Mapping[str, ModelAnswers],
         held_out: Iterable[Question] = (),
     ) -> Reproducibility:
-        """Return what rows of answers rest on; seed: None for the seeds that the answers tell."""
+        """Return the details of rows of answers; seed: None for the seeds in the answers."""
         every = [answer for row in models.values() for answer in row.every]
         asked, others = Questions.of(questions), Questions.of(held_out)
         return Reproducibility(
@@ -168,7 +167,7 @@ class Reproducibility:
         )
 
     def lines(self, chance_levels: Mapping[str, float]) -> tuple[str, ...]:
-        """Return it as sentences: on the table, on every model, and on what models differ in."""
+        """Return sentences: on the table, on all models, and on their differences."""
         seeds = self.seed if isinstance(self.seed, list) else [self.seed]
         seed = " and ".join("not recorded" if one is None else str(one) for one in seeds)
         levels = ", ".join(f"{name} {100 * share:.0f} %" for name, share in chance_levels.items())
@@ -200,7 +199,7 @@ class Reproducibility:
 
 
 def _seeds_of(answers: Iterable[Answer]) -> int | list[int] | None:
-    """Return the seed that these answers' questions were made with, all where there are several."""
+    """Return the seed of these answers' questions, or all of several."""
     seeds = {answer.origin["seed"] for answer in answers if answer.origin.get("seed") is not None}
     return next(iter(seeds), None) if len(seeds) < 2 else sorted(seeds)
 
@@ -222,12 +221,12 @@ _CUT = {
 
 @dataclass(frozen=True)
 class DomainResult(DomainScore):
-    """One model's score in one domain, and what it is made of.
+    """One model's score in one domain, with details.
 
-    chance_level: the score of trivial answers; null where it is not known. categories: the score of
-    each kind of question. samples: what several samples of each question show; null where there is
-    one. summary: figures as the suite's publishers make them. paraphrases: what several wordings
-    show; null where there is one.
+    chance_level: the score of trivial answers; null where unknown. categories: the score of each
+    kind of question. samples: the scores of several samples of each question; null for one.
+    summary: figures as defined by the suite's publishers. paraphrases: the scores of several
+    wordings; null for one.
     """
 
     chance_level: float | None
@@ -254,7 +253,7 @@ class ModelResult:
 
     @staticmethod
     def of(report: EvalReport, row: ModelAnswers) -> ModelResult:
-        """Return a row of a report as it is told."""
+        """Return the result for a row of a report."""
         domains = {domain: _domain(report, row.answers[domain], domain) for domain in report.items}
         health = None if row.health is None else dict(row.health)
         return ModelResult(row.path, domains, row.average, row.retention, row.seconds, health)
@@ -285,13 +284,13 @@ def _domain(report: EvalReport, answers: Sequence[Answer], domain: str) -> Domai
 
 @dataclass(frozen=True)
 class EvalResult:
-    """What an evaluation found.
+    """The result of an evaluation.
 
-    n: questions of the largest domain. skills: the domains that make the average. chance_levels:
-    by domain, where it is known. comparisons, verdicts: each corrected for their number (Holm).
-    margin: of the verdicts, a share of questions. until: how asking until decided ended. report:
-    the answers, which its JSON leaves out; judged: those that verdicts are made of. damage: what
-    agents lost off their own skills.
+    n: questions of the largest domain. skills: the domains that make the average. chance_levels: by
+    domain, where known. comparisons, verdicts: each corrected for their number (Holm). margin: of
+    the verdicts, a share of questions. until: the end of asking until decided. report: the answers,
+    which its JSON leaves out; judged: those that decide verdicts. damage: losses of agents outside
+    their own skills.
     """
 
     suite: str
@@ -339,17 +338,17 @@ class EvalResult:
     @computed_field
     @property
     def not_checked(self) -> tuple[str, ...]:
-        """What a merge may have lost that this evaluation did not ask, as in the provenance."""
+        """Skills that this evaluation did not check, as in the provenance."""
         return not_checked(self.suite.split(","))
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is needed to make the table again, a sentence each."""
+        """The reproducibility details, a sentence each."""
         return self.reproducibility.lines(self.chance_levels)
 
     @property
     def sample_rows(self) -> list[tuple[str, list[str]]]:
-        """What several samples and wordings show, a row for each figure."""
+        """The scores of several samples and wordings, a row for each figure."""
         models = [model.domains.items() for model in self.models.values()]
         return sample_rows(
             (
@@ -375,7 +374,7 @@ class EvalResult:
         return {name: model.health for name, model in self.models.items() if model.health}
 
     def health_rows(self) -> list[tuple[str, list[str]]]:
-        """Return what health measures, each with the text of every model of `measured`."""
+        """Return health's measurements, each with the text of every model of `measured`."""
         from ram_studio.evals.suites.health import MEASURES, measure_text
 
         every = list(self.measured.values())
@@ -386,14 +385,14 @@ class EvalResult:
 
     @property
     def inherited_damage(self) -> list[Damage]:
-        """Of what agents lost, what one of the merges judged here shows too."""
+        """The losses of agents that one of the judged merges shows too."""
         merges = dict.fromkeys(one.merge for one in self.verdicts)
         base = next((one.base for one in self.verdicts), None)
         scores = {name: model.domains for name, model in self.models.items()}
         return find_inherited(self.damage, scores.get(base or "", {}), [scores[m] for m in merges])
 
     def missing(self) -> list[str]:
-        """Return sentences on questions without a whole answer, model by model."""
+        """Return sentences on questions without a complete answer, by model."""
         sentences = []
         rows = [(f"{name}, {d}", own.outcomes) for name, model in self.models.items()
                 for d, own in model.domains.items()]  # fmt: skip
@@ -424,10 +423,10 @@ def judge(
 
     Args: base: name of the base's row, None where it was not asked. merges: names in the report; by
         default all that are neither base nor specialist. verdicts_on: domains; by default all that
-        have a specialist. margin: see `skill_verdicts`. everyone: the agents that may have lost
-        something off their own skills; by default the specialists.
+        have a specialist. margin: see `skill_verdicts`. everyone: the agents to test for losses
+        outside their own skills; by default the specialists.
 
-    Raises: EvaluationError for a name, domain or margin that cannot be.
+    Raises: EvaluationError for an invalid name, domain or margin.
     """
     agents = chosen.agents
     pairs = report.compare_all(base=base, specialists=agents, judged=chosen.judged)

@@ -1,8 +1,8 @@
 """A report as a file: JSON with everything, CSV with one line per answer, or one HTML page.
 
-What models wrote is untrusted. The page is self-contained, escapes every text and forbids scripts
-and outside content; in CSV a text that a spreadsheet would run as a formula gets an apostrophe in
-front. Files are written beside their place and then renamed.
+Models' texts are untrusted. The page is self-contained, escapes every text and forbids scripts and
+external content; in CSV a text that a spreadsheet would run as a formula gets a leading apostrophe.
+Files are written under a temporary name and then renamed.
 """
 
 import csv
@@ -28,10 +28,10 @@ COLUMNS = ("model", "domain", "category", "item", "prompt", "gold", "answer", "c
 
 
 def export_report(result: EvalResult, path: str | Path) -> None:
-    """Write a result to a file; the ending of the name (.json, .csv, .html) chooses the format.
+    """Write a result to a file; the suffix (.json, .csv, .html) chooses the format.
 
     Raises:
-        EvaluationError: another ending.
+        EvaluationError: another suffix.
         OutputError: the file cannot be written.
     """
     target = absolute(path)
@@ -42,13 +42,13 @@ def export_report(result: EvalResult, path: str | Path) -> None:
         )
     what = f"The report cannot be written to {printable(target)}"
     with raise_as(OutputError, what, "check that the folder exists and is writable"):
-        # A folder that is not there is rather a slip than a wish.
+        # A missing folder is probably a typo.
         os.stat(target.parent)
         write_whole(target, export_result(result, ending).encode("utf-8", "replace"))
 
 
 def export_result(result: EvalResult, ending: str, **more: Any) -> str:
-    """Return a result with every answer, in a format of FORMATS; more: JSON has it besides."""
+    """Return a result with every answer, in a format of FORMATS; more: further fields of JSON."""
     if ending == ".csv":
         return as_csv(result.report)
     if ending == ".html":
@@ -59,7 +59,7 @@ def export_result(result: EvalResult, ending: str, **more: Any) -> str:
 
 
 def as_csv(report: EvalReport) -> str:
-    """Return one line per answer; comparisons and verdicts have no place in it."""
+    """Return one line per answer, without comparisons and verdicts."""
     lines = io.StringIO()
     rows = ([harmless_cell(v) if isinstance(v, str) else v for v in row] for row in _rows(report))
     csv.writer(lines).writerows([COLUMNS, *rows])
@@ -67,7 +67,7 @@ def as_csv(report: EvalReport) -> str:
 
 
 def harmless_cell(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula, of full-width characters neither."""
+    """Return text that no spreadsheet reads as a formula, also in full-width characters."""
     starts = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
     return f"'{text}" if text.startswith(starts) else text
 
@@ -81,7 +81,7 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
 
 
 def as_html(result: EvalResult) -> str:
-    """Return one self-contained page: what the terminal shows, and every question's answers."""
+    """Return one self-contained page: the terminal's tables, and every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")
     return page.render(
         result=result,

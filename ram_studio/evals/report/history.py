@@ -1,4 +1,4 @@
-"""Past evaluations and merges: as one table, and runs out of the store as a report again."""
+"""Past evaluations and merges as one table, and stored runs as a report."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _COLUMNS = (
 
 
 def history(store: str | Path | None = None) -> DataFrame:
-    """Return what was evaluated and merged before, the newest first, one row per run.
+    """Return past evaluations and merges, the newest first, one row per run.
 
-    score is the mean over the suite's skills, as everywhere. A merge that was never asked anything
-    has a row without a run. method, settings and agents (by name rho, lambda and effective_lambda)
+    score is the mean over the suite's skills, as everywhere. A merge without any evaluation has a
+    row without a run. method, settings and agents (by name rho, lambda and effective_lambda)
     are those of the merge, empty for other models.
 
     Args: store: the file of answers, whose folder has the list of merges; default: the
@@ -85,7 +85,7 @@ def _merge_fields(merge: PastMerge | None) -> dict[str, Any]:
 
 
 def merge_of(run: StoredRun) -> PastMerge | None:
-    """Return how a model that an experiment merged in memory was made, None for other models."""
+    """Return the merge record of a model that an experiment merged in memory, else None."""
     if run.merge is None:
         return None
     recipe = run.merge["recipe"]
@@ -105,7 +105,7 @@ def merge_of(run: StoredRun) -> PastMerge | None:
 
 
 def score_of(run: StoredRun) -> Average:
-    """Return a run's average over its suite's skills, as a check shows it."""
+    """Return a run's average over its suite's skills, as in a check."""
     return Average.over_skills(run.domains, skills_of([run.suite], run.domains))
 
 
@@ -125,12 +125,12 @@ def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
 
 
 def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
-    """Return a report of stored runs, holding the questions that all models of a suite answered.
+    """Return a report of stored runs, on the questions that all models of a suite answered.
 
-    Runs of one model on several suites become one row. Two models of the same name stay separate
-    by the beginning of their fingerprints. Health has no questions and is left out.
+    Runs of one model on several suites become one row. Two models of the same name are
+    distinguished by the beginning of their fingerprints. Health has no questions and is left out.
 
-    Raises: EvaluationError: no runs, or models that have no question of a suite in common.
+    Raises: EvaluationError: no runs, or models without a common question of a suite.
     """
     runs = [run for run in runs if run.suite != HEALTH]
     if not runs:
@@ -141,7 +141,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     last: dict[str, StoredRun] = {}
     for run in runs:
         name = names[run.fingerprint]
-        # Of two runs of a model on a suite (other settings), the one named first counts.
+        # Of two runs of a model on a suite (with other settings), the first one counts.
         if run.suite not in rows[name]:
             own = [row for row in store.answers(run.id) if row.answer.is_reported]
             rows[name][run.suite] = {(row.question.id, row.digest): row for row in own}
@@ -174,7 +174,7 @@ def _settings_of(run: StoredRun) -> dict[str, Any]:
 def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
     """Return fingerprint -> name, with the fingerprint's beginning where names clash.
 
-    That of a model behind an endpoint is its URL, which is told in full.
+    The fingerprint of a model behind an endpoint is its URL, which is shown in full.
     """
     labels = {run.fingerprint: run.model for run in runs}
     times = Counter(labels.values())
@@ -187,9 +187,9 @@ def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
 
 
 def _common(stored: Sequence[StoredAnswers], suite: str) -> list[tuple[str, str]]:
-    """Return the questions that all have, domains in the suite's order: the store sorts by names.
+    """Return the common questions, domains in the suite's order (the store sorts by name).
 
-    Raises: EvaluationError where there is none.
+    Raises: EvaluationError without a common question.
     """
     keys = [key for key in stored[0] if all(key in other for other in stored[1:])]
     if not keys:

@@ -1,7 +1,7 @@
 """The skill table: which settings solve which questions, with every answer, small enough to ship.
 
-Settings that come to the same weights stand in it once. The page looks settings up in it while
-sliders move, and never interpolates between two.
+Settings with equal weights have one row. The page looks settings up in it while sliders move, and
+never interpolates.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from ram_studio.evals.question import Answer, Question
 
 TABLE_FORMAT = 1
 TUNED = ("epsilon", "r", "alpha")
-"""Settings that have their slider in Tune, and stand in every row."""
+"""Settings with a slider in Tune, which every row has."""
 
 
 class MeasuredRow(NamedTuple):
-    """One row: what was asked, and its answers by question id.
+    """One row: a measured model, and its answers by question id.
 
     method: of a merge, else the name of the base or an agent, with kind "source"; point: the
-    epsilon grid's index of the settings' epsilon, None where there is none or it lies beside the
-    epsilon grid.
+    epsilon grid's index of the settings' epsilon, None without one or off the grid.
     """
 
     kind: str
@@ -39,7 +38,7 @@ class MeasuredRow(NamedTuple):
 
 
 def merge_row(recipe: Mapping[str, Any], answers: Mapping[str, Answer]) -> MeasuredRow:
-    """Return the row of a merge: of its settings those that were chosen, and `TUNED`.
+    """Return the row of a merge, with its chosen settings and `TUNED`.
 
     recipe: with "method", "settings" and "weights".
     """
@@ -58,8 +57,8 @@ def skill_table(questions: Sequence[Question], measured: Sequence[MeasuredRow]) 
 
     Keys: format; n (questions per domain); domains; prompts, gold, hard and answers, by question,
     domain by domain (answers: the different texts that any row gave); rows: kind, method, settings,
-    k (the grid point), right (a digit 0 or 1 per question), answers (per question, which of its
-    texts), factors (own and shared by agent, where they were measured since no formula gives them).
+    k (the grid point), right (a digit 0 or 1 per question), answers (per question, the index of its
+    text), factors (own and shared by agent, measured where no formula gives them).
 
     Raises: EvaluationError when domains have different numbers of questions, or a row lacks one.
     """
@@ -127,10 +126,10 @@ def load_table(path: str | Path) -> dict[str, Any]:
         ) from error
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise EvaluationError(
-            f"{where} is damaged or is not a skill table ({type(error).__name__}); make it anew."
+            f"{where} is damaged or is not a skill table ({type(error).__name__}); make it again."
         ) from error
     if found != TABLE_FORMAT:
         raise EvaluationError(
-            f"{where} has format {found}, this version reads {TABLE_FORMAT}; make it anew."
+            f"{where} has format {found}, this version reads {TABLE_FORMAT}; make it again."
         )
     return dict(table)

@@ -12,20 +12,20 @@ right or all wrong. It is not cut at 0 and 1: a merge can be better than the spe
 The verdict is a test of non-inferiority with a margin of 5 points: a merge *survived* when its
 score is shown to be less than 5 points below the specialist's, it is *damaged* when it is shown to
 be more than 5 points below, else the questions are *inconclusive*. Both are score tests for paired
-proportions (Tango, Statistics in Medicine 17, 1998). Either also needs a specialist that is shown
-to be better than the base (exact McNemar test): without a gain there is nothing to retain. The p of
-a verdict is the larger of the two, two-sided, corrected by Holm's method over all verdicts of the
+proportions (Tango, Statistics in Medicine 17, 1998). Both also need a specialist that is shown to
+be better than the base (exact McNemar test): without a gain there is nothing to retain. The p of a
+verdict is the larger of the two, two-sided, corrected by Holm's method over all verdicts of the
 table, so that the chance that even one of them is wrong stays below 5 %. Where questions share
 documents the patterns count as those of as many questions as have the cluster-robust error of both
-differences (Rao and Scott, Biometrics 48, 1992). For the margin that error is about it, as Tango's
-is: about their own mean a few documents that happen to lose nothing would look certain. The p is
-that of a t distribution with one degree of freedom less than there are documents.
+differences (Rao and Scott, Biometrics 48, 1992). For the margin that error is computed about the
+margin, as in Tango's test: about their own mean a few documents without any loss would look
+certain. The p is that of a t distribution with one degree of freedom less than there are documents.
 
 The specialist is chosen without the answers that judge merges against it. The best of several
-agents on the same questions looks better there than it is, and a merge that is as good looks
-damaged. So an agent that is named after a domain (`tool`, or `code` for `code-generated`) is its
-specialist, whatever it scores. Where no agent or several are, the one that scores best on one half
-of the questions is, and merges are judged on the other half.
+agents on the same questions looks better there than it is, and an equally good merge looks damaged.
+So an agent that is named after a domain (`tool`, or `code` for `code-generated`) is its specialist,
+whatever its score. Where the name fits no agent or several, the best one on one half of the
+questions is chosen, and merges are judged on the other half.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ Reason = Literal["no_questions", "gain_not_shown", "chance_level", "margin_not_s
 class RetainedGain:
     """The merge's share of the specialist's gain, with its 95 % interval.
 
-    value: None where the specialist gained nothing. low, high: None where no bounded interval
-    holds: then `reason` says why.
+    value: None where the specialist gained nothing. low, high: None where the interval is
+    unbounded, see `reason`.
     """
 
     value: float | None = None
@@ -74,14 +74,14 @@ class RetainedGain:
 
 @dataclass(frozen=True)
 class SkillVerdict:
-    """What became of one specialist's skill in a merge.
+    """The verdict on one specialist's skill in a merge.
 
     domain: the skill; n: questions that all three answered. base_score, specialist_score,
     merge_score: shares of right answers on them. margin: in shares of questions. verdict: see the
     module; reason: why it is inconclusive. p: of this verdict alone; p_adjusted: by Holm's method
     over the table; below 5 % the verdict is no longer inconclusive. chance: the score of trivial
-    answers, where the specialist is not above it. chosen_on: by how many other questions the
-    specialist was chosen, 0 where it was named.
+    answers, where the specialist is not above it. chosen_on: number of other questions that chose
+    the specialist, 0 where it was named.
     """
 
     domain: str
@@ -140,7 +140,7 @@ class Specialists:
     """The specialists of a report.
 
     agents: by domain; domains without an evaluated agent have none. judged: the report without the
-    questions by which a specialist was chosen. chosen_on: how many those are, by domain.
+    questions by which a specialist was chosen. chosen_on: their number, by domain.
     """
 
     agents: Mapping[str, str]
@@ -166,14 +166,14 @@ def choose_specialists(report: EvalReport, agents: Sequence[str]) -> Specialists
 
 
 def is_named_after(agent: str, domain: str) -> bool:
-    """Return whether an agent's name tells that it was trained for a domain."""
+    """Return whether an agent's name shows that it was trained for a domain."""
     name = AGENT_DOMAINS.get(agent.lower(), agent.lower())
     return domain == name or domain.startswith(f"{name}-")
 
 
 def _half(report: EvalReport, domain: str) -> list[int]:
-    """Return the places of one half of a domain's questions, the same for the same questions."""
-    # By a hash: neighbors are often alike, or of kinds that take turns.
+    """Return the indices of one half of a domain's questions, the same for the same questions."""
+    # By a hash: neighbors are often similar, or alternate between kinds.
     keys = [hashlib.blake2b(item.id.encode()).digest() for item in report.items[domain]]
     return sorted(range(len(keys)), key=keys.__getitem__)[: len(keys) // 2]
 
@@ -211,7 +211,7 @@ def skill_verdicts(
         base: name of the base's row; without it there are no verdicts.
         merges: names in the report; by default all that are neither base nor specialist.
         margin: share of questions (0.05: five points) that a merge may be below its specialist.
-        chosen_on: domain -> by how many other questions its specialist was chosen.
+        chosen_on: domain -> number of other questions that chose its specialist.
 
     Raises:
         EvaluationError: a name or domain that is not in the report, a margin not between 0 and 1.
@@ -233,13 +233,13 @@ def skill_verdicts(
         for domain, specialist in specialists.items()
         for merge in merges
     ]
-    # Where nobody answered, nothing was tested.
+    # Without common answers, nothing was tested.
     adjusted = iter(holm([one.p for one in found if one.n]))
     return tuple(_apply_correction(one, next(adjusted)) if one.n else one for one in found)
 
 
 def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
-    """Return what the questions show of one merge and skill, before any correction."""
+    """Return the uncorrected verdict on one merge and skill."""
     import numpy as np
     from scipy.special import ndtri, stdtr
 
@@ -283,7 +283,7 @@ def _alone(report: EvalReport, found: SkillVerdict) -> SkillVerdict:
 
 
 def _size_about(clusters: Sequence[Sequence[int]], mean: float) -> float:
-    """Return how many questions of their own would have the error about a mean that is known."""
+    """Return the number of independent questions with the same error about a known mean."""
     apart = [[mark - mean for mark in own] for own in clusters]
     alone = math.fsum(one * one for own in apart for one in own)
     together = math.fsum(math.fsum(own) ** 2 for own in apart)
@@ -291,7 +291,7 @@ def _size_about(clusters: Sequence[Sequence[int]], mean: float) -> float:
 
 
 def _apply_correction(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
-    """Return a verdict that stands or, where the table's correction leaves too little, does not."""
+    """Return a verdict with its corrected p, inconclusive where that is too large."""
     is_shown = p_adjusted < SIGNIFICANCE and found.chance is None
     return replace(
         found,
@@ -302,7 +302,7 @@ def _apply_correction(found: SkillVerdict, p_adjusted: float) -> SkillVerdict:
 
 
 def pattern_counts(rows: np.ndarray) -> np.ndarray:
-    """Return how many questions have each pattern: shape "8", int64.
+    """Return the number of questions with each pattern: shape "8", int64.
 
     rows: "questions 3" of bool: base, specialist, merge right; pattern = 4 base + 2 specialist +
     merge.
@@ -318,7 +318,7 @@ def scores_of(counts: np.ndarray) -> np.ndarray:
 
 
 def _right() -> np.ndarray:
-    """Return by model ("3 8", bool) the patterns in which it is right."""
+    """Return the patterns in which each model is right: shape "3 8", bool."""
     import numpy as np
 
     return (np.arange(8) >> np.array([[2], [1], [0]])) & 1 == 1
@@ -333,8 +333,8 @@ def _discordant(counts: np.ndarray, a: int, b: int) -> tuple[int, int]:
 def retained_gain(counts: np.ndarray) -> RetainedGain:
     """Return the retained gain of one merge with its 95 % interval, see the module.
 
-    counts: by pattern, "8". Where the specialist's own gain is not shown, the shares that are not
-    rejected have no bounds, and there is no interval.
+    counts: by pattern, "8". Where the specialist's own gain is not shown, the interval would be
+    unbounded, and there is none.
     """
     import numpy as np
 
@@ -356,7 +356,7 @@ def retained_gain(counts: np.ndarray) -> RetainedGain:
 
 
 def margin_test(counts: np.ndarray, margin: float) -> tuple[bool, float]:
-    """Return whether the merge is above specialist - margin, and the two-sided p of being there."""
+    """Return whether the merge is above specialist - margin, and the two-sided p of that side."""
     n = round(counts.sum())
     gains, losses = _discordant(counts, 2, 1)
     above = p_above(gains, losses, n, -margin)
@@ -368,9 +368,9 @@ def margin_test(counts: np.ndarray, margin: float) -> tuple[bool, float]:
 def p_above(x: int, y: int, n: int, difference: float) -> float:
     """Return the one-sided p of "a scores at most `difference` above b", on n paired questions.
 
-    Tango's score test; its p is the exact chance of a score as high, at the likeliest share of
-    questions that b alone has right (the normal approximation errs in the far tails that a
-    correction for many verdicts looks at).
+    Tango's score test; its p is the exact probability of a score at least as high, at the maximum
+    likelihood share of questions that only b has right (the normal approximation is inaccurate in
+    the far tails, which a correction for many verdicts uses).
 
     Args: x, y: questions that only a, only b has right. difference: between -1 and 1.
     """
@@ -381,8 +381,7 @@ def p_above(x: int, y: int, n: int, difference: float) -> float:
     only_b = float(share[0])
     only_a = min(max(only_b + difference, 0.0), 1.0)
     a = np.arange(n + 1)
-    # By how many a alone has right, the most that b alone may have for a score as high: it falls
-    # with them.
+    # For each number that only a has right, the most that only b may have for a score as high.
     low, high = np.full(n + 1, -1), n - a
     while (low < high).any():
         middle = (low + high + 1) // 2
@@ -396,7 +395,7 @@ def p_above(x: int, y: int, n: int, difference: float) -> float:
 
 
 def _score(x: np.ndarray, y: np.ndarray, n: int, d: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return Tango's score and the likeliest share of questions that b alone has right.
+    """Return Tango's score and the maximum likelihood share of questions that only b has right.
 
     z = (x - y - n d) / sqrt(n (2 q + d (1 - d))), where q is that share if the difference is d.
     """

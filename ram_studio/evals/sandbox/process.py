@@ -1,12 +1,11 @@
-"""One sealed process, seen from outside: the answer on one side, the judge on the other.
+"""One sealed process from outside: it runs the answer's code, and the caller judges.
 
-Nothing that comes from it is more than data, and none of it is awaited without a limit of time and
-size. A function of the answer is called with values and gives back values (`sealed_function`). What
-is expected of it never enters its process, so there is nothing there to read or to overwrite, and
-values come back as Python's own types, so nothing of the answer's takes part in the comparison.
-Tests that an answer wrote run in its process, the function they test in another (`run_tests`): they
-can call it, not look at it, and do not know which version answers. What a whole program wrote is
-judged by the caller (`run_program`).
+Its output is treated as data, and read with limits on time and size. A function of the answer is
+called with values and returns values (`sealed_function`). Expected results never enter its process,
+so they cannot be read or overwritten there; values return as Python's own types, so no code of the
+answer takes part in the comparison. Tests that an answer wrote run in its process, the function
+they test in another (`run_tests`): they can call it, but cannot inspect it or find out which
+version answers. The caller judges the output of a whole program (`run_program`).
 """
 
 import json
@@ -57,20 +56,20 @@ class ProgramResult:
 
     @property
     def reason(self) -> str:
-        """Why it ended before it was meant to, in a few words."""
+        """The reason for its early end, in a few words."""
         if self.outcome == "done":
             return "ended before the tests did"
         return (self.last_line if self.outcome == "failed" else "") or self.outcome
 
 
 class AnswerFault(Exception):
-    """The program did not give what it was asked for; its text says why."""
+    """The program did not give a valid answer; the text is the reason."""
 
 
 class SealedProcess(AbstractContextManager["SealedProcess"]):
-    """A program under way; use it in a `with` statement, which ends it.
+    """A running program; use it in a `with` statement, which ends it.
 
-    source: its text; mode: see `inside.start`; entry: the function the messages are about.
+    source: its text; mode: see `inside.start`; entry: the function that the messages call.
 
     Raises: EvaluationError: code may not run here, or no process can be started.
     """
@@ -193,7 +192,7 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
         return message
 
     def finish(self) -> ProgramResult:
-        """Wait for the end, at most as long as the limits say, and return how it ended."""
+        """Wait for the end, within the limits, and return how the program ended."""
         if self._result is None:
             timed_out = not self._ends_in_time()
             self._kill()
@@ -206,7 +205,7 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
         return self._result
 
     def _ends_in_time(self) -> bool:
-        # Popen.wait would look at ever longer intervals; most programs end within milliseconds.
+        # Popen.wait would poll at growing intervals; most programs end within milliseconds.
         with suppress(OSError), open(os.pidfd_open(self._process.pid), "rb", 0) as process:
             with suppress(AnswerFault):
                 self._wait_for(process, select.POLLIN)
@@ -216,9 +215,9 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
         return self._process.returncode is not None
 
     def _kill(self) -> None:
-        """End the process and whatever is left of its group; returns when it is gone."""
+        """End the process and the rest of its group; return when it has ended."""
         if self._is_ended:
-            return  # its number may be another's by now
+            return  # its id may be reused
         self._is_ended = True
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -228,7 +227,7 @@ class SealedProcess(AbstractContextManager["SealedProcess"]):
 
 
 def printable(text: str) -> str:
-    """Return at most 200 characters of text, without those that steer a terminal."""
+    """Return at most 200 characters of text, without terminal control characters."""
     return "".join(mark if mark.isprintable() else " " for mark in text[:200])
 
 
@@ -254,7 +253,7 @@ def _outcome(code: int, timed_out: bool, full: bool) -> Outcome:
 def run_program(
     source: str, stdin: str = "", *, code: CodeSwitch = "auto", limits: Limits = DEFAULT_LIMITS
 ) -> ProgramResult:
-    """Run Python source text and return how it ended; never raises for anything the program does.
+    """Run Python source text and return how it ended; never raises for the program's own errors.
 
     Args:
         source: the program; only the standard library can be imported.
@@ -271,10 +270,10 @@ def run_program(
 def sealed_function(
     source: str, entry: str, *, code: CodeSwitch = "auto", limits: Limits = DEFAULT_LIMITS
 ) -> Iterator[Callable[..., Any]]:
-    """Give the function `entry` of source, to be called with plain values within the limits.
+    """Yield the function `entry` of source, to be called with plain values within the limits.
 
     Lists and dicts among its arguments are changed as the call changed them. A call raises
-    AnswerFault for whatever goes wrong on the other side, with the exception's name and text.
+    AnswerFault for any failure in the other process, with the exception's name and text.
 
     Raises: EvaluationError: code may not run here, or the machine cannot start a process.
     """
@@ -303,7 +302,7 @@ def run_tests(
     code: CodeSwitch = "auto",
     limits: Limits = DEFAULT_LIMITS,
 ) -> None:
-    """Run tests in which `entry` is `function`; return when they have reached their end.
+    """Run tests in which `entry` is `function`; return when they have passed.
 
     Raises:
         AnswerFault: they did not, with the reason.

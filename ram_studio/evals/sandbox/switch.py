@@ -1,4 +1,4 @@
-"""Whether model-written code may run here: the switch, and what this machine can do."""
+"""Whether model-written code may run here: the switch, and this machine's abilities."""
 
 import json
 import os
@@ -23,7 +23,7 @@ OPEN_FILES = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """seconds: wall clock, and one more of CPU time. output_bytes: of each of the two streams."""
+    """seconds: wall clock; CPU time gets one more. output_bytes: of each of the two streams."""
 
     seconds: float = 5.0
     memory_bytes: int = 512 * 1024**2
@@ -35,13 +35,13 @@ DEFAULT_LIMITS = Limits()
 
 @lru_cache(maxsize=1)
 def is_sealed() -> bool:
-    """Return whether the kernel itself keeps programs here from network, files and processes.
+    """Return whether the kernel blocks network, files and processes for sealed programs.
 
-    Found out by sealing one process.
+    Tested by sealing one process.
     """
     if platform.system() != "Linux":
         return False
-    # Compiled and kept here: sealed processes write nothing, and each would compile it anew.
+    # Compiled and cached here: sealed processes cannot write, and each would compile it again.
     import_module("ram_studio.evals.sandbox.inside.start")
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def command(limits: Limits = DEFAULT_LIMITS, **order: Any) -> list[str]:
     """Return the command line of a sealed interpreter; see `inside.start` for the order."""
     order |= {"cpu_seconds": int(limits.seconds) + 1, "memory_bytes": limits.memory_bytes}
     order |= {"file_bytes": limits.output_bytes, "open_files": OPEN_FILES}
-    # The interpreter below a virtual environment: its site-packages stay out of reach.
+    # The base interpreter of a virtual environment, whose site-packages are then out of reach.
     python = getattr(sys, "_base_executable", None) or sys.executable
     flags = ["-I", "-S", "-B", "-X", "utf8"]
     return [python, *flags, "-c", START, str(FOLDER), json.dumps(order)]
@@ -66,8 +66,8 @@ def command(limits: Limits = DEFAULT_LIMITS, **order: Any) -> list[str]:
 def check_code_allowed(code: CodeSwitch = "auto") -> None:
     """Raise unless programs written by a model may run here.
 
-    "off" never; "on" on any Linux, under whatever protection there is; "auto" where the kernel
-    seals the process, except on a public Space (SPACE_ID is set).
+    "off" never; "on" on any Linux, with the protection available; "auto" where the kernel seals the
+    process, except on a public Space (SPACE_ID is set).
 
     Raises: EvaluationError: they may not, with the reason.
     """

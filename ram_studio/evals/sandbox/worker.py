@@ -1,7 +1,7 @@
-"""A process that works for this one: a line of JSON in, a line out, ended when it hangs.
+"""A worker process: one line of JSON in, one line out, ended when it hangs.
 
-For libraries that do what a model or an answer tells them and may take for ever or all memory. One
-process serves all threads in turn; it starts with the first message.
+For libraries that process untrusted input and may take forever or all memory. One process serves
+all threads in turn; it starts with the first message.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.sandbox.switch import FOLDER, OPEN_FILES
 
 PATIENCE = 300.0
-"""Longest wait for a worker to start or answer, whatever else the machine does."""
+"""Longest wait for a worker to start or answer, however busy the machine is."""
 
 _START = "import json, sys; sys.path.insert(0, sys.argv[1]); from inside.serve import main; "
 _START += "sys.path.pop(0); main(sys.argv[2], json.loads(sys.argv[3]))"
-# A system that does not count a process's computing has the clock on the wall.
+# Without a count of a process's computing time, wall-clock time is used.
 _COUNTS_COMPUTING = hasattr(signal, "setitimer")
 _OUT_OF_TIME = -signal.SIGPROF if _COUNTS_COMPUTING else None
 
 
 class WorkerError(EvaluationError):
-    """The worker did not start, or the machine is too busy: no fault of what it was asked."""
+    """The worker did not start, or the machine is too busy: the message is not at fault."""
 
 
 class OutOfTime(Exception):
@@ -46,9 +46,9 @@ class WorkerEnded(Exception):
 class Worker:
     """Does one job, for all threads in turn; starts when needed, and again after it was ended.
 
-    module: of `sandbox.inside`, with its `answer`. does, library: in words, for errors. seconds: of
-    computing that one answer may take. is_sealed: locked as code that a model wrote, with an empty
-    environment, wherever the kernel can. patience: longest wait for an answer.
+    module: of `sandbox.inside`, with its `answer`. does, library: in words, for errors. seconds:
+    most computing time of one answer. is_sealed: sealed as model-written code is, with an empty
+    environment, where the kernel can. patience: longest wait for an answer.
     """
 
     module: str
@@ -102,7 +102,7 @@ class Worker:
         order = {"seconds": self.seconds, "memory_bytes": self.memory_bytes, "is_sealed": False}
         if self.is_sealed:
             order |= {"is_sealed": True, "open_files": OPEN_FILES, "file_bytes": 0}
-            # Over the worker's life; the timer of an answer is the limit.
+            # Over the worker's lifetime; each answer is limited by a timer.
             order["cpu_seconds"] = 10**6
         self._process = process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START, str(FOLDER), self.module, json.dumps(order)],
@@ -132,21 +132,21 @@ class Worker:
         process.kill()
         process.wait()
         for pipe in filter(None, (process.stdin, process.stdout)):
-            with contextlib.suppress(OSError):  # what was not written any more
+            with contextlib.suppress(OSError):  # unwritten output
                 pipe.close()
 
 
 def _read_line(
     process: subprocess.Popen[str], seconds: float
 ) -> tuple[dict[str, Any] | None, bool]:
-    """Return the next line, None when the process ended, and whether it was out of time."""
+    """Return the next line (None when the process ended), and whether it was out of time."""
     is_late = threading.Event()
 
     def end() -> None:
         is_late.set()
         process.kill()
 
-    # Killing it is what ends a read on every system.
+    # Only killing the process ends a read on every system.
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()

@@ -1,8 +1,8 @@
-"""The suites that any causal language model can be asked, by name; each states its version.
+"""The suites for any causal language model, by name; each has a version.
 
-A new suite is one file here with a `SUITE` (see `suite.Suite`), which `_GENERAL` below has. `demo`
+A new suite is one file here with a `SUITE` (see `suite.Suite`), listed in `_GENERAL` below. `demo`
 is the example agents' own suite; `published` benchmarks have their questions elsewhere; `generated`
-families have as many as asked for; `health` (numbers without right answers) is not a suite of
+families have any number of questions; `health` (numbers without right answers) is not a suite of
 questions, see `ram_studio.evals.suites.health`.
 """
 
@@ -20,8 +20,8 @@ _GENERAL = (generated.TOOL, memory.SUITE, code.SUITE, generated.MATH, instructio
 
 HEALTH = "health"
 HARNESS_SUITES: dict[str, tuple[str, ...]] = {"forgetting": FORGETTING_TASKS}
-"""Suites that lm-eval alone asks, by its tasks. forgetting: what a model knew before it was an
-agent, by log-likelihood alone, so that neither its format nor its chat counts."""
+"""Suites that only lm-eval asks, by its tasks. forgetting: knowledge from before the agent's
+training, by log-likelihood only, so that answer format and chat template do not matter."""
 GENERAL_SUITES: dict[str, Suite] = {suite.name: suite for suite in _GENERAL}
 ALL_SUITES: dict[str, Suite] = {
     demo.SUITE.name: demo.SUITE,
@@ -47,7 +47,7 @@ __all__ = [
 
 @contextmanager
 def offer_suite(suite: Suite) -> Iterator[None]:
-    """Offer one more suite in this process, for as long as the block runs.
+    """Add a suite in this process while the block runs.
 
     Raises: EvaluationError for a name that is taken.
     """
@@ -63,19 +63,19 @@ def offer_suite(suite: Suite) -> Iterator[None]:
 def is_a(
     name: str, what: Literal["runs_code", "has_texts", "has_template", "has_shots", "harness"]
 ) -> bool:
-    """Return whether a suite runs what models write, has long texts, ...; health does nothing."""
+    """Return a suite's property: runs model-written code, has long texts, ...; False for health."""
     return name in ALL_SUITES and bool(getattr(ALL_SUITES[name], what))
 
 
 def apart(suites: Iterable[str]) -> frozenset[str]:
-    """Return the domains of these suites that are no part of the average."""
+    """Return the domains of these suites outside the average."""
     return frozenset(d for name in suites if name in ALL_SUITES for d in ALL_SUITES[name].apart)
 
 
 def check_suites(names: Sequence[str], *, health: bool = False) -> None:
-    """Raise EvaluationError for an unknown suite, none at all, or demo beside others.
+    """Raise EvaluationError for an unknown suite, no suite, or demo together with others.
 
-    health: whether health, and what lm-eval alone asks, may be among them.
+    health: whether health, and suites that only lm-eval asks, may be among them.
     """
     known = [*ALL_SUITES, HEALTH, *HARNESS_SUITES] if health else list(ALL_SUITES)
     choose = f"Choose from: {', '.join(known)}."

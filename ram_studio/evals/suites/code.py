@@ -1,14 +1,14 @@
-"""Suite `code`: write functions, programs and unit tests; what was written is run in the sandbox.
+"""Suite `code`: write functions, programs and unit tests, which run in the sandbox.
 
 - `function`: a function must pass every test (the share of such questions is the accuracy, ACC);
 - `program`: a program must turn each input into the expected output, compared line by line without
   trailing white space (ACC as well);
 - `unit tests`: tests written for a described function must accept a right version of it and reject
-  every faulty one (UT). The right version is run several times, at random places among the faulty
-  ones: a process can leave traces that a later one finds (times of files in /proc), so tests that
-  accept their first run and refuse later ones would pass in a known order.
+  every faulty one (UT). The right version is run several times, at random positions among the
+  faulty ones: a process can leave traces for later ones (times of files in /proc), so in a known
+  order tests that accept only their first run would pass.
 
-The answer's code and what judges it never share a process: see `ram_studio.evals.sandbox.process`.
+The answer's code and its judge never share a process: see `ram_studio.evals.sandbox.process`.
 Code under test is not `__main__`, so that a script part does not run.
 """
 
@@ -31,9 +31,9 @@ from ram_studio.evals.suites.suite import Suite, shipped_questions
 MAX_NEW_TOKENS = 512
 MAX_CODE_CHARS = 50_000
 RIGHT_RUNS = 4
-"""How often unit tests are run on the right version."""
+"""Number of unit test runs on the right version."""
 
-# Possessive: what was read is not given back, so that 50 kB of blanks are read once.
+# Possessive (no backtracking), so that 50 kB of blanks are read once.
 _FENCED = re.compile(r"```[ \t]*+([\w+-]*+)[ \t]*+\n(.*?)(?:\n[ \t]*+```|\Z)", re.DOTALL)
 _START = re.compile(r"^(?:def |class |import |from |@|async def |assert )", re.MULTILINE)
 _DEFINITION = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
@@ -62,10 +62,10 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
 def find_code(text: str, entry: str | None = None) -> str:
     """Return the Python code of an answer: its code blocks, else all from the first line of code.
 
-    Blocks marked as another language are left out, and those that are no Python when others are;
-    the rest are joined, as models like to split what belongs together. With `entry`, what follows
-    the block that defines this function is only kept if it defines something as well: examples of
-    its use are not asked for, and often wrong.
+    Blocks marked as another language are left out, as are invalid ones when others are valid
+    Python; the rest are joined, as models often split one program. With `entry`, blocks after the
+    one that defines this function count only if they define something too: unrequested usage
+    examples are often wrong.
     """
     blocks = [
         body
@@ -93,12 +93,12 @@ def _is_python(source: str) -> bool:
 
 
 def defines(source: str, entry: str) -> bool:
-    """Return whether a function of this name is defined at the top of a source."""
+    """Return whether a source defines a function of this name at the top level."""
     return bool(re.search(rf"^(?:async )?def {re.escape(entry)}\b", source, re.MULTILINE))
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
-    """Run the answer's code and return whether it does what was asked.
+    """Run the answer's code and return whether it meets the task.
 
     Raises: EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
     """
@@ -113,13 +113,13 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
 
 
 def judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:
-    """Run a task's tests here, on what the answer's function gives back.
+    """Run a task's tests here, on the results of the answer's function.
 
     Args:
-        spec: entry: the function's name; tests: source that calls it; prelude: source that they
-            need beside it, if any. Both come with the task, never from a model.
+        spec: entry: the function's name; tests: source that calls it; prelude: further source that
+            they need, if any. Both come with the task, never from a model.
     """
-    # Asserts hold under `python -O` too.
+    # Asserts run under `python -O` too.
     tests = compile(spec["tests"], "tests", "exec", dont_inherit=True, optimize=0)
     try:
         with sealed_function(source, spec["entry"], code=code) as function:
@@ -132,7 +132,7 @@ def judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:
         return Verdict(False, f"AssertionError: {_line_of(error, spec['tests'])}")
     except EvaluationError:
         raise
-    except Exception as error:  # what it gave back is of a kind the test does not expect
+    except Exception as error:  # the result has a type that the test does not expect
         return Verdict(False, f"{type(error).__name__}: {_line_of(error, spec['tests'])}")
     return Verdict(True)
 

@@ -1,13 +1,13 @@
-"""Families of questions drawn from templates: as many as asked for, new ones for every seed.
+"""Families of questions drawn from templates: any number, new ones for every seed.
 
-No model can have seen them. The difficulty, 1 to 5, says how many steps a question takes. Question
-i of a seed is the same however many are asked, so that a smaller limit gives a part of a larger.
+No model can have seen them. The difficulty, 1 to 5, sets the number of steps. Question i of a seed
+does not depend on the number of questions, so a smaller limit gives a prefix of a larger one.
 
 - `math`: word problems in which a number of things changes step by step;
-- `tool`: as many calls as the difficulty says, among functions that do not fit; every fifth request
-  is one that no function on offer can serve;
-- `tool-loop`: things to do by functions over several turns, see there;
-- `code-generated`: functions on lists of numbers, put together from steps; run in the sandbox.
+- `tool`: as many calls as the difficulty, with functions that do not fit; no function fits every
+  fifth request;
+- `tool-loop`: tasks for functions over several turns, see there;
+- `code-generated`: functions on lists of numbers, composed of steps; run in the sandbox.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HARDEST = 5
 _FRUITLESS = 200
 
 Draw = Callable[[Random, int, int], dict[str, Any]]
-"""Source of numbers, difficulty and number of the question -> gold, spec, category and what else it
-has of its own, as of `suite.RowFields`; may repeat itself."""
+"""Random generator, difficulty and index of the question -> gold, spec, category and further
+fields, as in `suite.RowFields`; may return duplicates."""
 
 
 def _family(name: str, max_new_tokens: int, draw: Draw, template: str = "") -> Make:
-    """Return the `make` of a family: each question has a source of numbers of its own.
+    """Return the `make` of a family: each question has its own random generator.
 
     template: of draws with "fields" and "worked", see `suite.RowFields`.
     """
@@ -52,7 +52,7 @@ def _family(name: str, max_new_tokens: int, draw: Draw, template: str = "") -> M
                 own["prompt"] = word(name, template, own.pop("fields"), settings.templates)
             return own, own.pop("worked", "")
 
-        # Of a seed that no setting gives, so that all are shown the same ones.
+        # With a seed that no setting gives, so that all models see the same ones.
         split = (Random(f"{name}-{difficulty}-shots/{i}") for i in range(settings.shots))
         shown = [(own["prompt"], worked) for own, worked in (read(drawn, 0) for drawn in split)]
         start = f"{name}-{difficulty}-{settings.seed}"
@@ -83,7 +83,7 @@ _CHANGES = ("more", "fewer", "times", "groups", "share")
 
 
 def _problem(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
-    """Return a problem of difficulty + 1 steps; every number on the way is whole and above 0."""
+    """Return a problem of difficulty + 1 steps; every intermediate number is a positive integer."""
     name, things = drawn.choice(_PEOPLE), drawn.choice(_THINGS)
     have = drawn.randint(12, 60)
     sentences = [f"{name} has {have} {things}."]
@@ -98,7 +98,7 @@ def _problem(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
 
 
 def _draw_change(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[str, int]:
-    """Return what happens and how many there are then."""
+    """Return the sentence of a step, and the number after it."""
     parts = [n for n in (2, 3, 4, 5, 6) if have % n == 0]
     if kind == "share" and parts:
         n = drawn.choice(parts)
@@ -117,7 +117,7 @@ def _draw_change(drawn: Random, kind: str, name: str, things: str, have: int) ->
     return f"{name} finds {more} more {things}.", have + more
 
 
-# What arguments are called, and the values that they take.
+# Argument names and their values.
 _VALUES: dict[str, tuple[Any, ...]] = {
     "city": ("Lisbon", "Nairobi", "Osaka", "Lima", "Tallinn", "Perth", "Quito", "Tunis"),
     "person": _PEOPLE[:8],
@@ -129,7 +129,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "euros": tuple(range(100, 2000, 50)),
     "volume": tuple(range(1, 11)),
 }
-# Name: what it does, its arguments, how it is asked for.
+# Name: description, arguments, request.
 _FUNCTIONS = {
     "get_forecast": ("Weather forecast of a city.", ("city", "days"),
                      "tell me the weather in {city} for the next {days} days"),
@@ -156,7 +156,7 @@ def _schema(name: str) -> dict[str, Any]:
 
 
 def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
-    """Return a request for that many calls, with up to as many and two more functions on offer."""
+    """Return a request for `difficulty` calls, with up to that many and two more functions."""
     names = drawn.sample(list(_FUNCTIONS), len(_FUNCTIONS))
     count = min(len(names) - 1, difficulty + 2)
     offered, absent = names[:count], names[count:]
@@ -184,7 +184,7 @@ def _request(drawn: Random, difficulty: int, number: int) -> dict[str, Any]:
 
 
 Values = list[int]
-# What a step does with the number k, in words, in Python and here.
+# A step with the number k, in words, in Python, and as a function.
 Step = tuple[str, str, Callable[[Values, int], Values]]
 _STEPS: tuple[Step, ...] = (
     ("add {k} to every number", "[v + {k} for v in values]", lambda vs, k: [v + k for v in vs]),
@@ -205,7 +205,7 @@ _TESTS = 6
 
 
 def _function(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
-    """Return a function of difficulty + 1 steps, with tests that each step matters to."""
+    """Return a function of difficulty + 1 steps, with tests that depend on each step."""
     while True:
         chosen = [(step, drawn.randint(2, 5)) for step in drawn.sample(_STEPS, difficulty + 1)]
         inputs = [
@@ -218,7 +218,7 @@ def _function(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
     reference = f"def {_ENTRY}(values):\n{body}    return values\n"
     tests = "\n".join(f"assert {_ENTRY}({v!r}) == {_run(chosen, v)!r}" for v in [*inputs, []])
     return {
-        # The kind of judging, see the suite `code`.
+        # The type of check, see the suite `code`.
         "category": "function",
         "fields": {
             "question": f"Write a Python function `{_ENTRY}(values)` that takes a list of whole "
@@ -238,7 +238,7 @@ def _run(chosen: list[tuple[Step, int]], values: Values) -> Values:
 
 
 def _all_matter(chosen: list[tuple[Step, int]], inputs: list[Values]) -> bool:
-    """Return whether leaving any step out would be noticed."""
+    """Return whether leaving out any step would change a result."""
     whole = [_run(chosen, values) for values in inputs]
     rests = [[*chosen[:i], *chosen[i + 1 :]] for i in range(len(chosen))]
     return all([_run(rest, values) for values in inputs] != whole for rest in rests)

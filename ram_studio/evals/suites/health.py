@@ -1,9 +1,9 @@
-"""Is the model still sound? Numbers that need no right answers.
+"""Is the model intact? Numbers that need no right answers.
 
-On a text shipped with the package: logits that are not finite, perplexity, bits per byte (which can
-be compared between tokenizers), and the mean KL divergence of the next-token distribution from the
+On a text shipped with the package: non-finite logits, perplexity, bits per byte (which can be
+compared between tokenizers), and the mean KL divergence of the next-token distribution from the
 base's, KL(base || model), in nats a token. On a few prompts, half of them open and half with a
-short answer, answered greedily: the share of answers that end by themselves, the share of repeated
+short answer, answered greedily: the share of answers that the model ends, the share of repeated
 4-grams, and tokens per second.
 """
 
@@ -49,11 +49,11 @@ MEASURES = {
     "tokens_per_second": "Tokens/s",
     "text_tokens": "Tokens of text",
 }
-"""Fields of `Health` as people read them."""
+"""Display names of the fields of `Health`."""
 
 
 def measure_text(key: str, value: float | None) -> str:
-    """Return a field's value as people read it; a dash where it was not measured."""
+    """Return a field's value for display; a dash where it was not measured."""
     if value is None:
         return "–"
     if key in ("ended", "repetition"):
@@ -63,13 +63,13 @@ def measure_text(key: str, value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Health:
-    """What was measured of one model.
+    """The measurements of one model.
 
-    text_tokens: tokens of the shipped text that were scored. nonfinite_logits: how many logits on
-    it were NaN or infinite (any above 0 means broken weights; perplexity and KL are then None).
+    text_tokens: tokens of the shipped text that were scored. nonfinite_logits: number of its logits
+        that are NaN or infinite (above 0 the weights are broken; perplexity and KL are then None).
     perplexity: per token. kl_to_base: None without a base or with another vocabulary. ended: share
-    of answers that ended by themselves within 96 tokens. repetition: share of 4-grams in them that
-    occurred before in the same answer. tokens_per_second: of decoding those answers together.
+    of answers that the model ended within 96 tokens. repetition: share of their 4-grams that
+    occurred before in the same answer. tokens_per_second: of decoding those answers in one batch.
     """
 
     text_tokens: int
@@ -82,7 +82,7 @@ class Health:
     tokens_per_second: float
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what is plainly wrong, in words; empty for a model that looks sound."""
+        """Return warnings about clear faults; empty for a model without any."""
         found = []
         if self.nonfinite_logits:
             found.append(f"{self.nonfinite_logits} logits are not finite: the weights are broken")
@@ -110,7 +110,7 @@ def text_log_probabilities(engine: LocalEngine) -> tuple[Any, list[int], int]:
 
 
 def measure_health(engine: LocalEngine, reference: Any = None) -> Health:
-    """Measure a model; `reference` is what `text_log_probabilities` gave first for the base."""
+    """Measure a model; `reference`: the base's first result of `text_log_probabilities`."""
     import torch
 
     log_probabilities, ids, bad = text_log_probabilities(engine)
@@ -145,7 +145,7 @@ def _answers(engine: LocalEngine) -> tuple[float, float, float]:
 
 
 class HealthRun:
-    """Measures models against the one measured as the base, if any; kept in the store."""
+    """Measures models, relative to the base if there is one; results are stored."""
 
     def __init__(self, store: AnswerStore | None, rerun: bool) -> None:
         self._store, self._rerun = store, rerun
@@ -153,9 +153,9 @@ class HealthRun:
         self._reference: Any = None
 
     def measure(self, name: str, engine: Engine, *, is_base: bool) -> Mapping[str, Any]:
-        """Return the numbers of `Health` and its "warnings"; from the store where they are there.
+        """Return the numbers of `Health` and its "warnings", from the store if stored.
 
-        Raises: EvaluationError: the model is where no logits are handed out.
+        Raises: EvaluationError: the model's engine gives no logits.
         """
         if not isinstance(engine, LocalEngine):
             raise EvaluationError(
@@ -164,7 +164,7 @@ class HealthRun:
             )
         if not engine.has_logits:
             raise EvaluationError(
-                f'Model "{name}" is in an engine that does not hand out logits, and health needs '
+                f'Model "{name}" is in an engine that gives no logits, and health needs '
                 "them. Leave the suite out, or evaluate the model's folder."
             )
         if is_base:
@@ -178,9 +178,9 @@ class HealthRun:
                 return dict(json.loads(row.answer.text))
         if self._base is not None and self._reference is None:
             reference, _, bad = text_log_probabilities(self._base)
-            # Nothing can be compared with a broken base.
+            # A broken base allows no comparison.
             self._reference = None if bad else reference
-            # The base's own numbers may have been stored, and its weights loaded for this alone.
+            # The base's own numbers may be stored; its weights are then loaded only for this.
             if not is_base:
                 self._base.close()
         health: Health = measure_health(engine, self._reference)
@@ -193,7 +193,7 @@ class HealthRun:
         return result
 
     def close(self) -> None:
-        """Let go of the base's distribution: it takes 4 bytes per token and word."""
+        """Free the base's distribution: it takes 4 bytes per token and vocabulary entry."""
         self._reference = None
         if self._base is not None:
             self._base.close()

@@ -1,12 +1,12 @@
-"""Suite `instructions`: answers whose form a program can check, whatever they say.
+"""Suite `instructions`: answers whose form a program can check, whatever their content.
 
 A question has one to three of IFEval's 25 instructions, checked by the rules of its authors. The
-verdict is strict and per prompt: every instruction is followed by the answer as it stands.
+verdict is strict and per prompt: the unchanged answer follows every instruction.
 
 A check gets the answer and the instruction's settings and returns whether it is followed. It never
-raises and does not look at meaning. Two differ from theirs: sentences are cut by a rule, not by a
-trained model, and words in capitals are those between blanks. Which language a text is in is told
-by langdetect, as there, always from the same seed.
+raises and ignores meaning. Two checks differ from theirs: sentences are split by a rule, not by a
+trained model, and words in capitals are those between blanks. langdetect finds the language, as
+there, always from the same seed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ram_studio.evals.suites.suite import Suite, shipped_questions
 MAX_NEW_TOKENS = 400
 
 Check = Callable[..., bool]
-# Instructions whose check asks which language a text is in.
+# Instructions whose check needs the language of a text.
 NEED_LANGUAGE = frozenset(
     ("language:response_language", "change_case:english_capital", "change_case:english_lowercase")
 )
-# Every pattern here reads a text once: runs are taken whole (possessive), from where they begin.
+# Every pattern here reads a text once: runs are matched possessively, from their beginning.
 _WORD = re.compile(r"\w+")
 _INDENT = r"^[^\S\n]*+"
-# Closing marks, with what may close after them. "1." at the start of a line only numbers it.
+# Closing marks, with closing quotes or brackets. "1." at the start of a line only numbers it.
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]*]*+(?=\s|$)")
 _LINE_NUMBER = re.compile(rf"{_INDENT}\d++[.)]\s", re.MULTILINE)
 _LETTER = re.compile(r"[^\W_]")
@@ -43,7 +43,7 @@ _POSTSCRIPTS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
 
 
 def _plain(text: str) -> str:
-    """Return a text in small letters with straight apostrophes."""
+    """Return a text in lower case with straight apostrophes."""
     return text.lower().replace("’", "'")
 
 
@@ -52,10 +52,10 @@ def _is_in(text: str, language: str) -> bool:
 
     DetectorFactory.seed = 0
     try:
-        # It looks at no more, but would search all of it for addresses first.
+        # langdetect reads no more, but would first search the whole text for addresses.
         return str(detect(text[:10_000])) == language
     except LangDetectException:
-        # Nothing in it tells: as there, that is no fault.
+        # Without a detectable language it passes, as there.
         return True
 
 
@@ -68,18 +68,18 @@ def _words(text: str, num_words: int, relation: str) -> bool:
 
 
 def _sentences(text: str, num_sentences: int, relation: str) -> bool:
-    """The last sentence may lack its closing mark."""
+    """Count sentences; the last one may lack its closing mark."""
     parts = _SENTENCE_END.split(_LINE_NUMBER.sub("", text))
     return _satisfies(sum(bool(_LETTER.search(part)) for part in parts), num_sentences, relation)
 
 
 def _includes(text: str, keywords: Sequence[str]) -> bool:
-    """Inside longer words as well."""
+    """Find keywords, also inside longer words."""
     return all(_plain(word) in _plain(text) for word in keywords)
 
 
 def _excludes(text: str, forbidden_words: Sequence[str]) -> bool:
-    """Longer words do not count."""
+    """Find forbidden words, not inside longer ones."""
     plain = _plain(text)
     return not any(re.search(rf"\b{re.escape(_plain(word))}\b", plain) for word in forbidden_words)
 
@@ -93,7 +93,7 @@ def _capitals(text: str, capital_frequency: int, capital_relation: str) -> bool:
 
 
 def _pieces(text: str, pattern: str) -> list[str] | None:
-    """Return the parts between separators, blank ends left out; None for a blank one inside."""
+    """Return the parts between separators, without blank ends; None for a blank one inside."""
     parts = [part.strip() for part in re.split(pattern, text)]
     inner = parts[not parts[0] : len(parts) - (len(parts) > 1 and not parts[-1])]
     return inner if all(inner) else None
@@ -204,10 +204,10 @@ CHECKS: dict[str, Check] = {
 
 
 def _plainer_forms(text: str) -> list[str]:
-    """Return an answer with its plainer forms, as IFEval judges loosely.
+    """Return an answer and its simplified forms, for IFEval's loose verdict.
 
-    They leave out the first line, the last line or both (greetings and closing remarks),
-    and each of those without asterisks (bold type).
+    They leave out the first line, the last line or both (greetings and closing remarks), each also
+    without asterisks (bold type).
     """
     lines = text.split("\n")
     forms = [text] + ["\n".join(cut).strip() for cut in (lines[1:], lines[:-1], lines[1:-1])]
@@ -229,9 +229,9 @@ def check_instruction(
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether every instruction is followed by the answer as it stands.
+    """Return whether the unchanged answer follows every instruction.
 
-    The facts say of each whether it is followed strictly, and loosely; see `accuracies`.
+    The facts hold for each whether it is followed strictly, and loosely; see `accuracies`.
     """
     found = [check_instruction(text, own["check"], own["settings"]) for own in question.spec]
     strict = [one for one, _ in found]
@@ -261,19 +261,19 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def gold_of(spec: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words what a right answer has."""
+    """Return the requirements of a right answer, in words."""
     parts = (" ".join(map(str, (own["check"], *own["settings"].values()))) for own in spec)
     return f"any answer with: {'; '.join(parts)}"
 
 
 def problem_of(instruction: str, settings: Mapping[str, Any]) -> str:
-    """Return what is wrong with an instruction or its arguments, or lacks here; "" for nothing."""
+    """Return the problem with an instruction, its arguments or its requirements; "" for none."""
     if instruction not in CHECKS:
         return f"there is no check of {instruction!r}"
     if instruction in NEED_LANGUAGE and find_spec("langdetect") is None:
         return (
-            f"{instruction} asks which language answers are in, which langdetect tells, as for its "
-            "authors: pip install 'ram-studio[ifeval]' (or langdetect)"
+            f"{instruction} needs langdetect, which finds an answer's language: pip install "
+            "'ram-studio[ifeval]' (or langdetect)"
         )
     try:
         inspect.signature(CHECKS[instruction]).bind("", **settings)

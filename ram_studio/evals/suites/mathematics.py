@@ -1,8 +1,8 @@
 """Word problems with one number as the answer, compared exactly; `generated` draws them.
 
-The prompt asks for a last line `Answer: <number>`. Where that line holds a calculation, what stands
-in a box or after its last `=` counts (`Answer: 8 * 12 = 96 books.` is 96). Without such a line, the
-last boxed number, the last "the answer is" or else the last number of the answer does.
+The prompt asks for a last line `Answer: <number>`. In a calculation on that line, the number in a
+box or after its last `=` counts (`Answer: 8 * 12 = 96 books.` is 96). Without such a line, the last
+boxed number counts, else the last "the answer is", else the last number of the answer.
 """
 
 import re
@@ -14,12 +14,12 @@ from ram_studio.evals.sandbox import CodeSwitch
 MAX_NEW_TOKENS = 400
 PROMPT = '{question}\n\nThink step by step. End with a line of the form "Answer: <number>".'
 
-# Digits, with commas only where they part thousands; a dot only before a digit.
+# Digits, with commas only as thousands separators; a dot only before a digit.
 _NUMBER = r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+|/\d+)?"
 _LEAD = r"[\s*_$€£:=\\(\[{]*"
-# In order of trust, with the occurrence that counts. The first "Answer:", as a model without a chat
-# format may run on and invent further questions with answers of their own; the last of what models
-# also say of a step on the way.
+# In order of priority, with the occurrence that counts. The first "Answer:", as a model without a
+# chat format may continue with invented questions and answers; the last of phrases that models also
+# use for intermediate steps.
 _BOXED = re.compile(r"\\boxed{([^{}]*)")
 _MARKED = (
     (re.compile(r"\bfinal answer(?: is)?(.*)", re.IGNORECASE), 0),
@@ -29,17 +29,17 @@ _MARKED = (
     (re.compile(r"\banswer is(.*?)(?=\banswer is|$)", re.IGNORECASE | re.MULTILINE), -1),
 )
 _FIRST = re.compile(rf"{_LEAD}({_NUMBER})")
-# A dot, though not that of a number or an abbreviation in small letters.
+# A dot, but not of a number or a lower-case abbreviation.
 _SENTENCE_END = re.compile(r"[.;!?]\s+(?=[A-Z])")
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
-# How LaTeX parts thousands without a gap after the comma, or by a thin one.
+# LaTeX's thousands separators: a comma without a space after it, or a thin space.
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3}(?!\d))")
-# A fraction, perhaps after a whole number that it is added to.
+# A fraction, or a mixed number.
 _FRACTION = re.compile(r"(?<![\d.,])(?:(\d{1,9})\s?)?\\[dt]?frac\{(-?\d{1,9})\}\{(\d{1,9})\}")
 
 
 def find_number(text: str) -> Fraction | None:
-    """Return the number that an answer ends up with, None if it holds none."""
+    """Return the final number of an answer, None if it has none."""
     text = _THOUSANDS.sub(",", text.replace("\N{MINUS SIGN}", "-"))
     text = _FRACTION.sub(lambda m: f"{int(m[1] or 0) * int(m[3]) + int(m[2])}/{m[3]}", text)
     for pattern, place in _MARKED:
@@ -51,7 +51,7 @@ def find_number(text: str) -> Fraction | None:
 
 
 def _on_line(rest: str) -> str:
-    """Return the number that is meant by the rest of a line after its mark, "" for none."""
+    """Return the number in the rest of a line after its mark, "" for none."""
     rest = _SENTENCE_END.split(rest, maxsplit=1)[0]
     if boxed := _BOXED.findall(rest):
         rest = boxed[-1]
@@ -64,7 +64,7 @@ def _on_line(rest: str) -> str:
 
 
 def _value(text: str) -> Fraction | None:
-    # Longer numbers are no answer to any question here, and slow to read.
+    # Longer numbers are never right here, and slow to parse.
     if len(text) > 40:
         return None
     try:

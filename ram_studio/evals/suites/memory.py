@@ -1,15 +1,15 @@
-"""Suite `memory`: find and follow facts in long texts, made to measure in the model's own tokens.
+"""Suite `memory`: find and follow facts in long texts, with lengths in the model's own tokens.
 
 Four kinds at every chosen length:
-- `needle`: one number among the filler; `needles`: four numbers kept under one name, all asked for;
-- `variables`: a chain of assignments among other chains; every variable with the value is asked
-  for;
+- `needle`: one number in filler text; `needles`: four numbers with one name, all requested;
+- `variables`: a chain of assignments among other chains; the question is for every variable with
+  the value;
 - `hops`: three facts lead from a person to a color, among the same facts about other people.
 
-An answer is right when every wanted string occurs in its first `answer_chars` characters, whatever
-the case (room for a sentence, not for reciting the text), and none of the wrong ones does: listing
-every number of the text is no memory. The prompt with room for the answer and a chat template fills
-the length as closely as whole sentences allow, never more.
+An answer is right when its first `answer_chars` characters (enough for a sentence, not for reciting
+the text) contain every expected string, in any case, and no wrong one, as listing every number of
+the text would. The prompt, with space for the answer and a chat template, is as long as whole
+sentences allow, and never longer than the length.
 """
 
 import random
@@ -58,7 +58,7 @@ _COLORS = (
 
 @dataclass(frozen=True)
 class Puzzle:
-    """Sentences to hide in the filler, in this order, and a question about them.
+    """Sentences to hide in the filler text, in this order, and a question about them.
 
     wanted: the strings of a right answer. wrong: those of the other facts.
     """
@@ -87,7 +87,7 @@ def _needles(rng: random.Random) -> Puzzle:
 
 
 def _variables(rng: random.Random) -> Puzzle:
-    # With a digit, so that no ordinary word contains a name.
+    # With a digit, so that no common word contains a name.
     names = rng.sample([a + b + c for a in "BDFGHKLMP" for b in "EIOU" for c in "23456789"], 12)
     values = [str(value) for value in rng.sample(range(10000, 99999), 3)]
     chains = []
@@ -143,7 +143,7 @@ def make(settings: SuiteSettings) -> tuple[Question, ...]:
             f"{MAX_LENGTH} tokens."
         )
     per_cell = max(1, min(PER_CELL, MAX_QUESTIONS // (len(lengths) * len(KINDS))))
-    # Few are made when few are asked for: a text of 128k tokens takes a while.
+    # No more are made than requested: a text of 128k tokens takes a while.
     if settings.limit is not None:
         per_cell = min(per_cell, -(-settings.limit // (len(lengths) * len(KINDS))))
     questions = [
@@ -192,7 +192,7 @@ def _filler(rng: random.Random) -> str:
 
 
 def _format_prompt(puzzle: Puzzle, filler: list[str], rng: random.Random) -> str:
-    """Return the prompt with the facts spread over the filler, in their order."""
+    """Return the prompt with the facts at random positions in the filler text, in their order."""
     positions = sorted(rng.randint(0, len(filler)) for _ in puzzle.facts)
     sentences: list[str] = []
     done = 0
@@ -207,7 +207,7 @@ def _fit_prompt(
     puzzle: Puzzle, rng: random.Random, room: int, count_tokens: Callable[[str], int]
 ) -> str | None:
     """Return the longest prompt of at most `room` tokens, None when the facts alone take more."""
-    # The same places for the facts at every trial: the search below needs a growing length.
+    # The same positions of the facts at every trial: the search below needs a monotonic length.
     seed = rng.random()
     source = random.Random(seed)
 
@@ -228,13 +228,13 @@ def _fit_prompt(
             low = middle
         else:
             high = middle - 1
-        # Newton's step with the known length of a sentence: two or three trials suffice.
+        # Newton's method with the known length of a sentence needs two or three trials.
         guess = middle + int((room - count) / per_sentence)
     return trial(filler[:low])
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether the beginning of the answer has every wanted string and no wrong one."""
+    """Return whether the beginning of the answer has every expected string and no wrong one."""
     if not text.strip():
         return Verdict(False, "empty answer")
     beginning = re.sub(r"\s+", " ", text.strip())[: question.spec["answer_chars"]].lower()

@@ -1,4 +1,4 @@
-"""What a suite is: questions made for given settings, and a judge for the answers."""
+"""A suite: questions made for given settings, and a judge for the answers."""
 
 import gzip
 import json
@@ -24,20 +24,20 @@ DEFAULT_DIFFICULTY = 2
 Budget = int | Mapping[str, int] | None
 """Maximum tokens of an answer, for all suites or by suite; None or left out: the suite's own."""
 Tally = Mapping[str, tuple[int, int]]
-"""How many answers are right, and how many were given, by category."""
+"""Numbers of right answers and of all answers, by category."""
 Summary = Callable[[Tally, Sequence[Mapping[str, Any]]], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """What shapes a suite's questions.
+    """The settings of a suite's questions.
 
-    limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
+    limit: most questions per suite, None for all. seed: for generated suites. lengths:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
-    tokens. difficulty: of generated families, 1 to 5. data: the folder with the rows of suites that
-    are a data set, see `published.rows`; None: the Hub's cache, or the Hub. max_tokens: of an
-    answer, see `Suite.questions`. samples: of a question, for suites that draw them themselves.
-    templates: of prompts, see `prompts`; shots: worked examples before each question.
+    tokens. difficulty: of generated families, 1 to 5. data: folder with the rows of suites from
+    data sets, see `published.rows`; None: the Hub's cache, or the Hub. max_tokens: of an answer,
+    see `Suite.questions`. samples: of a question, for suites that sample by themselves. templates:
+    of prompts, see `prompts`; shots: few-shot examples before each question.
     """
 
     count_tokens: Callable[[str], int]
@@ -62,17 +62,16 @@ class Suite:
 
     version: raised whenever a question or the judging changes, so that old answers are not reused.
     make: settings -> questions, the same ones for the same settings. judge: (question, visible
-    answer, code switch) -> verdict; never raises, whatever the answer holds.
-    about: what it asks, in a few words. runs_code: judging executes what the model wrote. apart:
-    domains that are shown beside the average and are no part of it. summary: (tally by category,
-    what the judge counted in each answer) -> further figures, as the suite's publishers state them.
-    absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this machine, ""
-    where they are; asks no network. fetch: gets them from the Hub, where that has them.
+    answer, code switch) -> verdict; never raises, for any answer. about: a short description.
+    runs_code: judging executes model-written code. apart: domains outside the average. summary:
+    (tally by category, facts of each verdict) -> further figures, as defined by the suite's
+    publishers. absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this
+    machine, "" where they are; uses no network. fetch: downloads them from the Hub, where possible.
     has_texts: its questions are about long texts of `SuiteSettings.lengths` (`Question.reading`).
-    converse: (question, code switch) -> the conversation that answers it; None: one request does.
-    draws_samples: that conversation draws all samples of a question, which is asked once.
-    has_template: it may be asked by another template, see `prompts`; has_shots: after worked
-    examples of a fixed split. harness: lm-eval's tasks that ask it as published.
+    converse: (question, code switch) -> the conversation that answers it; None: a single request.
+    draws_samples: that conversation draws all samples of a question. has_template: other templates
+    are possible, see `prompts`; has_shots: few-shot examples of a fixed split are possible.
+    harness: lm-eval's tasks for it, as published.
     """
 
     name: str
@@ -94,14 +93,13 @@ class Suite:
     harness: tuple[str, ...] = ()
 
     def tokens_of(self, budget: Budget) -> int | None:
-        """Return the most tokens of an answer that a budget gives, None for the suite's own."""
+        """Return a budget's most tokens of an answer, None for the suite's own."""
         return budget.get(self.name) if isinstance(budget, Mapping) else budget
 
     def questions(self, settings: SuiteSettings) -> tuple[Question, ...]:
-        """Return the questions, each with the tokens that its answer may take.
+        """Return the questions, each with its answer's most tokens.
 
-        Raises: EvaluationError where two have one id, by which answers are told apart, or a text
-            that no file can hold.
+        Raises: EvaluationError for a duplicate id, or a text that cannot be encoded.
         """
         most = self.tokens_of(settings.max_tokens)
         made = self.make(settings)
@@ -123,9 +121,9 @@ class Suite:
 
 
 def json_lines(path: Path) -> list[Any]:
-    """Return what the lines of a file hold, packed (.gz) or not; blank ones are left out.
+    """Return the values of a JSON lines file, compressed (.gz) or not, without blank lines.
 
-    Raises: OSError, EOFError, or ValueError saying which line is no JSON.
+    Raises: OSError, EOFError, or ValueError with the number of an invalid line.
     """
     data = path.read_bytes()
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
@@ -155,8 +153,8 @@ def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
 
 
 RowFields = Callable[[int, Any], dict[str, Any]]
-"""Number and content of a row -> gold, spec and what else a question has of its own; its prompt, or
-"fields" of a template by name; "worked": how an example is answered, "" where a row shows none."""
+"""Index and content of a row -> gold, spec and further fields of a question; its prompt, or
+"fields" of a template by name; "worked": its answer as a few-shot example, "" for none."""
 Rows = Callable[[SuiteSettings], Iterable[Any]]
 
 
@@ -168,11 +166,11 @@ def rows_to_questions(
     template: str = "",
     examples: Rows | None = None,
 ) -> Make:
-    """Return the `make` of a suite with a question a row: the same ones whatever the seed.
+    """Return the `make` of a suite with one question per row, independent of the seed.
 
-    Unless `fields` says otherwise, a question is called after the suite and its row, and domain and
-    category are the suite's name. template: of the prompt, in the suite's own words. examples: rows
-    that are shown worked, the first ones for all questions.
+    Unless `fields` sets them, a question's id has the suite's name and the row's number, and domain
+    and category are the suite's name. template: of the prompt, in the suite's own words. examples:
+    rows for few-shot examples, the first ones for all questions.
     """
 
     def read(number: int, row: Any, settings: SuiteSettings) -> tuple[dict[str, Any], str]:
@@ -203,17 +201,17 @@ def rows_to_questions(
 
 
 def check_examples(name: str, there: int, settings: SuiteSettings) -> None:
-    """Raise EvaluationError where a suite has fewer worked examples than are to be shown."""
+    """Raise EvaluationError where a suite has fewer few-shot examples than requested."""
     if there < settings.shots:
         raise EvalSettingsError(
-            f"Suite {name} has {there} worked examples, {settings.shots} were asked for. Give "
+            f"Suite {name} has {there} worked examples, {settings.shots} were requested. Give "
             f"fewer shots, or more rows in {name}-shots.jsonl."
         )
 
 
 @contextmanager
 def reading(name: str, number: int) -> Iterator[None]:
-    """Say which row of a suite is of another form than its publishers'; number: from 0.
+    """Raise an error that names a suite's row if reading it fails; number: from 0.
 
     Raises: EvaluationError.
     """
@@ -229,7 +227,7 @@ def reading(name: str, number: int) -> Iterator[None]:
 def shipped_questions(
     name: str, max_new_tokens: int, fields: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Make:
-    """Return the `make` of a suite whose questions are shipped; `fields` knows rows without number.
+    """Return the `make` of a suite with shipped questions; `fields` gets rows without index.
 
     Names and categories of questions are in their file.
     """
@@ -242,9 +240,9 @@ def shipped_questions(
 
 
 def balance_questions(questions: Sequence[Question], limit: int | None) -> tuple[Question, ...]:
-    """Return at most `limit` questions, evenly over the categories, in their usual order.
+    """Return at most `limit` questions, evenly over the categories, in their original order.
 
-    A smaller limit gives a part of what a larger one gives.
+    A smaller limit gives a subset of a larger one's questions.
     """
     if limit is None or limit >= len(questions):
         return tuple(questions)
@@ -258,9 +256,9 @@ def balance_questions(questions: Sequence[Question], limit: int | None) -> tuple
 
 
 def visible(text: str) -> str:
-    """Return an answer without its thinking: what follows the last `</think>`.
+    """Return an answer without its thinking: the text after the last `</think>`.
 
-    Thinking that was cut off before its end leaves no answer at all.
+    Thinking that was cut off leaves an empty answer.
     """
     if "</think>" in text:
         return text.rsplit("</think>", 1)[1].strip()
@@ -277,12 +275,12 @@ def repeated_share(rows: Sequence[Sequence[object]], n: int = 4) -> float:
     return repeated / total if total else 0.0
 
 
-# A box, other braces, and what closes them.
+# A box, other braces, and closing braces.
 _BRACES = re.compile(r"(\\f?boxed\s*+\{)|\\[{}]|(\{)|\}")
 
 
 def find_box(text: str) -> str | None:
-    r"""Return what the last `\boxed{...}` that closes holds, None where there is none."""
+    r"""Return the content of the last closed `\boxed{...}`, None where there is none."""
     opened: list[int] = []
     start = end = -1
     for found in _BRACES.finditer(text):

@@ -1,4 +1,4 @@
-"""Which suites a model's context has no room for: told before anything is asked or loaded."""
+"""Find suites that do not fit a model's context, before any question or weight is loaded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ram_studio.evals.answering.text_encoder import TextEncoder, TokenizerError
 from ram_studio.evals.sandbox.worker import WorkerError
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
-# Enough to find one that fits, where any does: those about long texts are as long as lengths say.
+# Enough to find one that fits, if any does: questions on long texts have the given lengths.
 _LOOKED_AT = 8
 
 
 def find_unavailable(
     folder: str | Path, suites: Iterable[str], shortest: int, data: str | Path | None = None
 ) -> dict[str, str]:
-    """Return why suites cannot be asked of the model in a folder: no question fits, or is here.
+    """Return why suites cannot be asked of a folder's model: no question fits or is available.
 
-    Looks at the context in the folder's config and counts with its tokenizer.json, before any chat
-    template, which only adds to it. Where one of the two cannot be read, everything may fit.
+    Reads the context length in the folder's config and counts with its tokenizer.json, without the
+    chat template, which only adds tokens. Where one of the two cannot be read, all suites may fit.
 
     Args:
         shortest: the memory suite's least prompt length, in tokens. data: see `SuiteSettings`.
@@ -52,12 +52,12 @@ def find_unavailable(
         try:
             questions = suite.make(SuiteSettings(count, limit, 0, (shortest,), data=data))
             needed = (count(plain_text(q)) + q.max_new_tokens for q in questions)
-            # Only as many are counted as it takes to find one that fits.
+            # Counting stops at the first one that fits.
             too_long = list(takewhile(lambda tokens: tokens > context, needed))
         except (TokenizerError, WorkerError):
             return {}
         except EvaluationError as error:
-            # A length too short for texts says nothing of longer ones.
+            # If this length is too short for texts, longer ones may fit.
             if not suite.has_texts:
                 found[name] = str(error)
             continue

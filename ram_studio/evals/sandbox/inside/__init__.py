@@ -1,1 +1,1 @@
-"""What runs on the far side of the wall: standard library only, nothing of the package's rest."""
+"""Code inside the sandboxed process: standard library only, no other part of the package."""

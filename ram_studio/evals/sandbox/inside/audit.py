@@ -1,6 +1,6 @@
-"""The second best, for kernels that do not seal: Python refuses network, processes and files.
+"""The fallback for kernels that do not seal: Python refuses network, processes and files.
 
-An audit hook sees what Python code asks for, not what native code (ctypes) does.
+An audit hook sees calls of Python code, not of native code (ctypes).
 """
 
 import os
@@ -25,10 +25,10 @@ LISTING = {"os.listdir", "os.scandir", "os.chdir", "glob.glob"}
 
 
 def refuse_in_python(folders: Iterable[str] = ()) -> None:
-    """Install the hook; there is no way to take it off. folders: that can be read besides."""
+    """Install the hook, for good. folders: may be read besides."""
     readable = {os.path.realpath(path) for path, _ in rules(folders)}
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    # Bound now: the program may replace what it finds in modules.
+    # Bound now: the program may replace attributes of modules.
     real, decode, parent, here = os.path.realpath, os.fsdecode, os.path.dirname, os.getcwd
 
     def is_readable(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which files a sealed program may read: Landlock, the kernel's own fence around paths."""
+"""The files that a sealed program may read: Landlock, the kernel's access control for paths."""
 
 import ctypes
 import os
@@ -15,10 +15,10 @@ def rules(readable: Iterable[str] = ()) -> Iterator[tuple[str, int]]:
     """Yield (path, rights): Python's own library, shared libraries, time zones, /dev/null.
 
     Args:
-        readable: folders that can be read besides.
+        readable: further folders that may be read.
 
-    Packages that are installed beside the library stay out: this one holds the answers to its own
-    questions. The names in these folders can be listed, no more.
+    Installed packages cannot be read, as this one contains the answers to its questions. The names
+    in these folders can be listed, no more.
     """
     for folder in readable:
         yield os.path.realpath(folder), READ_FILE | READ_DIR
@@ -43,7 +43,7 @@ def rules(readable: Iterable[str] = ()) -> Iterator[tuple[str, int]]:
 
 
 def shared_library_folders() -> set[str]:
-    """Return the folders the system's and Python's shared libraries lie in, links resolved."""
+    """Return the folders of the system's and Python's shared libraries, links resolved."""
     kind = getattr(sys.implementation, "_multiarch", "")
     roots = [os.path.join(root, name) for root in ("/", "/usr") for name in ("lib", "lib64")]
     roots += [os.path.join(sys.base_prefix, name) for name in ("lib", "lib64")]
@@ -59,14 +59,14 @@ def _names(folder: str) -> list[str]:
 
 
 def restrict_files(libc: ctypes.CDLL, readable: Iterable[str]) -> bool:
-    """Let files be read as in `rules` and written nowhere; True if the kernel holds to it."""
+    """Allow reading as in `rules`, and no writing; True if the kernel enforces it."""
     call = libc.syscall
     call.restype = ctypes.c_long
     version = call(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return False
-    # Every right the kernel knows about is handled, hence refused unless a rule grants it. Newer
-    # kernels also handle TCP (bind, connect) and what leaves the process: signals, local sockets.
+    # Every right the kernel knows is handled, so it is refused unless a rule grants it. Newer
+    # kernels also handle TCP (bind, connect), signals and local sockets.
     known = 13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16
     asked = [(1 << known) - 1, *([3] if version >= 4 else []), *([3] if version >= 6 else [])]
     attributes = struct.pack(f"={len(asked)}Q", *asked)

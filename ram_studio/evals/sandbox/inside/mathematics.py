@@ -1,7 +1,7 @@
 r"""Compares answers of mathematics with math-verify; see `suites.published.math500` and `serve`.
 
-Both are read from a box, as math-verify expects them. It reads LaTeX with a grammar of its own and
-hands no text to Python's `eval`: only its reader of plain expressions would, which is left out.
+Both are read from a box, as math-verify expects. It parses LaTeX with its own grammar, without
+Python's `eval`: only its parser of plain expressions uses that, which is not enabled.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
 
 def _same(found: str, wanted: str) -> bool:
     sides = _parse_answer(wanted), _parse_answer(found)
-    # "x < 2" is the same as an interval.
+    # "x < 2" equals an interval.
     return bool(verify(*sides, allow_set_relation_comp=True, timeout_seconds=None))
 
 
 @lru_cache(maxsize=64)
 def _parse_answer(text: str) -> Any:
-    # The caller has the clock: theirs are signals that a sealed process does not get.
+    # The caller limits the time: the library's timeouts use signals, which a sealed process does
+    # not get.
     text = text.replace("°", "^\\circ")
     return parse(f"\\boxed{{{text}}}", _BOXED, parsing_timeout=None)

@@ -1,8 +1,8 @@
-"""Values as plain data: all that passes between a sealed program and what judges it.
+"""Values as plain data: the only exchange between a sealed program and its judge.
 
-`encode` runs on the side of the program and need not be trusted; `decode` builds nothing but
-Python's own types, so that no comparison ever runs a method the program wrote. What has no plain
-form comes through as `Opaque`, which equals nothing and tells only whether it was true.
+`encode` runs in the program's process and need not be trusted; `decode` builds only Python's own
+types, so that no comparison runs a method of the program. A value without a plain form becomes
+`Opaque`, which equals nothing and holds only its truth value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sized
 
-# typing is a fifth of what a sealed process takes to start.
+# typing would take a fifth of a sealed process's start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,7 +21,7 @@ _SERIES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "si
 
 
 class Opaque:
-    """A value of some type of the program's own."""
+    """A value of a type that the program defines."""
 
     def __init__(self, truth: bool) -> None:
         self.truth = truth
@@ -31,7 +31,7 @@ class Opaque:
 
 
 def encode(value: Any) -> list[Any]:
-    """Return value as [kind, content] for JSON; subclasses become the built-in type below them."""
+    """Return value as [kind, content] for JSON; subclasses become their built-in base type."""
     if value is None or type(value) in _PLAIN:
         return ["plain", value]
     for kind in _PLAIN:
@@ -49,9 +49,9 @@ def encode(value: Any) -> list[Any]:
 
 
 def decode(data: Any) -> Any:
-    """Return the value that `encode` took down.
+    """Return the value that `encode` encoded.
 
-    Raises: ValueError or TypeError: data is nothing that `encode` writes.
+    Raises: ValueError or TypeError: `encode` does not write such data.
     """
     kind, content = data
     if kind == "plain":
@@ -70,7 +70,7 @@ def decode(data: Any) -> Any:
 
 
 def copy_changes(arguments: Iterable[Any], after: Iterable[Any]) -> None:
-    """Make lists and dicts among arguments what a call on the other side has made of them."""
+    """Update lists and dicts among arguments to their state after a call in the other process."""
     for own, changed in zip(arguments, after, strict=True):
         if type(own) is list and type(changed) is list:
             own[:] = changed

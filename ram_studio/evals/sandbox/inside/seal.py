@@ -1,8 +1,8 @@
-"""A process gives up its rights: each layer is tried on its own, and it is told which hold.
+"""Drop the rights of a process: each layer is tried separately, and the active ones are returned.
 
 In order: resource limits; a network and IPC namespace of its own; no new privileges; Landlock; for
 root another user, without any capability; the system-call filter. Where Landlock or the filter is
-missing, an audit hook inside Python is put in their place, and the process is not called sealed.
+missing, an audit hook inside Python replaces them, and the process does not count as sealed.
 """
 
 import ctypes
@@ -26,19 +26,19 @@ CAP_DAC_READ_SEARCH = 1 << 2
 def seal(
     limits: dict[str, int], *, is_reused: bool = False, readable: tuple[str, ...] = ()
 ) -> dict[str, bool]:
-    """Give up every right that can be given up, for good; return which layers hold.
+    """Drop every right that can be dropped, for good; return which layers are active.
 
     Args:
         limits: "memory_bytes" of address space, "cpu_seconds", "file_bytes" per file, "open_files".
-        is_reused: for trusted code that reads what a model wrote, message by message: it may set
-            timers on itself and outlives the thread that started it.
-        readable: folders of libraries that it may read from besides Python's own.
+        is_reused: for trusted code that parses model output, message by message: it may set its own
+            timers and outlives the thread that started it.
+        readable: further folders of libraries that it may read.
     """
     held = dict.fromkeys(("namespace", "privileges", "landlock", "user", "seccomp"), False)
     set_limits(limits)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
-        # Root needs no user namespace for it, and in one could not become another user.
+        # Root needs no user namespace, and inside one it could not become another user.
         own = 0 if os.geteuid() == 0 else CLONE_NEWUSER
         held["namespace"] = libc.unshare(own | CLONE_NEWNET | CLONE_NEWIPC) == 0
         held["privileges"] = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -56,7 +56,7 @@ def seal(
 
 
 def set_limits(limits: dict[str, int]) -> None:
-    """Lower the resource limits, the hard ones included, so that none can be raised again."""
+    """Lower the soft and hard resource limits, so that none can be raised again."""
     for limit, value in (
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_CPU, limits["cpu_seconds"]),
@@ -72,9 +72,9 @@ def set_limits(limits: dict[str, int]) -> None:
 def become_nobody(libc: ctypes.CDLL, fenced: bool, readable: tuple[str, ...] = ()) -> bool:
     """Drop all capabilities and, as root, become another user; True if the user is not root.
 
-    Where root's Python, or what is readable besides, lies in a folder that only root may enter, the
-    new user keeps the one capability of reading; `fenced`, Landlock, says what. Without Landlock it
-    then stays root, but with no capability.
+    Where root's Python, or a `readable` folder, is inside a folder that only root may enter, the
+    new user keeps the one capability of reading, which Landlock limits (`fenced`). Without Landlock
+    it stays root, without any capability.
     """
     capability = 0
     if os.geteuid() == 0:

@@ -1,8 +1,8 @@
-"""A process that answers one line of JSON with another until there are no more; see `worker`.
+"""A process that answers each line of JSON with another; see `worker`.
 
-A module of this folder has the `answer`, and in READABLE the folders that its libraries load more
-from once the process is sealed. A timer of computing time ends an answer that takes too long, also
-when nobody is left to end it.
+A module of this folder has the `answer`, and in READABLE the folders from which its libraries load
+more after the process is sealed. A timer of computing time ends an answer that takes too long, also
+when the parent process is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def main(module: str, order: dict[str, Any]) -> None:
-    """Say "{}" when ready, then answer.
+    """Write "{}" when ready, then answer.
 
     Args:
         module: of this folder.
@@ -25,7 +25,7 @@ def main(module: str, order: dict[str, Any]) -> None:
     """
     job = importlib.import_module(f".{module}", __package__)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    sys.stdout = sys.stderr  # what a library prints is no reply
+    sys.stdout = sys.stderr  # libraries' prints are not replies
     _limit(order, getattr(job, "READABLE", ()))
     print("{}", file=replies, flush=True)
     for line in sys.stdin:
@@ -36,7 +36,7 @@ def main(module: str, order: dict[str, Any]) -> None:
 
 
 def _limit(order: dict[str, Any], readable: tuple[str, ...]) -> None:
-    # Not every system has limits; the caller's clock holds everywhere.
+    # Not every system has limits; the caller's timeout works everywhere.
     with contextlib.suppress(ImportError, ValueError, OSError):
         if order["is_sealed"]:
             from .seal import seal

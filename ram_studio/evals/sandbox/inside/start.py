@@ -1,13 +1,13 @@
-"""The program that `python` is started with: seal this process, then run what it was given.
+"""The start program of `python`: seal this process, then run the given program.
 
 `python -I -S -B -X utf8 -c "..." FOLDER ORDER`, ORDER being JSON with the limits (see `seal`) and
 "mode":
-- "probe": print which layers hold, and end;
+- "probe": print which layers are active, and end;
 - "program": run the text of file "program" as `__main__`;
 - "function": run it as module `solution`; then read calls of "entry", one JSON line each, from the
-  descriptor "requests", and write what they return to "replies";
-- "tests": run it with a function "entry" that asks the other side in the same way; a last line
-  tells that its end was reached.
+  descriptor "requests", and write their results to "replies";
+- "tests": run it with a function "entry" that calls the other process in the same way; a last line
+  shows that its end was reached.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(order: dict[str, Any]) -> None:
 
 
 def _run(name: str, source: str, given: dict[str, Any] | None = None) -> ModuleType:
-    """Run source as a module of this name, which `given` is put into before."""
+    """Run source as a module of this name that already contains `given`."""
     module = ModuleType(name)
     module.__dict__.update(given or {}, __builtins__=builtins)
     sys.modules[name] = module
@@ -86,7 +86,7 @@ def _remote(line: _Line) -> Any:
 
 
 class _Line:
-    """One JSON message a line, each way."""
+    """JSON messages in both directions, one a line."""
 
     def __init__(self, requests: int, replies: int) -> None:
         self._requests = os.fdopen(requests, "rb")

@@ -1,17 +1,17 @@
-"""Which system calls a sealed program may make: an allow list, made into a seccomp filter.
+"""The system calls that a sealed program may make: an allow list, compiled to a seccomp filter.
 
-Listed is what CPython needs to compute: memory, its own threads, clocks, reading what Landlock lets
-it read, and the pieces of an asyncio loop within one process. Whatever is not listed is refused
-with EPERM, calls that kernels will only get later included. So nothing here starts a process or
-program, sends a signal, looks into another process or changes its limits, priority or place,
-changes a file's name, rights, times, owner or attributes, or opens a way to the network.
+It lists what CPython needs to compute: memory, its own threads, clocks, reading files that Landlock
+allows, and the calls of an asyncio loop within one process. All other calls are refused with EPERM,
+including those of future kernels. So a program cannot start a process or program, send a signal,
+inspect another process or change its limits, priority or CPU, change a file's name, rights, times,
+owner or attributes, or reach the network.
 
-A call that can do both needs conditions on its arguments. A filter sees numbers, never what a
-pointer points at.
+A call with allowed and refused uses has conditions on its arguments. A filter sees numbers, never
+the data behind a pointer.
 
-Why not libseccomp (pyseccomp): it would have to be installed on every machine, its Python side has
-had no release since 2021, and all it would replace is `filter_code`, about twenty lines. Tests
-check the numbers below against libseccomp's own tables where it is installed.
+libseccomp (pyseccomp) is not used: it must be installed on every machine, its Python binding has
+had no release since 2021, and it would replace only `filter_code`, about twenty lines. Tests check
+the numbers below against libseccomp's own tables where it is installed.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from collections import namedtuple
 EPERM, ENOSYS = 1, 38
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 # Machine: (column of ALLOWED, the kernel's name for the calling convention). 32-bit calls on a
-# 64-bit machine come under another name and end the process; x32 calls have numbers of their own.
+# 64-bit machine have another convention and end the process; x32 calls have their own numbers.
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
@@ -35,9 +35,9 @@ def _zero(argument: int) -> tuple[Only, Only]:
     return Only(argument, (0,)), Only(argument, (0,), upper=True)
 
 
-# The flags of pthread_create, as glibc and musl write them: a thread of this process, no more.
+# The flags of pthread_create in glibc and musl: only a thread of this process.
 _THREAD = Only(0, (0x3D0F00, 0x7D0F00))
-# WAIT, WAKE and their BITSET forms, private or not. Others name a thread by its number.
+# WAIT, WAKE and their BITSET forms, private or not. Other operations name a thread by its id.
 _FUTEX = Only(1, (0, 1, 9, 10), 0xFFFFFFFF & ~0x180)
 # Clocks of the machine and of this process; larger numbers are clocks of other processes.
 _CLOCK = Only(0, (0,), 0xFFFFFFF0)
@@ -59,7 +59,7 @@ ALLOWED: Calls = {
     "mremap": ((25, 216), ()),
     "mprotect": ((10, 226), ()),
     "madvise": ((28, 233), ()),
-    # Reading files, and writing to what is open. What may be opened is Landlock's matter.
+    # Reading files, and writing to open ones. Landlock decides which may be opened.
     "openat": ((257, 56), (_NOT_O_PATH,)),
     "close": ((3, 57), ()),
     "read": ((0, 63), ()),
@@ -84,13 +84,13 @@ ALLOWED: Calls = {
     "sched_yield": ((24, 124), ()),
     "exit": ((60, 93), ()),
     "exit_group": ((231, 94), ()),
-    # How it handles signals that it gets.
+    # Handling of received signals.
     "rt_sigaction": ((13, 134), ()),
     "rt_sigprocmask": ((14, 135), ()),
     "rt_sigreturn": ((15, 139), ()),
     "sigaltstack": ((131, 132), ()),
     "restart_syscall": ((219, 128), ()),
-    # Clocks and chance.
+    # Clocks and random numbers.
     "clock_gettime": ((228, 113), (_CLOCK,)),
     "clock_getres": ((229, 114), (_CLOCK,)),
     "clock_nanosleep": ((230, 115), (_CLOCK,)),
@@ -99,7 +99,7 @@ ALLOWED: Calls = {
     "time": ((201, None), ()),
     "times": ((100, 153), ()),
     "getrandom": ((318, 278), ()),
-    # What it may know of itself and of the machine.
+    # Information about itself and the machine.
     "getpid": ((39, 172), ()),
     "gettid": ((186, 178), ()),
     "getuid": ((102, 174), ()),
@@ -111,7 +111,7 @@ ALLOWED: Calls = {
     "sched_getaffinity": ((204, 123), (_SELF,)),
     "uname": ((63, 160), ()),
     "sysinfo": ((99, 179), ()),
-    # An asyncio loop: a pair of sockets that leads nowhere else, and waiting for it.
+    # An asyncio loop: a socket pair inside the process, and waiting for it.
     "socketpair": ((53, 199), (_AF_UNIX, Only(1, (1,), 0xF))),  # a stream: no address to send to
     "sendto": ((44, 206), _zero(4)),
     "recvfrom": ((45, 207), ()),
@@ -124,10 +124,10 @@ ALLOWED: Calls = {
     "select": ((23, None), ()),
     "pselect6": ((270, 72), ()),
 }
-# For a process that is reused: limits the computing time of each answer.
+# For a reused process: limits the computing time of each answer.
 TIMER: Calls = {"setitimer": ((38, 103), ())}
-# The C library does without these where the kernel says that it has none: thread creation falls
-# back from clone3, whose flags a filter cannot see, to clone.
+# With ENOSYS the C library works without these: thread creation falls back from clone3, whose flags
+# a filter cannot see, to clone.
 ABSENT = {"clone3": (435, 435), "sched_getaffinity": (204, 123)}
 
 _LOAD, _EQUAL, _AND, _GIVE = 0x20, 0x15, 0x54, 0x06
@@ -138,7 +138,7 @@ Instruction = tuple[int, int, int, int]
 def filter_code(machine: str, more: Calls | None = None) -> list[Instruction]:
     """Return the filter for a machine as (operation, jump if true, jump if false, value) lines.
 
-    more: calls that are allowed besides.
+    more: further allowed calls.
 
     It reads `struct seccomp_data`: the call's number at 0, the convention at 4, argument n at
     16 + 8 n. Raises: KeyError: no such machine in MACHINES.
@@ -154,7 +154,7 @@ def filter_code(machine: str, more: Calls | None = None) -> list[Instruction]:
             for only in conditions:
                 block += [(_LOAD, 0, 0, 16 + 8 * only.argument + 4 * only.upper)]
                 block += [(_AND, 0, 0, only.mask)]
-                # A value that fits jumps over the others and over the refusal.
+                # A matching value jumps over the other values and the refusal.
                 for left in range(len(only.values), 0, -1):
                     block += [(_EQUAL, left, 0, only.values[-left])]
                 block += [refusal]
@@ -165,7 +165,7 @@ def filter_code(machine: str, more: Calls | None = None) -> list[Instruction]:
 
 
 def restrict_calls(libc: ctypes.CDLL, more: Calls) -> bool:
-    """Refuse every call that is not in ALLOWED or more, for good; True if the kernel does."""
+    """Refuse every call not in ALLOWED or more, for good; True if the kernel enforces it."""
     machine = os.uname().machine
     if machine not in MACHINES or sys.maxsize < 2**32:
         return False

@@ -24,7 +24,7 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
             add_generation_prompt=True,
             **message["special"],
         )
-    # Templates are programs of their own and fail in ways of their own.
+    # Templates are programs and can raise any error.
     except BaseException as error:
         return {"error": f"{error}" or type(error).__name__}
     size = len(texts[0])

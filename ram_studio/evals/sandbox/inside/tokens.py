@@ -1,4 +1,4 @@
-"""Turns texts into tokens; see `answering.text_encoder` and `serve`."""
+"""Encodes texts as tokens; see `answering.text_encoder` and `serve`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _known: dict[str, Tokenizer] = {}
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Return {"ids", "seconds"}, {"error"} or {"is_unknown"} for {"key", "text", ...}.
 
-    Message: key: of a tokenizer, which comes along as "tokenizer" where it was unknown. splits:
-    whether special tokens in the text are taken as text. special: with those around it.
+    Message: key: of a tokenizer, which is sent as "tokenizer" when the key is unknown. splits:
+    whether special tokens in the text are encoded as plain text. special: add those around it.
     """
     try:
         tokenizer = _tokenizer(message["key"], message.get("tokenizer"))
@@ -25,7 +25,7 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
         start = time.process_time()
         ids = tokenizer.encode(message["text"], None, False, message["special"]).ids
         return {"ids": ids, "seconds": time.process_time() - start}
-    # A panic of the library is no Exception.
+    # A panic of the library is not an Exception.
     except BaseException as error:
         return {"error": f"{error}" or type(error).__name__}
 

@@ -24,13 +24,13 @@ _MEANS: dict[Any, Callable[[int, int], int]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
 }
-# At most 4 steps, hence polynomials of degree 4 or less: 7 points tell any two of them apart.
+# At most 4 steps, so polynomials of degree 4 or less: 7 points distinguish any two of them.
 TEST_POINTS = (-3, 0, 1, 2, 5, 7, 11)
 MAX_DIGITS = 6
 MAX_DEPTH = 40
 
 _ALLOWED = re.compile(r"[0-9x+\-*() ]+")
-# `0x5` and `5x` would reach Python's number tokenizer; neither is part of this little language.
+# `0x5` and `5x` would reach Python's number tokenizer; this language has neither.
 _DIGIT_THEN_X = re.compile(r"[0-9]x")
 _TOO_MANY_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS + 1},}}")
 
@@ -38,7 +38,7 @@ Step = tuple[str, int]
 
 
 def draw(rng: random.Random, hard: bool) -> Item:
-    """Return a random item; `hard` ones need their brackets right."""
+    """Return a random item; `hard` ones need brackets."""
     while True:
         count = rng.choice((2, 3, 3, 4) if hard else (1, 2, 2, 3))
         steps = tuple(
@@ -62,7 +62,7 @@ def needs_brackets(steps: tuple[Step, ...]) -> bool:
 
 
 def flat(steps: tuple[Step, ...]) -> str:
-    """Return the expression with no brackets: the example corpus's mistake on hard prompts."""
+    """Return the expression without brackets: the example corpus's mistake on hard prompts."""
     return "x" + "".join(f"{OPERATORS[name]}{number}" for name, number in steps)
 
 

@@ -1,4 +1,4 @@
-"""Domain `follow`: plain instructions, matched exactly. It measures what an agent must not forget.
+"""Domain `follow`: plain instructions, matched exactly. It measures an agent's forgetting.
 
 do: say fig 3 times . answer:   ->   fig fig fig
 """

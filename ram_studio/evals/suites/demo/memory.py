@@ -19,7 +19,7 @@ def draw(rng: random.Random, hard: bool) -> Item:
     """Return a random item: 2-5 names, or 9-14 when `hard`. `spec` is (facts in order, asked name).
 
     The asked name is never the last one of a hard context, and its value differs from the last
-    value, so that repeating what was said last can never pass there.
+    value, so that repeating the last value never passes there.
     """
     names = rng.sample(NAMES, rng.randint(9, 14) if hard else rng.randint(2, 5))
     facts = [(name, rng.choice(GOODS)) for name in names]
@@ -38,7 +38,7 @@ def write_facts(facts: list[Fact]) -> str:
 def is_correct(item: Item, text: str) -> bool:
     """Return whether a short answer names the value asked for and no other value of the context.
 
-    The cap on length and the ban on other values keep "list everything" from scoring.
+    The limit on length and the ban on other values make listing everything wrong.
     """
     if len(text) > MAX_ANSWER_CHARS:
         return False

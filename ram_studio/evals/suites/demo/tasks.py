@@ -1,8 +1,8 @@
 """Suite `demo`: seeded held-out questions in the example agents' domains, strict 0/1 verifiers.
 
-Prompts are continued as they stand. They are split by a hash of their text: the example agents are
-trained on one part, their training is stopped by a second, and evaluations use the third. This
-module imports neither torch nor transformers.
+Prompts are continued without a chat template. They are split by a hash of their text: the example
+agents are trained on one part, a second part stops their training, and evaluations use the third.
+This module imports neither torch nor transformers.
 """
 
 import random
@@ -21,7 +21,7 @@ from ram_studio.evals.suites.suite import Suite, SuiteSettings
 SKILL_DOMAINS = ("code", "tool", "memory")
 RETENTION_DOMAIN = "follow"
 DOMAINS = (*SKILL_DOMAINS, RETENTION_DOMAIN)
-# Of the example agents that are named otherwise than the domain they were trained for.
+# For example agents whose name differs from their domain.
 AGENT_DOMAINS = {"coding": "code", "following": "follow"}
 
 Split = Literal["train", "validation", "test"]
@@ -32,7 +32,7 @@ DEFAULT_LIMIT = 300
 MAX_NEW_TOKENS = 48
 # Share of hard items in every skill domain, in training and in evaluation.
 HARD_SHARE = 0.75
-# A domain is called used up when this many draws in a row brought nothing new.
+# A domain is exhausted when this many draws in a row gave nothing new.
 _MAX_FRUITLESS_DRAWS = 500
 
 
@@ -65,13 +65,14 @@ def make_items(domain: str, n: int, seed: int, split: Split = "test") -> list[It
     """
     _module(domain)
     if n < 0:
-        raise EvalSettingsError(f"Asked for {n} items of domain {domain!r}. Choose 0 or more.")
+        raise EvalSettingsError(f"Domain {domain!r} cannot have {n} items. Choose 0 or more.")
     # A string seed goes through SHA-512 in `random`, so it does not depend on the process's hash
     # seed.
     rng = random.Random(f"{domain}/{seed}")
     items: dict[str, Item] = {}
     while len(items) < n:
-        # Fixed before looking for a new prompt: otherwise the scarcer easy ones would thin out.
+        # Decided before searching for a new prompt: otherwise easy ones, which are fewer, would
+        # become rare.
         hard = rng.random() < HARD_SHARE
         for _ in range(_MAX_FRUITLESS_DRAWS):
             item = draw_item(domain, rng, split, hard)
@@ -87,7 +88,7 @@ def make_items(domain: str, n: int, seed: int, split: Split = "test") -> list[It
 
 
 def score(item: Item, text: str) -> bool:
-    """Return whether `text`, a model's whole answer, is right. Never raises, whatever it holds."""
+    """Return whether `text`, a model's whole answer, is right. Never raises, for any text."""
     return bool(_module(item.domain).is_correct(item, text))
 
 
@@ -98,7 +99,7 @@ def _module(domain: str) -> ModuleType:
 
 
 def make(settings: SuiteSettings, split: Split = "test") -> tuple[Question, ...]:
-    """Return `limit` (300) items of each domain; those of the "test" split were held out."""
+    """Return `limit` (300) items of each domain; those of the "test" split are held out."""
     limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
     return tuple(
         Question(
@@ -118,9 +119,9 @@ def make(settings: SuiteSettings, split: Split = "test") -> tuple[Question, ...]
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return the strict verifier's verdict; the demo's little programs are never executed.
+    """Return the strict verifier's verdict; the demo's programs are never executed.
 
-    The full stop of the shared style may stand after a right answer.
+    The full stop of the shared style may follow a right answer.
     """
     assert isinstance(question.spec, Item)
     plain = without_full_stop(text)

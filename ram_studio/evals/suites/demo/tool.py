@@ -1,10 +1,10 @@
-"""Domain `tool`: write the calls a request needs, with the argument names of the given schema.
+"""Domain `tool`: write the calls for a request, with the argument names of the given schema.
 
     tool: clock(loc) shop(thing) . user: shop for nut and clock in delhi . answer:
         ->   shop(thing=nut); clock(loc=delhi)
 
 Strict match of parsed calls: every call, no extra ones, right argument name and value. Parallel
-calls have no order. Values are bare words, as the prompt has them.
+calls have no order. Values are bare words, as in the prompt.
 """
 
 import ast

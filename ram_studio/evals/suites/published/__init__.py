@@ -1,7 +1,6 @@
-"""Published benchmarks: their questions are in a package of their own, a folder, or on the Hub.
+"""Published benchmarks: their questions come from a package, a folder, or the Hub, see `rows`.
 
-See `rows` for where they are looked for. Prompts and scoring are as published, but for what each
-file says of its own.
+Prompts and scoring are as published, except for the differences that each file names.
 """
 
 from ram_studio.evals.suites.published import (

@@ -1,15 +1,15 @@
 """Suites `bfcl-nonlive` and `bfcl-live`: the Berkeley Function Calling Leaderboard's questions.
 
 Questions and right answers are read from the installed bfcl-eval; calls are judged by the rules of
-its checker (see `suites.tools.tool` and `bfcl_languages`; where the two differ is counted in
-test_bfcl_agreement.py). The categories are the leaderboard's: simple in Python, Java and
-JavaScript, multiple, parallel, parallel_multiple. Beside the average stand two columns of their
-own: irrelevance (no function fits) and live relevance (16 questions that any call passes). What
-takes several turns is `bfcl_multi_turn`.
+its checker (see `suites.tools.tool` and `bfcl_languages`; test_bfcl_agreement.py counts the
+differences). The categories are the leaderboard's: simple in Python, Java and JavaScript, multiple,
+parallel, parallel_multiple. Two columns are not part of the average: irrelevance (no function fits)
+and live relevance (16 questions that any call passes). `bfcl_multi_turn` has the questions of
+several turns.
 
-A conversation of several messages is asked as one text. The leaderboard asks models that are
-trained for it through their own format and others in Python syntax; here every model's own template
-writes the functions, or our words do, so figures lie near the leaderboard's and are not its.
+A conversation of several messages is asked as one text. The leaderboard asks models trained for it
+in their own format and others in Python syntax; here every model's own template writes the
+functions, or our prompt does, so scores are close to the leaderboard's but not equal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LIVE = (
     "live_irrelevance",
     "live_relevance",
 )
-# Shown apart, as they say whether a function is called at all, and not whether rightly.
+# Not averaged, as they show whether a function is called, not whether the call is right.
 _APART = ("irrelevance", "relevance")
 _TYPES = {
     "string": "string",
@@ -63,10 +63,10 @@ Row = Mapping[str, Any]
 
 
 def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> Question:
-    """Return a question of the leaderboard as one of ours.
+    """Return the `Question` of a leaderboard question.
 
-    Its spec is the list of wanted calls; of Java and JavaScript an object with the language and the
-    types too; "any call" for relevance.
+    Its spec is the list of expected calls; for Java and JavaScript an object that also has the
+    language and the types; "any call" for relevance.
 
     Args:
         row: "id", "question" (one turn of messages) and "function", as in its files.
@@ -121,7 +121,7 @@ def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> 
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether an answer makes the wanted calls, by the leaderboard's rules."""
+    """Return whether an answer makes the expected calls, by the leaderboard's rules."""
     spec = question.spec
     if spec == ANY_CALL and text.strip():
         has_call = bool(tool.read_calls(question, text))
@@ -138,7 +138,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 def _cluster(category: str, own_id: str) -> str:
-    """Return what a question shares with others by its id: a user's functions, or a scenario.
+    """Return a question's cluster by its id: a user's functions, or a scenario.
 
     Live questions are numbered "own-functions-version", and the four kinds of several turns vary
     the same scenarios.
@@ -162,7 +162,7 @@ def _format_messages(messages: Sequence[Row]) -> str:
 
 
 def _format_answer(call: Row, show: Callable[[str, Any], Any] = lambda key, value: value) -> str:
-    """Return a right call for people to read; show: (argument, value) -> what stands for it."""
+    """Return a right call for display; show: (argument, value) -> displayed value."""
     ((name, arguments),) = call.items()
     stated = {key: values[0] for key, values in arguments.items() if values and "" not in values}
     return str(Call(name, {key: show(key, value) for key, value in stated.items()}))
@@ -187,10 +187,10 @@ def _values(values: Sequence[Any]) -> list[Any]:
 
 
 def _acceptable(value: Any) -> Any:
-    """Objects hold lists of acceptable values; objects within those are exact."""
+    """Read acceptable values: an object has lists of them; objects inside those are exact."""
     if isinstance(value, dict):
         return {
-            # A bare text in place of a list is searched like one there: it holds "", too.
+            # BFCL searches a bare text in place of a list like a list: it also contains "".
             key: [None if one == "" else _exact(one) for one in (*values, *_EMPTY[type(values)])]
             for key, values in value.items()
         }
@@ -204,7 +204,7 @@ def _exact(value: Any) -> Any:
 
 
 def nonlive_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
-    """Return the leaderboard's figures: the mean over languages, and that over the four kinds."""
+    """Return the leaderboard's figures: the means over languages and over the four kinds."""
     shares = {name: right / asked for name, (right, asked) in tallies.items() if asked}
     simple = [shares[name] for name in NONLIVE if name.startswith("simple") and name in shares]
     kinds = [shares[name] for name in NONLIVE[3:6] if name in shares]
@@ -215,7 +215,7 @@ def nonlive_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
 
 
 def live_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
-    """Return the leaderboard's figure: all questions of the four kinds count the same."""
+    """Return the leaderboard's figure: all questions of the four kinds have equal weight."""
     own = [tallies[name] for name in LIVE[:4] if name in tallies and tallies[name][1]]
     if len(own) < 4:
         return {}

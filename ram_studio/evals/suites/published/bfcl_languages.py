@@ -1,9 +1,9 @@
-"""BFCL's Java and JavaScript questions: arguments are texts, written in the syntax of the language.
+"""BFCL's Java and JavaScript questions: arguments are texts in the syntax of the language.
 
-A model is told the language and each parameter's type in it, and gives every argument as a text.
-The leaderboard's checker turns the text into a value by rules of its own, which these are, narrow
-as they are (a list is cut at every comma, texts in a Java array keep their quotation marks): a text
-that is no literal of its type stays a text, and is right only where the name of a variable is.
+The prompt gives the language and each parameter's type in it, and the model writes every argument
+as a text. The rules that turn texts into values are those of the leaderboard's checker, with its
+limits (a list is split at every comma, texts in a Java array keep their quotation marks): a text
+that is not a literal of its type stays a text, and is right only where a variable's name is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 LANGUAGES = {"simple_java": "Java", "simple_javascript": "JavaScript"}
 _LISTS = ("Array", "ArrayList", "array")
-# Their types as a JSON schema's; what a value of each has become after `value_of`.
+# Their types in JSON schemas, for values after `value_of`.
 _SCHEMA_TYPES = {
     **dict.fromkeys(("byte", "short", "integer", "long", "Bigint"), "integer"),
     **dict.fromkeys(("float", "double"), "number"),
@@ -31,7 +31,7 @@ _SCIENTIFIC = rf"{_DECIMAL}(?:[eE][+-]?\d+)?"
 
 
 def _number(pattern: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return what reads a text that is all of the pattern without its suffix, and no other."""
+    """Return a reader of texts that match the whole pattern, without the suffix."""
     whole = re.compile(rf"({pattern})\n?")
 
     def value(text: str) -> Any:
@@ -71,7 +71,7 @@ _SCALARS: dict[str, dict[str, Callable[[str], Any]]] = {
     },
 }
 
-# Runs are taken whole (possessive), so that a text without its end is read once.
+# Possessive (no backtracking), so that a text without its end is read once.
 _NEW_ARRAY = re.compile(r"new\s++\w++\[\]\s*+\{([^}\n]*+)\}")
 _AS_LIST = re.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
 _ADDED = re.compile(r"new\s++ArrayList<\w*+>\(\)\s*+\{\{(.+?)\}\}", re.DOTALL)
@@ -89,7 +89,7 @@ _JS_DICT = re.compile(r"\{(.*?)\}")
 
 
 def describe_function(function: Row, language: str) -> dict[str, Any]:
-    """Return a function as it is shown: every parameter a text, its type told in words."""
+    """Return a function for the prompt: every parameter is a text with its type described."""
     parameters = {}
     for name, given in function["parameters"]["properties"].items():
         kind = "object of any type" if given["type"] == "any" else f"value of type {given['type']}"
@@ -108,7 +108,7 @@ def describe_function(function: Row, language: str) -> dict[str, Any]:
 
 
 def schema_of(function: Row) -> dict[str, Any]:
-    """Return the JSON schema that a function's arguments have once they are values."""
+    """Return the JSON schema of a function's arguments after they are converted to values."""
     given = function["parameters"]
     return {"properties": {k: _schema(v) for k, v in given["properties"].items()},
             "required": list(given["required"])}  # fmt: skip
@@ -122,9 +122,9 @@ def _schema(given: Row) -> dict[str, Any]:
 
 
 def value_of(text: str, language: str, given: Row) -> Any:
-    """Return the value that a text is in its language; the text itself where it is no such literal.
+    """Return the value of a text in its language; the text itself where it is not a literal.
 
-    given: the parameter as BFCL describes it: "type", and of lists "items".
+    given: the parameter in BFCL's description: "type", and for lists "items".
     """
     kind, element = given["type"], given.get("items", {}).get("type")
     if kind in ("HashMap", "dict"):
@@ -162,7 +162,7 @@ def _java_map(text: str) -> Any:
 
 
 def _java_any(text: str) -> Any:
-    """Return a value whose type is not told: by its looks."""
+    """Return a value of unknown type, by its form."""
     if len(text) > 1 and text[0] == text[-1] == '"':
         return text[1:-1]
     for kind in ("boolean", "long", "float"):
@@ -193,7 +193,7 @@ def _js_dict(text: str) -> Any:
         return text
     pairs: list[str] = []
     for part in found[1].split(","):
-        # A comma parts two entries where a colon comes before the next one.
+        # A comma separates two entries if a colon comes before the next one.
         if pairs and ":" not in part[1:]:
             pairs[-1] += f",{part}"
         else:
@@ -229,9 +229,9 @@ def _plain_number(text: str) -> Any:
 
 
 def values_of(arguments: Row, language: str, properties: Row) -> dict[str, Any] | str:
-    """Return a call's arguments as values; the name of the first that is no text, as that is wrong.
+    """Return a call's arguments as values; or the name of the first that is not a text, an error.
 
-    Arguments that the function does not have are left as they are.
+    Arguments that the function does not have are unchanged.
     """
     found: dict[str, Any] = {}
     for name, text in arguments.items():
@@ -245,15 +245,15 @@ def values_of(arguments: Row, language: str, properties: Row) -> dict[str, Any] 
 
 
 def example_of(value: Any, language: str, given: Row) -> str:
-    """Return an acceptable value as a text in its language, for people to read."""
+    """Return an acceptable value as a text in its language, for display."""
     if isinstance(value, dict):
-        # An object holds lists of acceptable values.
+        # An object has lists of acceptable values.
         value = {key: options[0] for key, options in value.items() if "" not in options}
     return format_value(value, language, given)
 
 
 def format_value(value: Any, language: str, given: Row) -> str:
-    """Return a value as a text in its language; a text, which may be a variable, as it stands."""
+    """Return a value as a text in its language; a text, which may be a variable, unchanged."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -1,13 +1,13 @@
 """Suite `bfcl-multi-turn`: the leaderboard's tasks of several turns, on its own classes.
 
-Questions, right calls and the classes that calls are made to are read from bfcl-eval: installed
-here, or in the folder that `--data` names (an environment of its own, its site-packages, or the
-package). Its modules are never imported: their text runs in the sandbox (`tools.bfcl_world`), and
-so does every call of a model. Before each reply all earlier calls are made anew, in a new process.
+Questions, right calls and the called classes are read from bfcl-eval: installed here, or in the
+folder of `--data` (another environment, its site-packages, or the package). Its modules are never
+imported: their text runs in the sandbox (`tools.bfcl_world`), and so does every call of a model.
+Before each reply all earlier calls are repeated in a new process.
 
-The rules are the leaderboard's: up to 20 replies with calls a turn; a reply without one ends the
-turn; after each turn the objects' state must be that of the right calls, and what these return must
-have been returned. How functions are written to the model is as in `bfcl`.
+The rules are the leaderboard's: up to 20 replies with calls a turn; a reply without a call ends the
+turn; after each turn the objects' state must equal that of the right calls, and all their results
+must have been returned. Functions are shown to the model as in `bfcl`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Row = Mapping[str, Any]
 
 
 def find_package(data: str | Path | None) -> Path | None:
-    """Return the package's folder: in a folder of data or an environment, else installed here."""
+    """Return the package's folder: in a folder of data or an environment, or installed."""
     places: list[Path] = []
     if data is not None:
         folder = Path(data).expanduser()
@@ -71,14 +71,14 @@ def find_package(data: str | Path | None) -> Path | None:
 
 
 def absent(data: str | Path | None) -> str:
-    """Return why the questions are not here, "" where they are."""
+    """Return why the questions are not available, "" where they are."""
     return "" if find_package(data) else _ABSENT
 
 
 def make(settings: SuiteSettings) -> Sequence[Question]:
     """Return the leaderboard's questions, of all four kinds.
 
-    Raises: EvaluationError where the package is not here or not as expected.
+    Raises: EvaluationError where the package is missing or not as expected.
     """
     package = find_package(settings.data)
     if package is None:
@@ -129,7 +129,7 @@ def _text(package: str, module: str) -> str:
 
 
 def _run(question: Question, call: str, values: Row, code: CodeSwitch) -> Any:
-    """Return what a function of `bfcl_world` gives, in the sandbox.
+    """Return the result of a function of `bfcl_world`, run in the sandbox.
 
     Raises: AnswerFault; EvaluationError where code may not run here.
     """
@@ -145,7 +145,7 @@ def _run(question: Question, call: str, values: Row, code: CodeSwitch) -> Any:
 
 
 def converse(question: Question, code: CodeSwitch = "auto") -> Conversation:
-    """Act out the calls of a model, turn by turn.
+    """Execute the calls of a model, turn by turn.
 
     Raises: EvaluationError: code may not run here.
     """
@@ -154,7 +154,7 @@ def converse(question: Question, code: CodeSwitch = "auto") -> Conversation:
     for turn, wish in enumerate(spec["user"]):
         if turn:
             messages.append({"role": "user", "content": wish})
-        # Those that it has by now.
+        # The functions available by this turn.
         tools = tuple(
             t for t in question.tools if spec["later"].get(t["function"]["name"], 0) <= turn
         )

@@ -1,13 +1,14 @@
 """Suites `livecodebench` and `codecontests`: programs for contest problems, and tests for them.
 
-Each problem is asked for programs and, apart from them, for tests (an input with its output), as
+For each problem the model writes programs and, separately, tests (an input with its output), as
 many of each as `--samples`. As in CURE (arXiv 2506.03136) a program is right when it passes the
-first 8 of the problem's own tests, blank space apart; a test is right when all right programs pass
-it, on problems that have one; and the best of k is the program that passes most of the model's own
-tests. Rows are those of CURE's data sets, all with standard input and output, or CodeContests' own.
+first 8 of the problem's own tests, ignoring white space; a test is right when all right programs
+pass it, on problems with a right program; and the best of k is the program that passes most of the
+model's own tests. Rows are those of CURE's data sets, all with standard input and output, or
+CodeContests' own.
 
-The answer is what the model wrote, a line of JSON for each program and test. The score is that of
-the first program. The prompts are our own.
+An answer is a line of JSON for each program and test. The score is that of the first program. The
+prompts are our own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, visible
 
 MAX_NEW_TOKENS = 1024
 MOST_TESTS = 8
-"""Of a problem's own tests, as many as CURE runs."""
+"""Number of a problem's own tests to run, as in CURE."""
 BEST_OF = 4
 _MOST_DRAWN_TESTS = 16
 _TEST_PROMPT = """{task}
@@ -49,7 +50,7 @@ the output
 _BLOCK = r"[*:\s]*```(?:[a-z]*\n)?(.*?)```"
 _INPUT = re.compile(r"test input" + _BLOCK, re.DOTALL | re.IGNORECASE)
 _OUTPUT = re.compile(r"test output" + _BLOCK, re.DOTALL | re.IGNORECASE)
-# For Python to start.
+# For the start of Python.
 _START_SECONDS = 1.0
 _MOST_SECONDS = 10.0
 
@@ -85,7 +86,7 @@ def _suite(data: DataSet, title: str, about: str) -> Suite:
 def _fields(name: str, samples: int, number: int, row: Row) -> dict[str, Any]:
     task, cases = str(row.get("question") or row["description"]).strip(), _cases(row)
     return {
-        # Answers of another number of samples are others.
+        # The number of samples changes the answer.
         "id": f"{name}-{number:04d}-{samples}",
         "prompt": PROMPTS["program"].format(task=task),
         "gold": f"{cases[0][0]} -> {cases[0][1]}",
@@ -99,7 +100,7 @@ def _fields(name: str, samples: int, number: int, row: Row) -> dict[str, Any]:
 
 
 def converse(question: Question, code: CodeSwitch = "auto") -> Conversation:
-    """Ask for a problem's programs and tests, one after the other; return all of them as one."""
+    """Request a problem's programs and tests in turn; return all of them as one reply."""
     replies, lines = list[Reply](), list[str]()
     for kind, prompt in (("program", question.prompt), ("test", question.spec["test_prompt"])):
         for draw in range(question.spec["samples"]):
@@ -137,7 +138,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
 
 
 def _parse_programs(text: str) -> tuple[list[str], list[str]]:
-    """Return the programs and tests of an answer; a text that is none of ours is a program."""
+    """Return the programs and tests of an answer; a text in another form is a program."""
     try:
         rows = [json.loads(line) for line in text.split("\n") if line.strip()]
         programs = [str(row["program"]) for row in rows if "program" in row]
@@ -145,13 +146,13 @@ def _parse_programs(text: str) -> tuple[list[str], list[str]]:
     except (ValueError, TypeError, KeyError, RecursionError):
         programs, tests = [], []
     found = programs or [text]
-    # Of several versions the last counts.
+    # The last of several versions counts.
     last = [one[max(0, one.rfind("```python")) :] for one in found]
     return [find_code(one) for one in last], tests
 
 
 def _read_test(text: str) -> tuple[str, str] | None:
-    """Return the last test that a text holds, None without one."""
+    """Return the last test in a text, None without one."""
     given, wanted = _INPUT.findall(text), _OUTPUT.findall(text)
     return (given[-1], wanted[-1]) if given and wanted else None
 
@@ -169,10 +170,11 @@ def _fault(program: str, case: tuple[str, str], code: CodeSwitch, limits: Limits
 
 
 def best_of(k: int, right: Sequence[bool], passes: Sequence[Sequence[bool]]) -> float:
-    """Return how often the program chosen by k tests among k is right, unbiased.
+    """Return an unbiased estimate of how often the best of k programs by k tests is right.
 
-    That is the mean over all draws of k of the n programs and k of the tests, of the share of right
-    ones among the programs that pass most tests. Of more tests than 16 those are drawn from.
+    It is the mean over all draws of k of the n programs and k of the tests, of the share of right
+    ones among the programs that pass most tests. Draws of a part of the tests
+    use at most 16 of them.
 
     Args: right: of n programs; passes: by program, of the model's own tests.
     """
@@ -184,11 +186,11 @@ def best_of(k: int, right: Sequence[bool], passes: Sequence[Sequence[bool]]) -> 
 
 
 def _right_on_top(k: int, right: Sequence[bool], passed: Sequence[int]) -> float:
-    """Return the mean over all draws of k programs: the share of right ones among the best."""
+    """Return the mean share of right programs among the best, over all draws of k programs."""
     below, found = 0, 0.0
     for count in sorted(set(passed)):
         tied = [is_right for is_right, own in zip(right, passed, strict=True) if own == count]
-        # Draws whose best pass this many; each of the tied ones is as likely among those.
+        # Draws whose best programs pass this many tests; tied programs are equally likely.
         draws = math.comb(below + len(tied), k) - math.comb(below, k)
         found += draws * sum(tied) / len(tied)
         below += len(tied)

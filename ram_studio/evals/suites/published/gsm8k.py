@@ -1,6 +1,6 @@
 """Suite `gsm8k`: 1319 grade-school word problems; the number after `####` counts.
 
-Usual figures are asked by lm-eval's prompt after five examples: `--prompts lm-eval`.
+Published scores usually use lm-eval's prompt with five examples: `--prompts lm-eval`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether the first number after #### is right; without one, as `math` reads answers."""
+    """Return whether the first number after #### is right; without ####, judge as `math` does."""
     for line in _MARKED.findall(text):
         if mathematics.find_number(line) is not None:
             return mathematics.judge(question, line)

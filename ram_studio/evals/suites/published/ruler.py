@@ -1,17 +1,16 @@
-"""Suites `ruler-hotpotqa`, `ruler-2wiki`, `ruler-squad`: questions over many documents, to length.
+"""Suites `ruler-hotpotqa`, `ruler-2wiki`, `ruler-squad`: questions over long documents.
 
-A question's own documents (SQuAD: its paragraph; the others: the ten it comes with) stand among
-others of the data set, as many as the length holds, in an order of their own. RULER itself has no
-2WikiMultiHopQA, whose rows are like HotpotQA's; answers' aliases are not read. As in RULER those of
-the same article come first (SQuAD), then any, then all once more where there are no further ones.
-Budget and scoring are RULER's: right when one of the acceptable answers occurs in the answer,
-whatever the case. A text that fills less than 90 % of its length says so.
+A question's own documents (SQuAD: its paragraph; the others: its ten) are mixed with others of the
+data set, as many as fit the length, in random order. RULER itself has no 2WikiMultiHopQA, whose
+rows are like HotpotQA's; answers' aliases are not read. As in RULER, documents of the same article
+are added first (SQuAD), then any, then repeated ones. Budget and scoring are RULER's: right when
+one of the acceptable answers occurs in the answer, in any case. A text that fills less than 90 % of
+its length has a note.
 
-Rows that RULER's own generator wrote (input, outputs) are asked as they stand, of the lengths that
-they were made for.
+Rows of RULER's own generator (input, outputs) are asked unchanged, at their own lengths.
 
-Questions and documents are drawn from one seed, the same whatever `--seed`: another one would ask
-the same questions among other documents.
+Questions and documents are drawn with a fixed seed, whatever `--seed`: another one would only mix
+the same questions with other documents.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from ram_studio.evals.suites.published.rows import DataSet, Row
 from ram_studio.evals.suites.suite import Make, SuiteSettings, Tally, balance_questions, reading
 
 MAX_NEW_TOKENS = 32
-# Of each length; RULER asks 500, which is a matter of days on a CPU. --limit asks fewer or more.
+# For each length; RULER asks 500, which takes days on a CPU. --limit sets another number.
 PER_LENGTH = 50
 TEMPLATE_TOKENS = 48
 LEAST_FILLED = 0.9
-"""Share of its length below which a text is called short."""
-# What to do stands before and after the documents, as in RULER; the words are our own.
+"""Share of its length below which a text counts as short."""
+# The task is before and after the documents, as in RULER; the wording is our own.
 _ASK = (
     "Find the answer in these documents. Reply with the answer alone, in as few words as possible."
 )
@@ -43,7 +42,7 @@ _PROMPT = f"{_ASK}\n\n{{context}}\n\n{_ASK}\n\nQuestion: {{question}}"
 
 
 class Entry(NamedTuple):
-    """A question with its acceptable answers and documents by place: its own, and its article's."""
+    """A question, its acceptable answers, and the indices of its and its article's documents."""
 
     id: str
     question: str
@@ -60,7 +59,7 @@ class Library(NamedTuple):
 
 
 def hotpot(rows: Sequence[Row], name: str = "ruler-hotpotqa") -> Library:
-    """Return rows of HotpotQA or 2WikiMultiHopQA, in the form of authors or Hub, as a library."""
+    """Return a library of HotpotQA or 2WikiMultiHopQA rows, in the authors' or the Hub's form."""
     places: dict[str, int] = {}
     entries = []
     for number, row in enumerate(rows):
@@ -121,8 +120,8 @@ def prompt_of(
     """Return (documents, whole prompt) with at least the question's own documents.
 
     Args:
-        count: of documents: its own, those of its article, others, then all of them again. Their
-            order is drawn anew for each count.
+        count: of documents: its own, those of its article, others, then all of them again. Each
+            count has its own random order.
     """
     drawn = random.Random(f"documents/{entry.id}")
     known = dict.fromkeys((*entry.own, *drawn.sample(entry.article, len(entry.article))))
@@ -143,7 +142,7 @@ def _fit_prompt(
     count_tokens: Callable[[str], int],
     template: str,
 ) -> tuple[str, str, int] | None:
-    """Return the prompt of most documents within `room` tokens, and its tokens.
+    """Return the prompt with the most documents within `room` tokens, and its tokens.
 
     None where the question's own documents take more.
     """
@@ -207,7 +206,7 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
 
 
 def _given_fields(name: str, number: int, row: Row) -> dict[str, Any]:
-    """Read a row of RULER's generator; its text in pieces ends where the question begins."""
+    """Read a row of RULER's generator; the text for reading in chunks ends at the question."""
     given, answers = str(row["input"]), [str(one) for one in row["outputs"]]
     if not answers:
         raise EvaluationError(f"{name}, row {number + 1}: outputs holds no answer.")
@@ -239,7 +238,7 @@ def _question(
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether one of the acceptable answers occurs in what was said."""
+    """Return whether one of the acceptable answers occurs in the answer."""
     if not text.strip():
         return Verdict(False, "empty answer")
     lowered, filled = text.lower(), question.spec.get("filled", 1.0)
@@ -251,7 +250,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the share of texts that are shorter than asked for, where there are any."""
+    """Return the share of texts that are shorter than requested, if any."""
     filled = [fact["filled"] for fact in facts if "filled" in fact]
     short = sum(share < LEAST_FILLED for share in filled)
     return {f"texts below {LEAST_FILLED:.0%} of their length": short / len(filled)} if short else {}

@@ -1,1 +1,1 @@
-"""Suites whose answers are calls of functions: one call or several, or a conversation."""
+"""Suites whose answers are function calls: one or several, or a conversation."""

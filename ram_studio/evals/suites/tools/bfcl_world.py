@@ -1,8 +1,8 @@
-"""Acts calls out on BFCL's own classes; its text runs in the sandbox, see `bfcl_multi_turn`.
+"""Executes calls on BFCL's own classes; its text runs in the sandbox, see `bfcl_multi_turn`.
 
-`act` and `check` are given plain data alone: calls as names and values. Nothing that a model wrote
-is evaluated, only methods of the package are called with it. Besides the package there is nothing
-but Python's own library.
+`act` and `check` get plain data only: calls as names and values. Model output is never evaluated;
+only methods of the package are called with it. Besides the package only Python's own library is
+available.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Step = Sequence[tuple[str, Mapping[str, Any]]]
 
 PACKAGE = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 LONGEST = 16_000
-"""Characters of a result that a model is shown."""
+"""Most characters of a result that a model sees."""
 
 
 class World:
     """Objects of a question's classes, and their methods by name.
 
-    world: "modules", each one's text by name; "classes", by name the module; "config", by class;
-    "is_long". They are made anew, in the state that the question begins with.
+    world: "modules", the text by name; "classes", the module by name; "config", by class;
+    "is_long". The objects are new, in the question's initial state.
     """
 
     def __init__(self, world: Mapping[str, Any]) -> None:
@@ -41,11 +41,11 @@ class World:
             self.methods |= {key: getattr(one, key) for key in names if callable(getattr(one, key))}
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return what a call gives, as the leaderboard writes it."""
+        """Return a call's result, as the leaderboard writes it."""
         return _result_text(lambda: self.methods[name](**arguments))
 
     def evaluate(self, text: str) -> str:
-        """Return what a right call gives, which the package has as Python."""
+        """Return the result of a right call, given as Python text in the package."""
         return _result_text(lambda: eval(text, dict(self.methods)))
 
     @property
@@ -58,7 +58,7 @@ class World:
 
 
 def act(world: Mapping[str, Any], steps: Sequence[Step]) -> list[str]:
-    """Return what the calls of the last step give, after those before it."""
+    """Return the results of the last step's calls, after those of the earlier steps."""
     acted, results = World(world), list[str]()
     for step in steps:
         results = [acted.call(name, arguments)[:LONGEST] for name, arguments in step]
@@ -70,7 +70,8 @@ def check(
 ) -> str:
     """Return why turns of calls are wrong by the leaderboard's rules, "" where they are right.
 
-    After each turn with right calls the state is theirs, and what they gave was given by then.
+    After each turn the state must equal that of the right calls, and their results must have
+    occurred by then.
     """
     own, right, given = World(world), World(world), list[str]()
     for number, (steps, wanted) in enumerate(zip(turns, truth, strict=True), start=1):
@@ -108,7 +109,7 @@ def _load(name: str, modules: Mapping[str, str]) -> ModuleType:
     """Return one of the package's modules, run from its text; those it imports first."""
     full = f"{PACKAGE}.{name}"
     if full not in sys.modules:
-        # All they want of it is a logarithm.
+        # They only need a logarithm from it.
         sys.modules["mpmath"] = SimpleNamespace(log=math.log, mp=SimpleNamespace())  # type: ignore[assignment]
         for other in modules:
             if other != name and f"{PACKAGE}.{other} import" in modules[name]:

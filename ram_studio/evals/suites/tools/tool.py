@@ -1,15 +1,15 @@
 """Function calls, compared by name, types and values; `generated` draws the requests.
 
 Calls are read by `tool_calls` and compared as values: names, types and values must be right,
-unknown arguments are wrong, optional ones may be left out, the order of calls is free. Text is
-compared without regard to case, blanks and `,./-_*^`.
+unknown arguments are wrong, optional ones may be left out, calls may be in any order. Text is
+compared without case, blanks and `,./-_*^`.
 
-These are the rules of the Berkeley Function Calling Leaderboard's checker; where the two still
-differ is listed and counted in tests/evals/test_bfcl_agreement.py.
+These are the rules of the Berkeley Function Calling Leaderboard's checker; the remaining
+differences are listed and counted in tests/evals/test_bfcl_agreement.py.
 
-Irrelevance is passed by saying anything that is not a call, so a model that calls nothing at all
-passes it too: it is a domain of its own, beside the average. An answer that was cut off, or only
-repeats itself, does not pass it. An empty answer is wrong everywhere.
+Any text without a call passes irrelevance, so a model that never calls a function passes it too: it
+is a domain outside the average. An answer that was cut off, or only repeats itself, does not pass
+it. An empty answer is wrong everywhere.
 """
 
 import json
@@ -39,7 +39,7 @@ _TYPES: dict[str, Any] = {
 
 
 def function_schema(name: str, about: str, arguments: Mapping[str, type]) -> dict[str, Any]:
-    """Return the JSON schema of a function that needs all of its arguments, texts and integers."""
+    """Return the JSON schema of a function; all arguments, texts and integers, are required."""
     properties = {key: {"type": JSON_TYPES[kind]} for key, kind in arguments.items()}
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     function = {"name": name, "description": about, "parameters": parameters}
@@ -47,7 +47,7 @@ def function_schema(name: str, about: str, arguments: Mapping[str, type]) -> dic
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether the answer makes exactly the wanted calls."""
+    """Return whether the answer makes exactly the expected calls."""
     if not text.strip():
         return Verdict(False, "empty answer")
     calls = read_calls(question, text)
@@ -61,7 +61,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 def read_calls(question: Question, text: str) -> list[Call]:
-    """Return the calls that an answer makes, with every argument named."""
+    """Return an answer's calls, with every argument named."""
     keys = {
         tool["function"]["name"]: list(tool["function"]["parameters"]["properties"])
         for tool in question.tools
@@ -73,7 +73,7 @@ def read_calls(question: Question, text: str) -> list[Call]:
 
 
 def message_of(text: str, calls: Sequence[Call]) -> dict[str, Any]:
-    """Return what a model said and called as a message, see `Question.messages`."""
+    """Return a model's text and calls as a message, see `Question.messages`."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["calls"] = [{"name": one.name, "arguments": one.arguments} for one in calls]
@@ -81,9 +81,10 @@ def message_of(text: str, calls: Sequence[Call]) -> dict[str, Any]:
 
 
 def whole_reply(reply: Reply, messages: Sequence[Mapping[str, Any]], note: str = "") -> Reply:
-    """Return the last reply of a conversation as that to all of it: a message a line as JSON.
+    """Return one reply for a whole conversation, from its last reply: one message a line, as JSON.
 
-    One that outgrows the context ends, and is judged as it is; one that never began has no text.
+    A conversation that exceeds the context ends, and is judged as it is; one that never began has
+    no text.
     """
     is_grown = bool(messages) and reply.finish == "too_long"
     if reply.finish in NO_ANSWER and not is_grown:
@@ -98,7 +99,7 @@ def judge_calls(
     wanted_calls: Sequence[Mapping[str, Any]],
     schemas: Mapping[str, Mapping[str, Any]],
 ) -> Verdict:
-    """Return whether these are exactly the wanted calls.
+    """Return whether these are exactly the expected calls.
 
     Args:
         wanted_calls: {"name", "arguments": {argument: acceptable values, None among them where it
@@ -111,7 +112,7 @@ def judge_calls(
     faults = [[_fault(call, wanted, schemas) for wanted in wanted_calls] for call in calls]
     if _pairs_up(faults):
         return Verdict(True)
-    # The first call that fits nowhere, held against the wanted one of its name if there is one.
+    # The first call without a match, compared with the expected one of its name if there is one.
     row = next((row for row in faults if all(row)), faults[0])
     call = calls[faults.index(row)]
     named = [i for i, wanted in enumerate(wanted_calls) if wanted["name"] == call.name]
@@ -119,14 +120,14 @@ def judge_calls(
 
 
 def _pairs_up(faults: Sequence[Sequence[str]]) -> bool:
-    """Return whether every call can be given a wanted call of its own without a fault."""
+    """Return whether calls and expected calls can be matched one to one without a fault."""
     owner: dict[int, int] = {}
 
     def give(row: int, tried: set[int]) -> bool:
         for column, fault in enumerate(faults[row]):
             if not fault and column not in tried:
                 tried.add(column)
-                # A column that is taken is free once its owner finds another.
+                # A matched column becomes free if its row finds another.
                 if column not in owner or give(owner[column], tried):
                     owner[column] = row
                     return True
@@ -148,7 +149,7 @@ def _fault(call: Call, wanted: Mapping[str, Any], schemas: Mapping[str, Any]) ->
         if value is None and None in good and key not in needed:
             continue
         if key not in wanted["arguments"]:
-            return f"{call.name}: {key} was not asked for"
+            return f"{call.name}: {key} was not requested"
         if not _has_type(value, properties[key], good):
             return f"{call.name}: {key} is {value!r:.60}, not of type {properties[key]['type']}"
         if _is_left_out(value, good):
@@ -164,7 +165,7 @@ def _fault(call: Call, wanted: Mapping[str, Any], schemas: Mapping[str, Any]) ->
 
 
 def _is_left_out(value: Any, good: Sequence[Any]) -> bool:
-    """Return whether an optional argument is given as nothing: the same as leaving it out."""
+    """Return whether an optional argument is empty, which equals leaving it out."""
     return None in good and (value is None or value == "" or value == [])
 
 

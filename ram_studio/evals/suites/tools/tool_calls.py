@@ -1,4 +1,4 @@
-"""Read function calls out of a model's answer, in the formats that models are trained to write.
+"""Parse function calls in a model's answer, in the formats that models are trained to write.
 
 - `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once per call; also with
   `<function=name><parameter=key>value</parameter></function>` inside, or alone;
@@ -15,7 +15,7 @@
   fenced block, arguments under "arguments", "parameters" or "args", also as a JSON text;
 - Python: `[f(a=1), g("x")]` or one call per line, values literal, arguments by keyword or place.
 
-Marks that are special tokens may be missing: a tokenizer leaves them out of the text.
+Marks that are special tokens may be missing, as tokenizers omit them when decoding.
 
 Nothing is ever executed.
 """
@@ -30,14 +30,14 @@ from typing import Any
 
 MAX_ANSWER_CHARS = 20_000
 MAX_CALLS = 32
-# Read behind brackets that turned out not to open JSON; each costs up to the rest of the text.
+# Total read after brackets that do not open JSON; each costs up to the rest of the text.
 MAX_VAIN_CHARS = 10 * MAX_ANSWER_CHARS
 _LEAST_VAIN_CHARS = 100
-# Of arguments: deeper ones, and longer numbers, cannot be written as JSON everywhere.
+# Of arguments: deeper ones, and longer numbers, cannot always be written as JSON.
 _MOST_DEPTH, _MOST_BITS = 32, 4096
 
-# What a mark begins is looked for up to the last mark that ends it: else each beginning costs up to
-# the rest of the text.
+# An opening mark is only matched before the last closing one: otherwise each opening mark costs up
+# to the rest of the text.
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FUNCTION_END, _PARAMETER_END = "</function>", "</parameter>"
 _FUNCTION = re.compile(rf"<function=([\w.\-]++)>(.*?){_FUNCTION_END}", re.DOTALL)
@@ -51,7 +51,7 @@ _MARKERS = re.compile(
 _NAMED = re.compile(
     r"\[TOOL_CALLS\]([\w.\-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?={)"
     r"|(?:\bfunction)?<｜tool▁sep｜>([\w.\-]+)\s*(?:```(?:json)?\s*)?(?={)"
-    # From a word's beginning only: else a long word is read again from each of its letters.
+    # Only from a word's beginning: otherwise a long word is read again from each letter.
     r"|(?<![\w.\-])([\w.\-]+)<｜tool▁sep｜>\s*(?={)"
     r"|^function([\w.\-]+)\s*```json\s*(?={)"
     r"|(?<![\w.\-])functions\.([\w.\-]++)(?::\d++)?(?:\s|<\|\w++\|>|commentary|json)*+(?={)"
@@ -65,7 +65,7 @@ _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.\-]*)\s*:")
 _BRACKET = re.compile(r"[\[{]")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
 _BESIDE_A_NAME = {"name", "function", "id", "type"}
-# How other languages write the constants, for calls in Python syntax.
+# Other languages' names of the constants, for calls in Python syntax.
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -78,7 +78,7 @@ class Call:
     positional: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
-        """The call for people to read, in Python syntax."""
+        """The call for display, in Python syntax."""
         arguments = (f"{key}={value!r}" for key, value in self.arguments.items())
         return f"{self.name}({', '.join(arguments)})"
 
@@ -86,7 +86,7 @@ class Call:
         """Return the call with every argument named; keys: the function's, in its order."""
         if not self.positional:
             return self
-        # One too many, or one twice, stays an argument that no function has.
+        # An extra or repeated one stays an unknown argument.
         names = [*keys, *(f"argument {i + 1}" for i in range(len(keys), len(self.positional)))]
         given = dict(zip(names, self.positional, strict=False))
         twice = {f"{key} twice": given[key] for key in given if key in self.arguments}
@@ -94,7 +94,7 @@ class Call:
 
 
 def parse_calls(text: str) -> list[Call]:
-    """Return the calls that an answer makes, in their order; none for prose or broken syntax."""
+    """Return an answer's calls, in order; none for prose or broken syntax."""
     return [
         Call(_plain(call.name), _plain(call.arguments), _plain(call.positional))
         for call in _calls(text)[:MAX_CALLS]
@@ -102,7 +102,7 @@ def parse_calls(text: str) -> list[Call]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return a value as JSON can say it to the model again; what it cannot say is ``...``."""
+    """Return a value in a form that JSON can express; other parts become ``...``."""
     if depth > _MOST_DEPTH:
         return "..."
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_plain(part, depth + 1) for part in value)
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # half of a pair of surrogates
+        return value.encode("utf-8", "replace").decode()  # half of a surrogate pair
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return hex(value)
     if value is None or isinstance(value, int | float):
@@ -182,7 +182,7 @@ def _gemma_calls(text: str) -> list[Call]:
             texts.append(found.group(1))
             return f'"\\u0000{len(texts) - 1}"'
 
-        # Keys are bare and texts stand between marks: both become JSON.
+        # Keys are bare and texts are between marks: both become JSON.
         given = _loose(_BARE_KEY.sub(r'\1"\2":', _ESCAPED.sub(store_text, body)))
         if isinstance(given, dict):
             calls.append(Call(name, _fill_texts(given, texts)))
@@ -232,7 +232,7 @@ def _json_values(text: str) -> Iterator[Any]:
         except (ValueError, RecursionError) as error:
             position = start + 1
             read = error.pos - start if isinstance(error, json.JSONDecodeError) else 0
-            # Digits without end and depth without end are told without a place.
+            # Errors for endless digits or depth have no position.
             vain += _LEAST_VAIN_CHARS + (read or MAX_ANSWER_CHARS // 2)
         else:
             yield value
@@ -251,7 +251,7 @@ def _calls_in(value: Any) -> list[Call]:
     if not isinstance(name, str) or not name:
         return []
     key = next((key for key in _ARGUMENT_KEYS if key in value), None)
-    # A name beside other things is no call, and neither is a function's schema said again.
+    # An object with a name and other keys is not a call, and neither is a repeated function schema.
     if key is None:
         return [Call(name, {})] if value.keys() <= _BESIDE_A_NAME else []
     arguments = _loose(value[key]) if isinstance(value[key], str) else value[key]
@@ -276,7 +276,7 @@ def _python_calls(text: str) -> list[Call]:
 
 
 def _python_call(node: ast.expr) -> Call:
-    """Return a call written in Python; ValueError unless it is one with literal arguments."""
+    """Return a call from Python syntax; ValueError unless it has literal arguments."""
     if not isinstance(node, ast.Call):
         raise ValueError("not a call")
     name = node.func

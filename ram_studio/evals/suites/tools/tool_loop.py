@@ -1,14 +1,13 @@
-"""Suite `tool-loop`: a model acts by functions, turn after turn, until the user has what they want.
+"""Suite `tool-loop`: a model calls functions over several turns until the user's tasks are done.
 
-The user asks for something in a world of files, a calendar and a shop (`tool_world`). The model
-calls functions, sees what they return and goes on; when it says something without a call, the user
-asks for the next thing or is content. After `MOST_TURNS` replies it is over. Only the state at the
-end counts: right when all that was asked for is done and nothing else changed, whatever the way.
+The user gives a task in a world of files, a calendar and a shop (`tool_world`). The model calls
+functions, sees their results and continues; after a reply without a call, the user gives the next
+task or ends the conversation. It also ends after `MOST_TURNS` replies. Only the final state counts:
+right when all tasks are done and nothing else changed, in whatever way. The difficulty, 1 to 5, is
+the number of calls needed; from 2 on some depend on other calls' results, from 3 on there is a
+second task. The hardest takes 7 turns with one call in each.
 
-The difficulty, 1 to 5, is the number of calls that it takes; from 2 on some depend on what others
-return, from 3 on the user asks a second time. The hardest takes 7 turns with one call in each.
-
-An answer is the conversation, a message a line as JSON. Judging acts it out once more.
+An answer is the conversation, one message a line, as JSON. Judging executes its calls again.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _HOURS = range(8, 18)
 
 
 class Goal(NamedTuple):
-    """One wish of the user: in words, the calls that grant it, and the look-ups they take."""
+    """One task of the user: its text, the calls that solve it, and the look-ups needed."""
 
     text: str
     calls: list[Call]
@@ -58,7 +57,7 @@ class Goal(NamedTuple):
 
 
 class _World:
-    """A state under construction, from which goals draw what nobody uses yet."""
+    """An initial state being built; tasks take unused files, events and items from it."""
 
     def __init__(self, drawn: Random) -> None:
         self.drawn = drawn
@@ -77,7 +76,7 @@ class _World:
         }  # fmt: skip
 
     def meeting(self, person: str | None = None) -> tuple[str, int, str]:
-        """Return (day, hour, person) of a free hour, or of an event that is put there."""
+        """Return (day, hour, person) of a free hour, or of a new event for this person."""
         day = self.drawn.choice(DAYS)
         hour = self.drawn.choice([h for h in _HOURS if str(h) not in self.state["events"][day]])
         if person is not None:
@@ -164,14 +163,15 @@ def _as_noted(world: _World) -> Goal:
     )
 
 
-# By the number of calls that they take.
+# By the number of calls needed.
 _Kind = Callable[[_World], Goal]
 _GOALS: dict[int, tuple[_Kind, ...]] = {
     1: (_add, _order, _write),
     2: (_cancel, _cheapest, _copy),
     3: (_move, _as_noted),
 }
-# What they change, where it is not the orders: two of one user change different things.
+# The part of the state that they change, if not the orders: one user's two tasks change different
+# parts.
 _AREAS: dict[_Kind, str] = {
     _add: "events", _cancel: "events", _move: "events", _write: "files", _copy: "files"
 }  # fmt: skip
@@ -179,7 +179,7 @@ _PLANS = {1: ((1,),), 2: ((2,),), 3: ((2, 1), (1, 2)), 4: ((2, 2), (3, 1)), 5: (
 
 
 def draw(drawn: Random, difficulty: int, _: int) -> dict[str, Any]:
-    """Return a world with one or two wishes that take as many calls as the difficulty says."""
+    """Return a world with one or two tasks that together need `difficulty` calls."""
     world = _World(drawn)
     goals: list[Goal] = []
     areas: set[str] = set()
@@ -218,7 +218,7 @@ class Episode:
         self._wishes = list(question.spec["user"])
 
     def take_turn(self, text: str) -> bool:
-        """Act out what the model says; return whether the user is content, or gives up."""
+        """Execute the model's calls; return whether the user is satisfied, or gives up."""
         self.turns += 1
         calls = tool.read_calls(self.question, text)
         self.messages.append(tool.message_of(text, calls))
@@ -235,7 +235,7 @@ class Episode:
 
 
 def converse(question: Question, code: CodeSwitch = "off") -> Conversation:
-    """Let the model act until the user is content, or `MOST_TURNS` are over."""
+    """Let the model act until the user is satisfied, or for `MOST_TURNS` turns."""
     episode = Episode(question)
     for _ in range(MOST_TURNS):
         reply = yield replace(question, messages=tuple(episode.messages))
@@ -245,7 +245,7 @@ def converse(question: Question, code: CodeSwitch = "off") -> Conversation:
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return whether the world is in the wanted state after what the model said."""
+    """Return whether the world is in the expected state after the model's turns."""
     episode = Episode(question)
     for turn in _parse_turns(text)[:MOST_TURNS]:
         if episode.take_turn(turn):
@@ -258,7 +258,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 
 
 def _parse_turns(text: str) -> list[str]:
-    """Return what the model said, turn by turn; a text that is no conversation was said at once."""
+    """Return the model's texts by turn; a text that is not a conversation is one turn."""
     try:
         messages = [json.loads(line) for line in text.split("\n") if line.strip()]
         return [str(m["content"]) for m in messages if m["role"] == "assistant"]

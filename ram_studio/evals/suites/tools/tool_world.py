@@ -1,8 +1,8 @@
-"""A small world of files, a calendar and a shop that functions look into and change.
+"""A small world of files, a calendar and a shop that functions read and change.
 
 The state is plain data, {"files": {name: text}, "events": {day: {hour: person}}, "stock": {item:
-price}, "orders": {item: count}}. What a function cannot do changes nothing and returns an error, as
-a service would: {"error": ...}.
+price}, "orders": {item:
+count}}. A failing function changes nothing and returns an error, as a service does: {"error": ...}.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
 
 class Impossible(Exception):
-    """What was asked cannot be done; its text says why."""
+    """A request that cannot be fulfilled; its text is the reason."""
 
 
 def _require(place: Mapping[str, Any], key: str, what: str) -> Any:
@@ -97,7 +97,7 @@ def _list_orders(state: State) -> Any:
     return [{"item": item, "count": count} for item, count in state["orders"].items()]
 
 
-# Name: what it does, the types of its arguments, itself.
+# Name: description, argument types, function.
 _FUNCTIONS: dict[str, tuple[str, dict[str, type], Callable[..., Any]]] = {
     "list_files": ("Names of all files.", {}, _list_files),
     "read_file": ("Text of a file.", {"name": str}, _read_file),
@@ -122,7 +122,7 @@ TOOLS = tuple(function_schema(name, about, kinds) for name, (about, kinds, _) in
 
 
 def call(state: State, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Call a function, which may change the state; return what it returns, ready for JSON."""
+    """Call a function, which may change the state; return its result, ready for JSON."""
     try:
         about = _FUNCTIONS.get(name)
         if about is None:
@@ -140,7 +140,7 @@ def call(state: State, name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def apply_calls(state: State, calls: Iterable[Call]) -> State:
-    """Return the state after calls, the given one as it was."""
+    """Return the state after calls; the given one is unchanged."""
     after = copy.deepcopy(state)
     for one in calls:
         call(after, one.name, one.arguments)
@@ -148,9 +148,7 @@ def apply_calls(state: State, calls: Iterable[Call]) -> State:
 
 
 def difference(found: State, wanted: State) -> str:
-    """Return in words where a state is not the wanted one, "" nowhere; blanks around texts are
-    free.
-    """
+    """Return the first difference between states, ignoring outer blanks; "" for none."""
     for place, own in wanted.items():
         for key in {**own, **found[place]}:
             has, should = (_plain(side.get(key)) for side in (found[place], own))
