@@ -129,7 +129,7 @@ class StepCounts:
 
     @cached_property
     def _by_agent(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Each agent's updates (see _curve), and the grid intervals between which they are unique."""
+        """Each agent's updates (see _curve), and the grid intervals in which they are unique."""
         found = []
         for agent in range(self.n_agents):
             _, source, lower, exponent, halves, count = self.exact[self.exact[:, 0] == agent].T
